@@ -1,0 +1,103 @@
+"""Checks at the door: each names the argument, what it must be and what came instead."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def can_look_at_data(*tensors: Tensor | None) -> bool:
+    """Whether values may be inspected: not while compiling or exporting, nor on fake or meta tensors."""
+    if torch.compiler.is_compiling():
+        return False
+    return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta) for t in tensors)
+
+
+def integer(name: str, value: Any, *, minimum: int | None = None, maximum: int | None = None) -> int:
+    """``value`` itself when it is an int (not a bool) within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {value}")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def probability(name: str, value: Any) -> float:
+    """``value`` as a float in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} must lie in [0, 1), got {value}")
+    return float(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """``value`` as a finite float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymFloat)):
+        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+    if not isinstance(value, torch.SymFloat) and not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def boolean(name: str, value: Any) -> bool:
+    """``value`` itself when it is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
+    return value
+
+
+def tensor(name: str, value: Any) -> Tensor:
+    """``value`` itself when it is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}")
+    return value
+
+
+def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tensor:
+    """``value`` itself when it is an integer tensor with (one of) that many dimensions."""
+    tensor(name, value)
+    if value.dtype not in INTEGER_DTYPES:
+        raise ValueError(f"{name} must have an integer dtype, got {value.dtype}")
+    dims = (dim,) if isinstance(dim, int) else dim
+    if value.dim() not in dims:
+        wanted = " or ".join(str(d) for d in dims)
+        raise ValueError(f"{name} must have {wanted} dimensions, got shape {list(value.shape)}")
+    return value
+
+
+def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """``value`` itself when it is one of ``allowed``."""
+    if value not in allowed:
+        raise ValueError(f"unknown {name} {value!r}; expected one of {list(allowed)}")
+    return value
+
+
+def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> None:
+    """Every id lies in ``[minimum, num_labels)``; -1 is the pair without a label."""
+    if ids.numel() == 0 or not can_look_at_data(ids):
+        return
+    low, high = (int(v) for v in torch.aminmax(ids.to(torch.int64)))
+    if low < minimum or high >= num_labels:
+        raise ValueError(
+            f"{name} must lie in [{minimum}, {num_labels}) ({minimum} to num_labels - 1), got values from {low} to {high}"
+        )
+
+
+def same_device(**tensors: Tensor | None) -> None:
+    """All given tensors live on one device."""
+    first_name, first = "", None
+    for name, value in tensors.items():
+        if value is None:
+            continue
+        if first is None:
+            first_name, first = name, value
+        elif value.device != first.device:
+            raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {value.device}")

@@ -1,0 +1,377 @@
+"""The front door: checks the arguments once, picks one implementation, and does nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.impl import IMPLEMENTATIONS, choose
+from relgraph.impl.common import Answer, Call, Tables
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.distance import check_offset
+from relgraph.plan import LabelPlan, lower, plain
+
+LabelsLike = Labels | Tensor | None
+"""Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
+
+Table = Tensor | Sequence[Tensor | None] | None
+"""A table, or one a part when the labels are a sum."""
+
+
+class AttentionAux(NamedTuple):
+    """What :func:`relation_attention_with_aux` returns beside the output; None where it was not asked for.
+
+    Attributes:
+        weights: ``[B, H, N_q, N_k]``, softmax before dropout; packed ``[H, T_q, T_k]``.
+        label_mass: ``[B, H, N_q, R]``, weights summed by label; packed ``[T_q, H, R]``. A tuple when the labels are a sum.
+        lse: ``[B, H, N_q]``, log-sum-exp of the scores, -inf on a row that sees nothing; packed ``[T_q, H]``.
+    """
+
+    weights: Tensor | None = None
+    label_mass: Tensor | tuple[Tensor, ...] | None = None
+    lse: Tensor | None = None
+
+
+def relation_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    labels: LabelsLike,
+    key_table: Table = None,
+    value_table: Table = None,
+    query_table: Table = None,
+    bias_table: Table = None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    q_offset: int | Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    impl: str | None = None,
+) -> Tensor:
+    """Attention over a labeled graph: scores and values carry a vector for each pair's label.
+
+    e_ij = (q_i·(k_j + a^K[l_ij]) + a^Q[l_ij]·k_j) · scale + b[l_ij]; z_i = Σ_j softmax_j(e_ij) (v_j + a^V[l_ij]).
+    Query i receives, key j is looked at. Pairs without a label (id -1) get no vectors; a row that may look at nothing
+    gives zeros. Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; a^Q as in DeBERTa and GRPE, b as in T5 and Graphormer.
+
+    Args:
+        query: ``[B, H, N_q, D]``, floating. A packed batch (labels with ``ptr``): ``[T, H, D]``, likewise key and value.
+        key: ``[B, H_kv, N_k, D]``.
+        value: ``[B, H_kv, N_k, D_v]``.
+        labels: which label every pair carries: Labels, ids ``[N_q, N_k]`` or ``[B, N_q, N_k]`` in ``[-1, R)`` (checked
+            in eager mode on a CPU only), or None for plain attention.
+        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``. For a sum of labels, one table a part (or None).
+        value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
+        query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
+        bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
+        attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating, added
+            to the scores.
+        is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
+        q_offset: the key position of query row 0: an int, a scalar tensor, or one a batch row (graph). Unset it is the
+            labels' own, or 0 when the lengths agree.
+        dropout_p: probability with which an attention weight is dropped; applied whenever it is not 0.
+        scale: factor on the score terms that hold a vector; 1/√D when left out.
+        enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
+        impl: ``"reference"``, ``"dense"``, ``"chunked"`` or None, which picks one by the rule in the docs.
+
+    Returns:
+        ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T, H, D_v]``.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: shapes, dtypes, devices or values that do not fit, tables that disagree with the labels on R.
+        NotImplementedError: a combination that the implementation cannot do.
+
+    Example:
+        >>> q = k = v = torch.randn(2, 8, 5, 16)
+        >>> labels = rg.ClippedDistance(2)(5)
+        >>> rg.relation_attention(q, k, v, labels, torch.randn(5, 16), torch.randn(5, 16)).shape
+        torch.Size([2, 8, 5, 16])
+    """
+    call, packed = _check_call(
+        query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
+        dropout_p, scale, enable_gqa,
+    )  # fmt: skip
+    return _leave(_attend(call, impl), call, packed)
+
+
+def relation_attention_with_aux(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    labels: LabelsLike,
+    key_table: Table = None,
+    value_table: Table = None,
+    query_table: Table = None,
+    bias_table: Table = None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    q_offset: int | Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    impl: str | None = None,
+    need_weights: bool = False,
+    need_label_mass: bool = False,
+    need_lse: bool = False,
+) -> tuple[Tensor, AttentionAux]:
+    """:func:`relation_attention`, and beside the output whatever else was asked for.
+
+    Args:
+        query: this and all further arguments up to ``impl`` as in :func:`relation_attention`.
+        need_weights: give the attention weights, N_q · N_k numbers a head.
+        need_label_mass: give the attention each label receives; it sums to 1 less the unlabeled part.
+        need_lse: give the log-sum-exp of each row, with which partial results merge (:func:`relgraph.impl.merge`).
+
+    Returns:
+        ``(output, aux)``: see :class:`AttentionAux`.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: as :func:`relation_attention`; or label mass of attention without labels.
+        NotImplementedError: a combination that the implementation cannot do.
+
+    Example:
+        >>> x = torch.randn(1, 2, 4, 8)
+        >>> z, aux = rg.relation_attention_with_aux(x, x, x, rg.ClippedDistance(1)(4), need_label_mass=True)
+        >>> aux.label_mass.shape
+        torch.Size([1, 2, 4, 3])
+    """
+    call, packed = _check_call(
+        query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
+        dropout_p, scale, enable_gqa, _check.boolean("need_weights", need_weights),
+        _check.boolean("need_label_mass", need_label_mass),
+    )  # fmt: skip
+    if need_label_mass and labels is None:
+        raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
+    answer = _attend(call, impl)
+    lse = answer.lse if _check.boolean("need_lse", need_lse) else None
+    mass = answer.mass
+    weights = answer.weights
+    if packed:
+        lse = None if lse is None else lse[0].T
+        mass = None if mass is None else tuple(m[0].transpose(0, 1) for m in mass)
+        weights = None if weights is None else weights[0]
+    single = mass if mass is None or isinstance(labels, SumLabels) else mass[0]
+    return _leave(answer, call, packed), AttentionAux(weights, single, lse)
+
+
+def _attend(call: Call, impl: str | None) -> Answer:
+    name = choose(call, impl)
+    with torch.autocast(call.query.device.type, enabled=False):  # the implementations choose their own precision
+        return IMPLEMENTATIONS[name](call)
+
+
+def _leave(answer: Answer, call: Call, packed: bool) -> Tensor:
+    output = answer.output.to(call.query.dtype)
+    return output[0].transpose(0, 1) if packed else output
+
+
+def _check_call(
+    query: Any,
+    key: Any,
+    value: Any,
+    labels: Any,
+    tables: tuple[Any, Any, Any, Any],
+    attn_mask: Any,
+    is_causal: Any,
+    q_offset: Any,
+    dropout_p: Any,
+    scale: Any,
+    enable_gqa: Any,
+    need_weights: bool = False,
+    need_mass: bool = False,
+) -> tuple[Call, bool]:
+    """One checked call, and whether it came packed."""
+    query, key, value, packed = _check_inputs(query, key, value, labels, _check.boolean("enable_gqa", enable_gqa))
+    labels, given = _check_labels(labels, query, key, tables)
+    plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
+    checked = _check_tables(given, plan, query, value, isinstance(labels, SumLabels))
+    mask = _check_mask(attn_mask, query, key, packed)
+    _check.boolean("is_causal", is_causal)
+    offset = _offset(q_offset, labels, plan, is_causal, query)
+    if scale is None:
+        scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
+    call = Call(
+        query,
+        key,
+        value,
+        plan,
+        checked,
+        _check.finite("scale", scale),
+        mask,
+        is_causal,
+        offset,
+        _check.probability("dropout_p", dropout_p),
+        None,
+        need_weights,
+        need_mass,
+    )
+    return call, packed
+
+
+def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        _check.tensor(name, x)
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must have a floating dtype, got {x.dtype}")
+    _check.same_device(**named)
+    packed = isinstance(labels, Labels) and labels.packed
+    dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
+    for name, x in named.items():
+        if x.dim() != dims:
+            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
+    device = query.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype} and {value.dtype}")
+    if packed:
+        query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
+    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
+        raise ValueError(
+            f"query, key and value must share their batch size, "
+            f"got {query.shape[0]}, {key.shape[0]} and {value.shape[0]}"
+        )
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"key must have the head size of query, {query.shape[-1]}, got {key.shape[-1]}")
+    if key.shape[1:3] != value.shape[1:3]:
+        raise ValueError(
+            f"value must have the heads and length of key, {list(key.shape[1:3])}, got {list(value.shape[1:3])}"
+        )
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads != kv_heads and (not gqa or kv_heads == 0 or heads % kv_heads):
+        wanted = f"a divisor of the {heads} query heads" if gqa else f"{heads} heads like query (see enable_gqa)"
+        raise ValueError(f"key must have {wanted}, got {kv_heads}")
+    return query, key, value, packed
+
+
+def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ...]) -> tuple[Labels | None, list[Any]]:
+    """Labels that fit the inputs, and the tables as one tuple a kind."""
+    batch, q_len, k_len = query.shape[0], query.shape[2], key.shape[2]
+    if isinstance(labels, Tensor):
+        labels = _from_raw(labels, batch, q_len, k_len, tables)
+    if labels is None:
+        return None, [None if table is None else (table,) for table in tables]
+    if not isinstance(labels, Labels):
+        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {type(labels).__name__}")
+    if (labels.q_len, labels.k_len) != (q_len, k_len):
+        raise ValueError(
+            f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]"
+        )
+    if labels.batch_size not in (1, batch):
+        raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
+    if labels.device is not None and labels.device != query.device:
+        raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
+    if not isinstance(labels, SumLabels):
+        return labels, [None if table is None else (table,) for table in tables]
+    return labels, list(tables)
+
+
+def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
+    if ids.dtype not in _check.INTEGER_DTYPES:
+        raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
+    if ids.shape not in ((q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
+        raise ValueError(
+            f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
+            f"got {list(ids.shape)}"
+        )
+    for table, dim in zip(tables, (-2, -2, -2, -1), strict=True):
+        if isinstance(table, Tensor) and table.dim() >= -dim:
+            return DenseLabels._trusted(ids, table.shape[dim])
+    raise ValueError("labels given as a Tensor need a table beside them, to know R; got no table: build DenseLabels")
+
+
+_KINDS = ("key_table", "value_table", "query_table", "bias_table")
+
+
+def _check_tables(
+    given: Sequence[Any], plan: LabelPlan, query: Tensor, value: Tensor, is_sum: bool
+) -> tuple[Tables, ...]:
+    widths = (query.shape[-1], value.shape[-1], query.shape[-1], None)
+    columns: list[tuple[Tensor | None, ...]] = []
+    for name, tables, width in zip(_KINDS, given, widths, strict=True):
+        if tables is None:
+            columns.append((None,) * len(plan.parts))
+            continue
+        if not isinstance(tables, (tuple, list)) or len(tables) != len(plan.parts):
+            got = f"{len(tables)}" if isinstance(tables, (tuple, list)) else type(tables).__name__
+            raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one a part of the sum, got {got}")
+        for index, (table, part) in enumerate(zip(tables, plan.parts, strict=True)):
+            label = f"{name}[{index}]" if is_sum else name
+            _check_table(label, table, part.num_labels, width, query)
+        columns.append(tuple(tables))
+    return tuple(Tables(*(column[p] for column in columns)) for p in range(len(plan.parts)))
+
+
+def _check_table(name: str, table: Any, num_labels: int, width: int | None, query: Tensor) -> None:
+    if table is None:
+        return
+    _check.tensor(name, table)
+    heads = query.shape[1]
+    row = [num_labels] if width is None else [num_labels, width]
+    if list(table.shape) not in (row, [heads, *row]):
+        what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
+        raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
+    if not table.is_floating_point():
+        raise ValueError(f"{name} must have a floating dtype, got {table.dtype}")
+    if table.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+        raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
+    _check.same_device(query=query, **{name: table})
+
+
+def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor | None:
+    if mask is None:
+        return None
+    _check.tensor("attn_mask", mask)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"attn_mask must be bool or floating, got {mask.dtype}")
+    _check.same_device(query=query, attn_mask=mask)
+    wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
+    shown = wanted[1:] if packed else wanted
+    fits = mask.dim() <= len(shown) and all(
+        m in (1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")
+    return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
+
+
+def _offset(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bool, query: Tensor) -> int | Tensor:
+    """Where query row 0 stands among the keys."""
+    graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
+    check_offset(q_offset, graphs)
+    if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
+        raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
+    own = _labels_offset(labels)
+    if q_offset is None:
+        q_offset = own
+    elif own is not None and own is not q_offset and (isinstance(own, Tensor) or isinstance(q_offset, Tensor) or own != q_offset):
+        raise ValueError(f"q_offset must be left out, as the labels were built with q_offset={own}, got {q_offset}")
+    if q_offset is not None:
+        return q_offset
+    same = plan.q_len == plan.k_len if graphs is None else plan.q_ptr is plan.k_ptr
+    if is_causal and not same:
+        raise ValueError(
+            "q_offset must be given with is_causal where queries and keys differ in length "
+            f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
+        )
+    return 0
+
+
+def _labels_offset(labels: Labels | None) -> int | Tensor | None:
+    if isinstance(labels, SumLabels):
+        offsets = [offset for offset in map(_labels_offset, labels.parts) if offset is not None]
+        return offsets[0] if offsets else None
+    if isinstance(labels, EdgeLabels):
+        return _labels_offset(labels.default) if isinstance(labels.default, Labels) else None
+    return labels.q_offset if isinstance(labels, DistanceLabels) else None

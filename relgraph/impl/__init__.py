@@ -1,0 +1,66 @@
+"""The attention itself, once a strategy, all with one meaning; and the rule that picks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.impl import chunked, dense, reference
+from relgraph.impl.common import Answer, Call, Tables
+from relgraph.impl.merge import merge
+
+__all__ = ["IMPLEMENTATIONS", "Answer", "Call", "Tables", "choose", "merge"]
+
+IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
+    "reference": reference.attend,
+    "dense": dense.attend,
+    "chunked": chunked.attend,
+}
+
+DENSE_SCORES = 1 << 20
+"""Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/implementations.md."""
+
+
+def choose(call: Call, impl: str | None) -> str:
+    """The implementation that answers ``call``: the one asked for, or the first row of the documented table that fits.
+
+    Raises:
+        ValueError: an unknown name.
+        NotImplementedError: the one asked for cannot do this call, or torch.func is at work.
+    """
+    if impl is not None:
+        _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+    _check_torch_func(impl)
+    mask_grad = _learns(call.mask)
+    if impl == "chunked":
+        if call.need_weights:
+            raise NotImplementedError("impl='chunked' never holds all attention weights; use impl='dense' for need_weights")
+        if mask_grad:
+            raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
+    if impl is not None:
+        return impl
+    if call.need_weights or mask_grad:
+        return "dense"
+    if any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts):
+        return "chunked"
+    if torch.compiler.is_exporting():
+        return "chunked"  # a rule on sizes would fix the exported lengths
+    scores = call.query.shape[0] * call.query.shape[1] * call.plan.q_len * call.plan.k_len
+    return "dense" if scores <= DENSE_SCORES else "chunked"
+
+
+def _learns(mask: Tensor | None) -> bool:
+    return mask is not None and mask.requires_grad and torch.is_grad_enabled()
+
+
+def _check_torch_func(impl: str | None) -> None:
+    if torch.compiler.is_compiling() or impl in ("reference", "dense"):
+        return
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "torch.func transforms (grad, vmap, jvp, ...) need impl='reference' or 'dense', "
+            f"got impl={impl!r}: the other implementations have a backward of their own"
+        )

@@ -1,0 +1,48 @@
+"""Joins attention over disjoint sets of keys into attention over all of them, by their log-sum-exp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention over the union of disjoint key sets, exactly, from the attention over each.
+
+    α over the union is α over one set times exp(lse_set - lse); so anything that is a sum over keys weighted by α
+    (the output with its value term, label masses) merges alike. Differentiable in outputs and lses.
+
+    Args:
+        outputs: one ``[..., N_q, D]`` a set, floating.
+        lses: one ``[..., N_q]`` a set; -inf where a row saw no key of that set.
+
+    Returns:
+        ``(output, lse)`` of the union; zeros and -inf on a row that saw no key at all.
+
+    Raises:
+        ValueError: no set, or unequal numbers of outputs and lses.
+
+    Example:
+        >>> one, two = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+        >>> lse = torch.zeros(2, 3)
+        >>> out, _ = rg.merge([one, two], [lse, lse])
+        >>> torch.allclose(out, (one + two) / 2)
+        True
+    """
+    if not outputs or len(outputs) != len(lses):
+        raise ValueError(
+            f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
+        )
+    stacked = torch.stack(list(lses))
+    top = stacked.detach().amax(0)
+    top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
+    shares = (stacked - top).exp()
+    total = shares.sum(0)
+    seen = total > 0
+    total = torch.where(seen, total, torch.ones_like(total))
+    lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
+    merged = sum(share[..., None] * output for share, output in zip(shares / total, outputs, strict=True))
+    assert isinstance(merged, Tensor)
+    return merged, lse

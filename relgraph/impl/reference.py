@@ -1,0 +1,177 @@
+"""Equations 3-5 of the paper to the letter: the oracle that every other implementation is held to.
+
+It builds a^K[l_ij] and a^V[l_ij] for all pairs, N_q · N_k · D numbers, and makes no use of their structure.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from relgraph.impl.common import (
+    Answer,
+    Call,
+    Tables,
+    accumulation_dtype,
+    attend_mask,
+    repeat_heads,
+    softmax_rows,
+    with_zero_row,
+)
+from relgraph.plan import EXTRA, Part, dense_ids, listed_pairs
+
+
+def attend(call: Call) -> Answer:
+    """Attention with every pair's vectors written out."""
+    dtype = accumulation_dtype(call.query.dtype)
+    heads = call.query.shape[1]
+    query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
+    key, value = repeat_heads(key, heads), repeat_heads(value, heads)
+    part = call.plan.parts[0]
+    if part.alone and part.csr is not None and part.csr.parallel and len(call.plan.parts) == 1:
+        return _edge_by_edge(call, part, query, key, value)
+    keys, values = key[:, :, None], value[:, :, None]  # [B, H, 1, N_k, D]
+    queries = query[:, :, :, None]  # [B, H, N_q, 1, D]
+    bias = 0.0
+    allowed = attend_mask(call)
+    ids = [dense_ids(call.plan, part, query.device) for part in call.plan.parts]
+    for pairs, part, tables in zip(ids, call.plan.parts, call.tables, strict=True):
+        keys = keys + _rows(call, part, pairs, tables.key, dtype)
+        values = values + _rows(call, part, pairs, tables.value, dtype)
+        queries = queries + _rows(call, part, pairs, tables.query, dtype)
+        if tables.bias is not None:
+            bias = bias + _rows(call, part, pairs, tables.bias[..., None], dtype)[..., 0]
+        attends = (pairs > -2)[:, None]
+        allowed = attends if allowed is None else allowed & attends
+    # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
+    scores = (query[:, :, :, None] * keys).sum(-1) + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
+    scores = scores * call.scale + bias
+    if call.mask is not None and call.mask.dtype != torch.bool:
+        scores = scores + call.mask.to(dtype)
+    scores = scores.masked_fill(~allowed, float("-inf")) if allowed is not None else scores
+    weights, lse = softmax_rows(scores)
+    dropped = _drop(call, weights)
+    output = (dropped[..., None] * values).sum(-2)
+    mass = None
+    if call.need_mass:
+        mass = tuple(_mass(call, p, pairs, weights) for p, pairs in zip(call.plan.parts, ids, strict=True))
+    return Answer(output, lse, mass, weights if call.need_weights else None)
+
+
+def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor | float:
+    """a[l_ij] for every pair, ``[B, H or 1, N_q, N_k, D]``; parallel pairs of a sum add their rows."""
+    if table is None:
+        return 0.0
+    table = with_zero_row(table.to(dtype))
+    table = table if table.dim() == 3 else table[None]
+    slots = torch.where(ids < 0, part.num_labels, ids)
+    rows = table[:, slots].transpose(0, 1)  # [B, H or 1, N_q, N_k, D]
+    if part.csr is None or not part.csr.parallel:
+        return rows
+    batch, query, key = listed_pairs(call.plan, part.csr)
+    extra = torch.where((part.csr.role == EXTRA) & (part.csr.ids >= 0), part.csr.ids, part.num_labels)
+    added = torch.zeros(part.csr.batch, call.plan.q_len, call.plan.k_len, *table[:, 0].shape, dtype=dtype, device=ids.device)
+    added = added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)
+    return rows + added.permute(0, 3, 1, 2, 4)
+
+
+def _mass(call: Call, part: Part, ids: Tensor, weights: Tensor) -> Tensor:
+    """How much attention each label receives, ``[B, H, N_q, R]``."""
+    labels = torch.arange(part.num_labels, device=ids.device)
+    mass = torch.einsum("bhqk,bqkr->bhqr", weights, (ids[..., None] == labels).to(weights.dtype).expand(weights.shape[0], -1, -1, -1))
+    if part.csr is None or not part.csr.parallel:
+        return mass
+    batch, query, key = listed_pairs(call.plan, part.csr)
+    for e in range(part.csr.ids.shape[0]):
+        if part.csr.role[e] == EXTRA and part.csr.ids[e] >= 0:
+            rows = slice(None) if part.csr.batch == 1 else batch[e : e + 1]
+            one_hot = (labels == part.csr.ids[e]).to(weights.dtype) * weights[rows, :, query[e], key[e], None]
+            index = torch.zeros_like(mass)
+            index[rows, :, query[e]] = 1
+            mass = mass + index * one_hot[:, :, None]
+    return mass
+
+
+def _drop(call: Call, weights: Tensor) -> Tensor:
+    if call.dropout_p == 0.0:
+        return weights
+    if call.keep is not None:
+        return weights * call.keep / (1.0 - call.dropout_p)
+    return dropout(weights, call.dropout_p)
+
+
+def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Tensor) -> Answer:
+    """Edges-only attention in which parallel edges each attend: a loop over the queries' edges."""
+    csr, tables = part.csr, call.tables[0]
+    assert csr is not None
+    batch, rows, cols = listed_pairs(call.plan, csr)
+    allowed = attend_mask(call)
+    outputs, lses, masses, weights = [], [], [], []
+    for b in range(query.shape[0]):
+        for i in range(call.plan.q_len):
+            mine = ((batch == (b if csr.batch > 1 else 0)) & (rows == i)).nonzero()[:, 0]
+            if allowed is not None:
+                seen = allowed.expand(*query.shape[:2], call.plan.q_len, call.plan.k_len)[b, :, i]
+                seen = seen[:, cols[mine]]
+            else:
+                seen = None
+            answer = _one_query(call, part.num_labels, tables, query[b, :, i], key[b], value[b], (cols[mine], csr.ids[mine]), seen, (b, i))
+            for collected, item in zip((outputs, lses, masses, weights), answer, strict=True):
+                collected.append(item)
+    shape = (query.shape[0], call.plan.q_len)
+
+    def whole(items: list[Tensor]) -> Tensor:
+        stacked = torch.stack(items).unflatten(0, shape)
+        return stacked.transpose(1, 2)
+
+    if not outputs:
+        empty = query.new_zeros(*query.shape[:3], 0)
+        return Answer(value.new_zeros(*query.shape[:3], value.shape[-1]), empty.sum(-1), None, None)
+    return Answer(
+        whole(outputs),
+        whole(lses),
+        (whole(masses),) if call.need_mass else None,
+        whole(weights) if call.need_weights else None,
+    )
+
+
+def _one_query(
+    call: Call,
+    num_labels: int,
+    tables: Tables,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edges: tuple[Tensor, Tensor],
+    seen: Tensor | None,
+    where: tuple[int, int],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One query ``[H, D]`` over its edges ``(keys, labels)``: output, lse, mass and weights by key."""
+    cols, labels = edges
+    slots = torch.where(labels < 0, num_labels, labels)
+
+    def rows(table: Tensor | None) -> Tensor | float:
+        if table is None:
+            return 0.0
+        return with_zero_row(table.to(query.dtype))[..., slots, :]
+
+    scores = (query[:, None] * (key[:, cols] + rows(tables.key)) + rows(tables.query) * key[:, cols]).sum(-1) * call.scale
+    if tables.bias is not None:
+        scores = scores + with_zero_row(tables.bias.to(query.dtype), -1)[..., slots]
+    if call.mask is not None and call.mask.dtype != torch.bool:
+        full = call.mask.expand(*call.query.shape[:3], call.plan.k_len)
+        scores = scores + full[where[0], :, where[1]][:, cols].to(query.dtype)
+    if seen is not None:
+        scores = scores.masked_fill(~seen, float("-inf"))
+    alpha, lse = softmax_rows(scores)
+    dropped = alpha
+    if call.dropout_p > 0.0:
+        if call.keep is not None:
+            dropped = alpha * call.keep[where[0], :, where[1]][:, cols] / (1.0 - call.dropout_p)
+        else:
+            dropped = dropout(alpha, call.dropout_p)
+    output = (dropped[..., None] * (value[:, cols] + rows(tables.value))).sum(-2)
+    mass = alpha.new_zeros(alpha.shape[0], num_labels + 1).index_add(1, slots, alpha)[:, :num_labels]
+    weights = alpha.new_zeros(alpha.shape[0], key.shape[1]).index_add(1, cols, alpha)
+    return output, lse, mass, weights

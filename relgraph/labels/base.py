@@ -1,0 +1,237 @@
+"""What every kind of labels shares: three states a pair, tensors that move together, and a dense oracle."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+
+if TYPE_CHECKING:
+    from relgraph.labels.dense import DenseLabels
+
+UNLABELED = -1
+"""The id of a pair that attends but carries no label."""
+
+NOT_ATTENDING = -2
+"""The stored sentinel of a pair that does not attend at all."""
+
+
+def smallest_dtype(num_labels: int) -> torch.dtype:
+    """The narrowest integer type that holds ids 0..num_labels-1 and both sentinels."""
+    for dtype in (torch.int8, torch.int16, torch.int32):
+        if num_labels - 1 <= torch.iinfo(dtype).max:
+            return dtype
+    return torch.int64
+
+
+class Labels(ABC):
+    """Which label each (query, key) pair carries: immutable data, no learning.
+
+    A pair is in one of three states: it does not attend; it attends without a label (id -1); it attends with a
+    label id in ``[0, num_labels)``. Labels have no head axis. A *packed* batch lays its graphs end to end along one
+    axis and names the borders: graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and
+    no pair crosses from one graph to another.
+
+    Attributes:
+        q_len: number of queries N_q (of all graphs together when packed).
+        k_len: number of keys N_k (likewise).
+        batch_size: B when labels differ from batch row to batch row, else 1.
+        num_labels: R; for a sum, one number a part.
+        q_ptr: ``[G+1]`` query borders of a packed batch, else None.
+        k_ptr: ``[G+1]`` key borders of a packed batch, else None.
+    """
+
+    _tensors: ClassVar[tuple[str, ...]] = ()
+    _constants: ClassVar[tuple[str, ...]] = ()
+
+    q_len: int
+    k_len: int
+    batch_size: int
+    num_labels: int | tuple[int, ...]
+    q_ptr: Tensor | None
+    k_ptr: Tensor | None
+    _plan: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name}")
+
+    def _set(self, **fields: Any) -> None:
+        """Set every field once; only constructors call this."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_plan", None)
+
+    @property
+    def packed(self) -> bool:
+        """Whether these labels describe a packed batch."""
+        return self.k_ptr is not None
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the label data lives; None when there is no tensor at all (it goes with any device)."""
+        for value in self._flatten()[0]:
+            return value.device
+        return None
+
+    @abstractmethod
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        """Every pair written out, the oracle of the library.
+
+        Returns:
+            ``(ids, attend)``: int64 and bool, each ``[B or 1, N_q, N_k]``. Where ``attend`` is False, ids is -1.
+        """
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Self:
+        """The labels of queries ``start:stop`` against all keys."""
+
+    @final
+    def __getitem__(self, index: slice) -> Self:
+        if not isinstance(index, slice) or index.step not in (None, 1):
+            raise TypeError(f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {index!r}")
+        start, stop, _ = index.indices(self.q_len)
+        return self.rows(start, max(start, stop))
+
+    def dense(self) -> DenseLabels:
+        """The same labels as :class:`DenseLabels`: N_q · N_k ids, asked for by name because it is quadratic."""
+        from relgraph.labels.dense import DenseLabels
+
+        if not isinstance(self.num_labels, int):
+            raise TypeError("a sum of labels has several ids a pair and cannot become DenseLabels; take .parts first")
+        ids, attend = self.to_dense()
+        return DenseLabels(ids, self.num_labels, attend=attend)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """These labels with their tensors on ``device``."""
+        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work."""
+        return self._map(lambda t: t.pin_memory())
+
+    def _flatten(self) -> tuple[list[Tensor], tuple[Any, ...]]:
+        """All tensors, and all that is left when they are taken out: the pytree view of these labels."""
+        tensors: list[Tensor] = []
+        spec: list[Any] = []
+        for name in self._tensors:
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                tensors.append(value)
+                spec.append(("tensor", None))
+            elif isinstance(value, Labels):
+                inner, context = value._flatten()
+                tensors.extend(inner)
+                spec.append(("labels", (type(value), len(inner), context)))
+            elif isinstance(value, tuple):
+                inner_all = [part._flatten() for part in value]
+                tensors.extend(t for inner, _ in inner_all for t in inner)
+                parts = tuple((type(p), len(i), c) for p, (i, c) in zip(value, inner_all, strict=True))
+                spec.append(("parts", parts))
+            else:
+                spec.append(("value", value))
+        return tensors, (tuple(spec), tuple(getattr(self, name) for name in self._constants))
+
+    @classmethod
+    def _unflatten(cls, tensors: list[Any], context: tuple[Any, ...]) -> Self:
+        spec, constants = context
+        left = list(tensors)
+
+        def take(kind: type[Labels], count: int, inner: tuple[Any, ...]) -> Labels:
+            taken, left[:count] = left[:count], []
+            return kind._unflatten(taken, inner)
+
+        fields = dict(zip(cls._constants, constants, strict=True))
+        for name, (kind, value) in zip(cls._tensors, spec, strict=True):
+            if kind == "tensor":
+                fields[name] = left.pop(0)
+            elif kind == "labels":
+                fields[name] = take(*value)
+            elif kind == "parts":
+                fields[name] = tuple(take(*part) for part in value)
+            else:
+                fields[name] = value
+        out = object.__new__(cls)
+        out._set(**fields)
+        return out
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
+        tensors, context = self._flatten()
+        return self._unflatten([fn(t) for t in tensors], context)
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        assert isinstance(other, Labels)
+        (mine, my_context), (theirs, their_context) = self._flatten(), other._flatten()
+        if my_context != their_context or len(mine) != len(theirs):
+            return False
+        return all(a.device == b.device and torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def _describe(self) -> list[str]:
+        """The parts of ``repr`` between the brackets, in order."""
+        out = [f"q_len={self.q_len}", f"k_len={self.k_len}", f"num_labels={self.num_labels}"]
+        if self.batch_size != 1:
+            out.append(f"batch_size={self.batch_size}")
+        if self.k_ptr is not None:
+            out.append(f"graphs={self.k_ptr.shape[0] - 1}")
+        return out
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._describe())})"
+
+
+def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
+    """``ptr`` as int64 borders of a packed batch: starts at 0, never falls, ends at ``total``."""
+    ptr = _check.integer_tensor(name, ptr, dim=1).to(torch.int64)
+    if ptr.shape[0] < 1:
+        raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
+    if _check.can_look_at_data(ptr):
+        values = ptr.tolist()
+        falls = any(b < a for a, b in zip(values, values[1:], strict=False))
+        if values[0] != 0 or values[-1] != total or falls:
+            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {_shorten(values)}")
+    return ptr
+
+
+def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | None, Tensor | None]:
+    """The borders of queries and keys; ``ptr`` alone serves both."""
+    if ptr is None:
+        if q_ptr is not None:
+            raise ValueError("q_ptr needs ptr, the borders of the keys, beside it; got ptr=None")
+        return None, None
+    k_ptr = check_ptr("ptr", ptr, k_len)
+    q_ptr = k_ptr if q_ptr is None else check_ptr("q_ptr", q_ptr, q_len)
+    if q_ptr is k_ptr and q_len != k_len:
+        raise ValueError(f"q_ptr must be given when q_len and k_len differ, got q_len={q_len}, k_len={k_len}")
+    if q_ptr.shape != k_ptr.shape:
+        raise ValueError(f"q_ptr must name as many graphs as ptr, {k_ptr.shape[0] - 1}, got {q_ptr.shape[0] - 1}")
+    _check.same_device(ptr=k_ptr, q_ptr=q_ptr)
+    return q_ptr, k_ptr
+
+
+def row_borders(q_ptr: Tensor, start: int, stop: int) -> Tensor:
+    """The borders that are left when only queries ``start:stop`` stay."""
+    return q_ptr.clamp(start, stop) - start
+
+
+def graph_of(ptr: Tensor, length: int) -> Tensor:
+    """Which graph each of ``length`` packed positions belongs to, ``[length]``."""
+    positions = torch.arange(length, device=ptr.device)
+    return torch.searchsorted(ptr[1:].contiguous(), positions, right=True)
+
+
+def check_rows(labels: Labels, start: int, stop: int) -> None:
+    """``start:stop`` lies within the query rows."""
+    _check.integer("start", start, minimum=0)
+    _check.integer("stop", stop, minimum=start, maximum=labels.q_len)
+
+
+def _shorten(values: list[int]) -> str:
+    return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"

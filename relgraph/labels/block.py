@@ -1,0 +1,120 @@
+"""One dense block of labels for each graph of a packed batch: every pair labeled, nothing padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders
+from relgraph.labels.dense import all_attend, stored_ids
+
+
+@final
+class BlockLabels(Labels):
+    """A flat list of ids: the block of graph 0 row by row, then that of graph 1, and so on.
+
+    Args:
+        ids: ``[sum of q_g · k_g]``, integer; row i of a block holds query i's labels, -1 attends without one.
+        num_labels: R.
+        ptr: ``[G+1]`` borders of the graphs among the keys (and the queries).
+        q_ptr: borders among the queries, where they differ.
+        attend: bool of the shape of ``ids``; all pairs of a block when left out.
+
+    Raises:
+        ValueError: the number of ids does not fit the borders, or an id is out of range.
+
+    Example:
+        >>> BlockLabels.from_blocks([torch.zeros(2, 2, dtype=torch.long), torch.ones(3, 3, dtype=torch.long)], 2)
+        BlockLabels(q_len=5, k_len=5, num_labels=2, graphs=2)
+    """
+
+    _tensors = ("ids", "q_ptr", "k_ptr")
+    _constants = ("q_len", "k_len", "batch_size", "num_labels", "full")
+
+    ids: Tensor
+    num_labels: int
+    full: bool
+    q_ptr: Tensor
+    k_ptr: Tensor
+
+    def __init__(
+        self,
+        ids: Tensor,
+        num_labels: int,
+        ptr: Tensor,
+        *,
+        q_ptr: Tensor | None = None,
+        attend: Tensor | None = None,
+        lengths: tuple[int, int] | None = None,
+    ) -> None:
+        ids = stored_ids(ids, num_labels, attend, dim=1)
+        _check.integer_tensor("ptr", ptr, dim=1)
+        q_len, k_len = lengths if lengths is not None else (int((ptr if q_ptr is None else q_ptr)[-1]), int(ptr[-1]))
+        q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
+        assert q_ptr is not None and k_ptr is not None
+        _check.same_device(ids=ids, ptr=k_ptr)
+        if _check.can_look_at_data(k_ptr):
+            wanted = int((q_ptr.diff() * k_ptr.diff()).sum())
+            if ids.shape[0] != wanted:
+                raise ValueError(f"ids must hold one id a pair of each graph, {wanted} in all, got {ids.shape[0]}")
+        self._set(
+            ids=ids,
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=1,
+            num_labels=num_labels,
+            full=all_attend(attend),
+            q_ptr=q_ptr,
+            k_ptr=k_ptr,
+        )
+
+    @classmethod
+    def from_blocks(cls, blocks: Sequence[Tensor], num_labels: int) -> Self:
+        """From one ``[q_g, k_g]`` integer tensor a graph."""
+        if not blocks:
+            raise ValueError("blocks must hold at least one tensor, got none")
+        for index, block in enumerate(blocks):
+            _check.integer_tensor(f"blocks[{index}]", block, dim=2)
+        sizes = torch.tensor([[0, 0], *(list(b.shape) for b in blocks)], device=blocks[0].device).cumsum(0)
+        flat = torch.cat([b.reshape(-1) for b in blocks])
+        return cls(flat, num_labels, sizes[:, 1].contiguous(), q_ptr=sizes[:, 0].contiguous())
+
+    def block_ptr(self) -> Tensor:
+        """``[G+1]``: where each graph's block begins in ``ids``."""
+        ends = (self.q_ptr.diff() * self.k_ptr.diff()).cumsum(0)
+        return torch.cat([ends.new_zeros(1), ends])
+
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        q_graph, k_graph = graph_of(self.q_ptr, self.q_len), graph_of(self.k_ptr, self.k_len)
+        i = torch.arange(self.q_len, device=self.ids.device) - self.q_ptr[q_graph]
+        j = torch.arange(self.k_len, device=self.ids.device) - self.k_ptr[k_graph]
+        width = self.k_ptr.diff()[q_graph]
+        inside = q_graph[:, None] == k_graph
+        at = (self.block_ptr()[q_graph] + i * width)[:, None] + j
+        padded = torch.cat([self.ids, self.ids.new_full((1,), NOT_ATTENDING)])
+        ids = padded[torch.where(inside, at, self.ids.shape[0])].to(torch.int64)[None]
+        return ids.clamp(min=UNLABELED), ids > NOT_ATTENDING
+
+    def rows(self, start: int, stop: int) -> Self:
+        check_rows(self, start, stop)
+        width, first = self.k_ptr.diff(), self.q_ptr[:-1]
+        before, after = (x.clamp(start, stop) - first for x in (self.q_ptr[:-1], self.q_ptr[1:]))
+        begins = (self.block_ptr()[:-1] + before * width).tolist()
+        ends = (self.block_ptr()[:-1] + after * width).tolist()
+        kept = [self.ids[a:b] for a, b in zip(begins, ends, strict=True)]
+        out = object.__new__(type(self))
+        out._set(
+            ids=torch.cat(kept) if kept else self.ids,
+            q_len=stop - start,
+            k_len=self.k_len,
+            batch_size=1,
+            num_labels=self.num_labels,
+            full=self.full,
+            q_ptr=row_borders(self.q_ptr, start, stop),
+            k_ptr=self.k_ptr,
+        )
+        return out

@@ -1,0 +1,105 @@
+"""Labels written out pair by pair: the general case, N_q · N_k small integers."""
+
+from __future__ import annotations
+
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_rows, smallest_dtype
+
+
+def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
+    """Checked ids in the smallest type, with -2 wherever ``attend`` is False."""
+    _check.integer("num_labels", num_labels, minimum=0)
+    ids = _check.integer_tensor("ids", ids, dim=dim)
+    if attend is not None:
+        _check.tensor("attend", attend)
+        if attend.dtype != torch.bool or attend.shape != ids.shape:
+            raise ValueError(
+                f"attend must be a bool tensor of the shape of ids, {list(ids.shape)}, "
+                f"got {attend.dtype} {list(attend.shape)}"
+            )
+        _check.same_device(ids=ids, attend=attend)
+        ids = ids.masked_fill(~attend, UNLABELED)
+    _check.id_range("ids", ids, num_labels)
+    ids = ids.to(smallest_dtype(num_labels))
+    return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
+
+
+def all_attend(attend: Tensor | None) -> bool:
+    """Whether every pair is known to attend."""
+    return attend is None or (_check.can_look_at_data(attend) and bool(attend.all()))
+
+
+@final
+class DenseLabels(Labels):
+    """One id for every (query, key) pair.
+
+    Args:
+        ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
+        num_labels: R; ids lie in ``[-1, R)``.
+        attend: which pairs attend, bool of the shape of ``ids``; all of them when left out. Ids of the others do not count.
+
+    Raises:
+        TypeError: ids that are no tensor.
+        ValueError: ids that are not integers, of another rank, or out of range.
+
+    Example:
+        >>> DenseLabels(torch.tensor([[0, 1], [-1, 0]]), num_labels=2)
+        DenseLabels(q_len=2, k_len=2, num_labels=2)
+    """
+
+    _tensors = ("ids", "q_ptr", "k_ptr")
+    _constants = ("q_len", "k_len", "batch_size", "num_labels", "full")
+
+    ids: Tensor
+    num_labels: int
+    full: bool
+
+    def __init__(self, ids: Tensor, num_labels: int, *, attend: Tensor | None = None) -> None:
+        ids = stored_ids(ids, num_labels, attend, dim=(2, 3))
+        ids = ids if ids.dim() == 3 else ids[None]
+        batch_size, q_len, k_len = ids.shape
+        self._set(
+            ids=ids,
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=batch_size,
+            num_labels=num_labels,
+            full=all_attend(attend),
+            q_ptr=None,
+            k_ptr=None,
+        )
+
+    @classmethod
+    def _trusted(cls, ids: Tensor, num_labels: int) -> Self:
+        """From raw ids given in a call: looked at on a CPU only, and stored as they are."""
+        if ids.device.type == "cpu":
+            _check.id_range("labels", ids, num_labels)
+        ids = ids if ids.dim() == 3 else ids[None]
+        batch_size, q_len, k_len = ids.shape
+        out = object.__new__(cls)
+        out._set(
+            ids=ids,
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=batch_size,
+            num_labels=num_labels,
+            full=True,
+            q_ptr=None,
+            k_ptr=None,
+        )
+        return out
+
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        attend = self.ids != NOT_ATTENDING
+        return self.ids.to(torch.int64).clamp(min=UNLABELED), attend
+
+    def rows(self, start: int, stop: int) -> Self:
+        check_rows(self, start, stop)
+        tensors, context = self._flatten()
+        constants = (stop - start, *context[1][1:])
+        return self._unflatten([self.ids[:, start:stop], *tensors[1:]], (context[0], constants))

@@ -1,0 +1,161 @@
+"""Labels that depend on the distance j - i alone, so that no pair is ever written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import (
+    NOT_ATTENDING,
+    UNLABELED,
+    Labels,
+    check_ptrs,
+    check_rows,
+    graph_of,
+    row_borders,
+)
+
+
+@final
+class DistanceLabels(Labels):
+    """The label of a pair is looked up by its clipped distance, key position minus query position.
+
+    With ``left`` the distance that the first entry of ``lookup`` stands for is ``-left``; distances beyond either
+    end take the entry at that end. So Shaw's clip to ±k is ``left=k, lookup=range(2k+1)``, and T5's buckets are
+    another ``lookup``. Nothing of size N_q · N_k is stored.
+
+    Query row 0 stands at key position ``q_offset``: an int, a scalar tensor or one number a batch row (a graph, when
+    packed). Unset it is 0.
+
+    Args:
+        q_len: number of queries.
+        k_len: number of keys; ``q_len`` when left out.
+        lookup: the id of each distance from ``-left`` up; -1 attends without a label, -2 does not attend.
+        left: how far left the lookup reaches, at least 0.
+        num_labels: R; by default one more than the largest id in ``lookup``.
+        q_offset: position of query row 0 among the keys.
+        ptr: ``[G+1]`` borders of a packed batch; distances count within a graph.
+        q_ptr: borders of the queries, where they differ from the keys'.
+
+    Raises:
+        ValueError: an empty lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, bad borders.
+
+    Example:
+        >>> labels = DistanceLabels(3, lookup=range(5), left=2)
+        >>> labels.to_dense()[0]
+        tensor([[[2, 3, 4],
+                 [1, 2, 3],
+                 [0, 1, 2]]])
+    """
+
+    _tensors = ("q_offset", "q_ptr", "k_ptr")
+    _constants = ("q_len", "k_len", "batch_size", "num_labels", "lookup", "left")
+
+    lookup: tuple[int, ...]
+    left: int
+    num_labels: int
+    q_offset: int | Tensor | None
+
+    def __init__(
+        self,
+        q_len: int,
+        k_len: int | None = None,
+        *,
+        lookup: Sequence[int],
+        left: int,
+        num_labels: int | None = None,
+        q_offset: int | Tensor | None = None,
+        ptr: Tensor | None = None,
+        q_ptr: Tensor | None = None,
+    ) -> None:
+        _check.integer("q_len", q_len, minimum=0)
+        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        lookup = tuple(lookup)
+        if not lookup:
+            raise ValueError("lookup must hold at least one id, got none")
+        for value in (min(lookup), max(lookup)):
+            _check.integer("lookup", value, minimum=NOT_ATTENDING)
+        most = max(max(lookup) + 1, 0)
+        num_labels = most if num_labels is None else _check.integer("num_labels", num_labels, minimum=0)
+        if most > num_labels:
+            raise ValueError(f"lookup must hold ids in [-2, {num_labels}), got {most - 1}")
+        _check.integer("left", left, minimum=0, maximum=len(lookup) - 1)
+        q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
+        graphs = None if k_ptr is None else k_ptr.shape[0] - 1
+        check_offset(q_offset, graphs)
+        rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None else 1
+        self._set(
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=rows,
+            num_labels=num_labels,
+            lookup=lookup,
+            left=left,
+            q_offset=q_offset,
+            q_ptr=q_ptr,
+            k_ptr=k_ptr,
+        )
+
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        distance, inside = self._distances()
+        table = torch.tensor(self.lookup, device=distance.device)
+        ids = table[distance.clamp(-self.left, len(self.lookup) - 1 - self.left) + self.left]
+        attend = inside & (ids > NOT_ATTENDING)
+        return ids.masked_fill(~attend, UNLABELED), attend
+
+    def _distances(self) -> tuple[Tensor, Tensor]:
+        """Distance of every pair and whether both ends lie in one graph, ``[B or 1, N_q, N_k]``."""
+        device = self.device
+        i, j = torch.arange(self.q_len, device=device), torch.arange(self.k_len, device=device)
+        offset = torch.as_tensor(0 if self.q_offset is None else self.q_offset, device=device)
+        if self.q_ptr is None or self.k_ptr is None:
+            distance = j - i[:, None] - offset.reshape(-1, 1, 1)
+            return distance, torch.ones_like(distance, dtype=torch.bool)
+        q_graph, k_graph = graph_of(self.q_ptr, self.q_len), graph_of(self.k_ptr, self.k_len)
+        i, j = i - self.q_ptr[q_graph], j - self.k_ptr[k_graph]
+        offset = offset.expand(self.q_ptr.shape[0] - 1)[q_graph]
+        return (j - (i + offset)[:, None])[None], (q_graph[:, None] == k_graph)[None]
+
+    def rows(self, start: int, stop: int) -> Self:
+        check_rows(self, start, stop)
+        offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
+        q_ptr = self.q_ptr
+        if q_ptr is None:
+            offset = offset + start
+        else:
+            offset = offset + (start - q_ptr[:-1]).clamp(min=0)
+            q_ptr = row_borders(q_ptr, start, stop)
+        return type(self)(
+            stop - start,
+            self.k_len,
+            lookup=self.lookup,
+            left=self.left,
+            num_labels=self.num_labels,
+            q_offset=offset,
+            ptr=self.k_ptr,
+            q_ptr=q_ptr,
+        )
+
+    def _describe(self) -> list[str]:
+        right = len(self.lookup) - 1 - self.left
+        out = [*super()._describe(), f"distances={-self.left}..{right}"]
+        if self.q_offset is not None:
+            shown = self.q_offset
+            out.append(f"q_offset={shown if isinstance(shown, int) else f'<tensor {list(shown.shape)}>'}")
+        return out
+
+
+def check_offset(q_offset: Any, graphs: int | None = None) -> None:
+    """``q_offset`` is an int, a scalar integer tensor or one integer a batch row (or a graph)."""
+    if q_offset is None:
+        return
+    if isinstance(q_offset, Tensor):
+        _check.integer_tensor("q_offset", q_offset, dim=(0, 1))
+        if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
+            raise ValueError(f"q_offset must hold one number a graph, {graphs}, got {q_offset.shape[0]}")
+        return
+    _check.integer("q_offset", q_offset)

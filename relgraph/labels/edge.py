@@ -1,0 +1,244 @@
+"""Listed pairs with a label each, and a rule for all the other pairs."""
+
+from __future__ import annotations
+
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import UNLABELED, Labels, check_ptrs, check_rows, graph_of, smallest_dtype
+from relgraph.labels.sum import SumLabels
+
+DUPLICATES = ("error", "first", "sum")
+
+
+@final
+class EdgeLabels(Labels):
+    """The edges of a graph: each listed pair carries an id, every other pair follows ``default``.
+
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
+    looked at, the target is the query i that receives.
+
+    Args:
+        edge_index: ``[2, P]``, integer, (key, query) by column.
+        ids: ``[P]``, integer, one label an edge; -1 attends without a label.
+        num_labels: R, of the edges and the default together.
+        q_len: number of queries.
+        k_len: number of keys; ``q_len`` when left out.
+        default: what the other pairs do: ``None``, they do not attend (edges-only attention); an int, they carry that
+            id (-1: none); other labels, they carry theirs.
+        duplicates: what parallel edges do when a default makes every pair attend: ``"error"``, the ``"first"`` listed
+            one counts, or the terms of all of them ``"sum"``. In edges-only attention each edge attends on its own.
+        ptr: ``[G+1]`` borders of a packed batch; no edge crosses a border.
+        q_ptr: borders of the queries, where they differ.
+        batch: ``[P]``, the batch row of each edge, for padded batches.
+        batch_size: B, given with ``batch``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: ids or ends out of range, an edge across graphs, parallel edges without a choice.
+
+    Example:
+        >>> EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=3, default=2).to_dense()[0]
+        tensor([[[2, 2, 2],
+                 [0, 2, 2],
+                 [2, 1, 2]]])
+    """
+
+    _tensors = ("edge_index", "ids", "batch", "q_ptr", "k_ptr", "default")
+    _constants = ("q_len", "k_len", "batch_size", "num_labels", "duplicates", "parallel")
+
+    edge_index: Tensor
+    ids: Tensor
+    num_labels: int
+    default: int | Labels | None
+    duplicates: str
+    batch: Tensor | None
+    parallel: bool | None
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        ids: Tensor,
+        num_labels: int,
+        *,
+        q_len: int,
+        k_len: int | None = None,
+        default: int | Labels | None = None,
+        duplicates: str = "error",
+        ptr: Tensor | None = None,
+        q_ptr: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int = 1,
+    ) -> None:
+        _check.integer("num_labels", num_labels, minimum=0)
+        _check.integer("q_len", q_len, minimum=0)
+        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
+        ids = _check.integer_tensor("ids", ids, dim=1)
+        if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
+            raise ValueError(
+                "edge_index must have shape [2, P] and ids shape [P], "
+                f"got {list(edge_index.shape)} and {list(ids.shape)}"
+            )
+        _check.choice("duplicates", duplicates, DUPLICATES)
+        q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
+        _check.integer("batch_size", batch_size, minimum=1)
+        if batch is not None:
+            batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64)
+            if batch.shape != ids.shape or k_ptr is not None:
+                raise ValueError(
+                    f"batch must have shape [{ids.shape[0]}] and no ptr beside it, got {list(batch.shape)}"
+                )
+        elif batch_size != 1:
+            raise ValueError(f"batch must be given when batch_size is not 1, got batch_size={batch_size}")
+        _check.same_device(edge_index=edge_index, ids=ids, batch=batch, ptr=k_ptr)
+        self._check_default(default, num_labels, q_len, k_len, batch_size, k_ptr is not None)
+        _check.id_range("ids", ids, num_labels)
+        self._set(
+            edge_index=edge_index,
+            ids=ids.to(smallest_dtype(num_labels)),
+            batch=batch,
+            q_ptr=q_ptr,
+            k_ptr=k_ptr,
+            default=default,
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=max(batch_size, default.batch_size if isinstance(default, Labels) else 1),
+            num_labels=num_labels,
+            duplicates=duplicates,
+            parallel=None,
+        )
+        if _check.can_look_at_data(edge_index, ids, batch):
+            self._check_edges(batch_size)
+
+    @staticmethod
+    def _check_default(default: Any, num_labels: int, q_len: int, k_len: int, batch_size: int, packed: bool) -> None:
+        if default is None:
+            return
+        if isinstance(default, int) and not isinstance(default, bool):
+            _check.integer("default", default, minimum=UNLABELED, maximum=num_labels - 1)
+            return
+        if not isinstance(default, Labels) or isinstance(default, SumLabels):
+            raise TypeError(f"default must be None, an int or Labels other than a sum, got {type(default).__name__}")
+        assert isinstance(default.num_labels, int)
+        if default.num_labels > num_labels:
+            raise ValueError(f"default must have at most num_labels = {num_labels} labels, got {default.num_labels}")
+        if (default.q_len, default.k_len) != (q_len, k_len) or default.packed != packed:
+            raise ValueError(
+                f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
+                f"got {default!r}"
+            )
+        if batch_size != 1 and default.batch_size not in (1, batch_size):
+            raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
+        if isinstance(default, EdgeLabels) and default.default is None and default.parallel is not False:
+            raise ValueError("default must not hold parallel edges that attend on their own: give it a default too")
+
+    def _check_edges(self, batch_size: int) -> None:
+        """Range, borders and parallel edges: everything that has to look at the data."""
+        source, target = self.edge_index
+        for name, ends, length in (("source (key)", source, self.k_len), ("target (query)", target, self.q_len)):
+            if ends.numel() and (int(ends.min()) < 0 or int(ends.max()) >= length):
+                raise ValueError(
+                    f"edge_index: every {name} must lie in [0, {length}), "
+                    f"got values from {int(ends.min())} to {int(ends.max())}"
+                )
+        if self.batch is not None and self.batch.numel():
+            low, high = int(self.batch.min()), int(self.batch.max())
+            if low < 0 or high >= batch_size:
+                raise ValueError(f"batch must lie in [0, {batch_size}), got values from {low} to {high}")
+        if self.q_ptr is not None and self.k_ptr is not None:
+            across = graph_of(self.q_ptr, self.q_len)[target] != graph_of(self.k_ptr, self.k_len)[source]
+            if bool(across.any()):
+                e = int(across.nonzero()[0])
+                raise ValueError(
+                    f"edge_index must not cross from graph to graph, got edge {e}: {int(source[e])} -> {int(target[e])}"
+                )
+            if isinstance(self.default, Labels):
+                same = torch.equal(self.default.q_ptr, self.q_ptr) and torch.equal(self.default.k_ptr, self.k_ptr)  # pyright: ignore[reportArgumentType]
+                if not same:
+                    raise ValueError("default must have the same ptr as the edges, got other borders")
+        key = self._pair_keys().sort().values
+        twice = (key[1:] == key[:-1]).nonzero()
+        object.__setattr__(self, "parallel", bool(twice.numel()))
+        if twice.numel() and self.default is not None and self.duplicates == "error":
+            pair = int(key[int(twice[0])]) % (self.q_len * self.k_len)
+            raise ValueError(
+                f"duplicates must be 'first' or 'sum' where parallel edges meet a default, got 'error' and more than "
+                f"one edge from {pair % self.k_len} to {pair // self.k_len}"
+            )
+
+    def _pair_keys(self) -> Tensor:
+        """One number a (batch row, query, key), ordered like them."""
+        source, target = self.edge_index
+        rows = target if self.batch is None else self.batch * self.q_len + target
+        return rows * self.k_len + source
+
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        ids, attend = self._default_dense()
+        source, target = self.edge_index
+        listed = self.ids.to(torch.int64)
+        if self._has_parallel():
+            if self.default is None or self.duplicates != "first":
+                raise ValueError("parallel edges have no dense form (ids, attend): loop over the edges instead")
+            first = self._first_of_pair()
+            source, target, listed = source[first], target[first], listed[first]
+            row = slice(None) if self.batch is None else self.batch[first]
+        else:
+            row = slice(None) if self.batch is None else self.batch
+        ids[row, target, source] = listed
+        attend[row, target, source] = True
+        return ids, attend
+
+    def _has_parallel(self) -> bool:
+        if self.parallel is not None:
+            return self.parallel
+        keys = self._pair_keys()
+        return keys.unique().numel() != keys.numel()
+
+    def _first_of_pair(self) -> Tensor:
+        """The position of the first edge of every listed pair."""
+        keys, order = self._pair_keys().sort(stable=True)
+        fresh = torch.ones_like(keys, dtype=torch.bool)
+        fresh[1:] = keys[1:] != keys[:-1]
+        return order[fresh]
+
+    def _default_dense(self) -> tuple[Tensor, Tensor]:
+        device = self.edge_index.device
+        shape = (self.batch_size, self.q_len, self.k_len)
+        if isinstance(self.default, Labels):
+            ids, attend = self.default.to_dense()
+            ids, attend = ids.to(device).expand(shape).clone(), attend.to(device).expand(shape).clone()
+            return ids, attend
+        ids = torch.full(shape, UNLABELED if self.default is None else self.default, device=device)
+        if self.default is None:
+            return ids, torch.zeros(shape, dtype=torch.bool, device=device)
+        attend = torch.ones(shape, dtype=torch.bool, device=device)
+        if self.q_ptr is not None and self.k_ptr is not None:
+            attend &= graph_of(self.q_ptr, self.q_len)[:, None] == graph_of(self.k_ptr, self.k_len)
+        return ids.masked_fill(~attend, UNLABELED), attend
+
+    def rows(self, start: int, stop: int) -> Self:
+        check_rows(self, start, stop)
+        target = self.edge_index[1]
+        keep = (target >= start) & (target < stop)
+        tensors = self.edge_index[:, keep]
+        q_ptr = None if self.q_ptr is None else self.q_ptr.clamp(start, stop) - start
+        return type(self)(
+            torch.stack([tensors[0], tensors[1] - start]),
+            self.ids[keep],
+            self.num_labels,
+            q_len=stop - start,
+            k_len=self.k_len,
+            default=self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default,
+            duplicates=self.duplicates,
+            ptr=self.k_ptr,
+            q_ptr=q_ptr,
+            batch=None if self.batch is None else self.batch[keep],
+            batch_size=self.batch_size if self.batch is not None else 1,
+        )
+
+    def _describe(self) -> list[str]:
+        return [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

@@ -1,0 +1,83 @@
+"""Several labels a pair: the terms of each part add up, each part with tables of its own."""
+
+from __future__ import annotations
+
+from typing import Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph.labels.base import Labels, check_rows
+
+
+@final
+class SumLabels(Labels):
+    """Labels whose terms add up. A pair attends where every part attends.
+
+    Tables, ``num_labels`` and label masses become tuples, one entry a part. Nested sums flatten.
+
+    Args:
+        parts: two or more labels of the same lengths, batch and borders.
+
+    Raises:
+        TypeError: a part that is no Labels.
+        ValueError: fewer than two parts, parts that disagree, or a part with parallel edges.
+
+    Example:
+        >>> a = DistanceLabels(2, lookup=[0, 1, 2], left=1)
+        >>> SumLabels(a, DenseLabels(torch.zeros(2, 2, dtype=torch.long), 1)).num_labels
+        (3, 1)
+    """
+
+    _tensors = ("parts", "q_ptr", "k_ptr")
+    _constants = ("q_len", "k_len", "batch_size", "num_labels")
+
+    parts: tuple[Labels, ...]
+    num_labels: tuple[int, ...]
+
+    def __init__(self, *parts: Labels) -> None:
+        flat: list[Labels] = []
+        for part in parts:
+            if not isinstance(part, Labels):
+                raise TypeError(f"parts must be Labels, got {type(part).__name__}")
+            flat.extend(part.parts if isinstance(part, SumLabels) else (part,))
+        if len(flat) < 2:
+            raise ValueError(f"a sum must have at least two parts, got {len(flat)}")
+        first = flat[0]
+        batch_size = max(part.batch_size for part in flat)
+        for part in flat[1:]:
+            _check_alike(first, part)
+        for part in flat:
+            if part.batch_size not in (1, batch_size):
+                raise ValueError(f"parts must have batch_size 1 or {batch_size}, got {part.batch_size}")
+            if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
+                raise ValueError("a part of a sum must not hold parallel edges that attend on their own")
+        self._set(
+            parts=tuple(flat),
+            q_len=first.q_len,
+            k_len=first.k_len,
+            batch_size=batch_size,
+            num_labels=tuple(part.num_labels for part in flat),
+            q_ptr=first.q_ptr,
+            k_ptr=first.k_ptr,
+        )
+
+    def to_dense(self) -> tuple[Tensor, Tensor]:
+        raise TypeError("a sum carries several ids a pair: call to_dense on each of .parts")
+
+    def rows(self, start: int, stop: int) -> Self:
+        check_rows(self, start, stop)
+        return type(self)(*(part.rows(start, stop) for part in self.parts))
+
+    def __repr__(self) -> str:
+        return f"SumLabels({', '.join(map(repr, self.parts))})"
+
+
+def _check_alike(first: Labels, part: Labels) -> None:
+    if (part.q_len, part.k_len) != (first.q_len, first.k_len) or part.packed != first.packed:
+        raise ValueError(f"parts must cover the same pairs, got {first!r} and {part!r}")
+    if first.k_ptr is None or first.q_ptr is None or torch.compiler.is_compiling():
+        return
+    for mine, theirs in ((first.q_ptr, part.q_ptr), (first.k_ptr, part.k_ptr)):
+        if mine is not theirs and (theirs is None or not torch.equal(mine, theirs)):
+            raise ValueError("parts must have the same graph borders, got others")

@@ -1,0 +1,137 @@
+"""From labels to plans: one lowering a kind of labels, run once and remembered on the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph.labels import (
+    NOT_ATTENDING,
+    BlockLabels,
+    DenseLabels,
+    DistanceLabels,
+    EdgeLabels,
+    Labels,
+    SumLabels,
+)
+from relgraph.plan.regions import DEAD, EXTRA, FIRST, Band, Block, Csr, LabelPlan, Part, Region, Uniform
+
+
+def lower(labels: Labels) -> LabelPlan:
+    """The plan of ``labels``, computed once and kept on them.
+
+    Raises:
+        TypeError: a kind of labels that has no lowering.
+    """
+    if labels._plan is not None:
+        return labels._plan
+    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+    plan = LabelPlan(
+        labels.q_len,
+        labels.k_len,
+        labels.batch_size,
+        tuple(_lower_part(part) for part in parts),
+        labels.q_ptr,
+        labels.k_ptr,
+    )
+    if not torch.compiler.is_compiling():
+        object.__setattr__(labels, "_plan", plan)
+    return plan
+
+
+def plain(q_len: int, k_len: int) -> LabelPlan:
+    """The plan of no labels at all: every pair attends and carries nothing."""
+    return LabelPlan(q_len, k_len, 1, (Part(0, 0, (Uniform(-1),)),))
+
+
+def _lower_part(labels: Labels) -> Part:
+    if type(labels) not in _LOWERINGS:
+        raise TypeError(f"labels must be one of the kinds of relgraph.labels, got {type(labels).__name__}")
+    return _LOWERINGS[type(labels)](labels)
+
+
+def _lower_distance(labels: DistanceLabels) -> Part:
+    lookup, left = labels.lookup, labels.left
+    first, last = 0, len(lookup)
+    while first + 1 < last and lookup[first + 1] == lookup[0]:
+        first += 1
+    while last - 2 > first and lookup[last - 2] == lookup[-1]:
+        last -= 1
+    offset = 0 if labels.q_offset is None else labels.q_offset
+    if all(label == lookup[0] for label in lookup):
+        ends: list[Region] = [Uniform(lookup[0])]
+    else:
+        ends = [Uniform(lookup[0], None, first - left + 1), Uniform(lookup[-1], last - 1 - left, None)]
+        if last - first > 2:
+            ends.insert(1, Band(first - left + 1, lookup[first + 1 : last - 1]))
+    regions = tuple(r for r in ends if not (isinstance(r, Uniform) and r.label == NOT_ATTENDING))
+    return Part(labels.num_labels, offset, regions)
+
+
+def _lower_ids(labels: DenseLabels | BlockLabels) -> Part:
+    return Part(labels.num_labels, 0, (Block(labels.ids, labels.full),))
+
+
+def _lower_edges(labels: EdgeLabels) -> Part:
+    if isinstance(labels.default, Labels):
+        base = _lower_part(labels.default)
+    elif labels.default is None:
+        base = Part(labels.num_labels, 0, ())
+    else:
+        base = Part(labels.num_labels, 0, (Uniform(labels.default),))
+    alone = labels.default is None
+    csr = _sort(labels, base.csr, alone)
+    return Part(labels.num_labels, base.offset, base.regions, csr, alone)
+
+
+def _sort(labels: EdgeLabels, under: Csr | None, alone: bool) -> Csr:
+    """All listed pairs by query row; where several name one pair, this labels' edges come before those ``under``."""
+    source, target = labels.edge_index
+    batch = 1 if labels.batch is None else labels.batch_size
+    row = target if labels.batch is None else labels.batch * labels.q_len + target
+    again = EXTRA if labels.duplicates == "sum" else DEAD
+    role = torch.full_like(row, again, dtype=torch.int8)
+    columns = (row, source, labels.ids.to(torch.int64), role, torch.zeros_like(role))
+    if under is not None:
+        below = (under.row, under.col, under.ids, under.role, torch.ones_like(under.role))
+        both = max(batch, under.batch)
+        columns = _spread(columns, batch, both, labels.q_len)
+        below = _spread(below, under.batch, both, labels.q_len)
+        columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))
+        batch = both
+    row, col, ids, role, level = columns
+    key, order = (row * labels.k_len + col).sort(stable=True)
+    row, col, ids = row[order], col[order], ids[order]
+    role = torch.full_like(role, FIRST) if alone else _roles(key, role[order], level[order])
+    borders = torch.arange(batch * labels.q_len + 1, device=row.device)
+    parallel = labels.parallel is not False and (alone or labels.duplicates == "sum")
+    parallel = parallel or (under is not None and under.parallel)
+    return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
+
+
+def _spread(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) -> tuple[Tensor, ...]:
+    """The same listed pairs in each of ``wanted`` batch rows."""
+    if batch == wanted:
+        return columns
+    row = columns[0] + torch.arange(wanted, device=columns[0].device)[:, None] * q_len
+    return row.reshape(-1), *(column.repeat(wanted) for column in columns[1:])
+
+
+def _roles(key: Tensor, again: Tensor, level: Tensor) -> Tensor:
+    """FIRST for the first of each pair; the others keep ``again``, or are DEAD where a lower level speaks."""
+    fresh = torch.ones_like(key, dtype=torch.bool)
+    fresh[1:] = key[1:] != key[:-1]
+    start = torch.where(fresh, torch.arange(key.shape[0], device=key.device), 0).cummax(0).values
+    kept = torch.where(level > level[start], torch.full_like(again, DEAD), again)
+    return torch.where(fresh, torch.full_like(again, FIRST), kept)
+
+
+_LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
+    DistanceLabels: _lower_distance,
+    DenseLabels: _lower_ids,
+    BlockLabels: _lower_ids,
+    EdgeLabels: _lower_edges,
+}

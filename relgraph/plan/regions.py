@@ -1,0 +1,123 @@
+"""The few shapes that every labeling lowers to: tensors and ints only, so that a kernel never meets a Labels.
+
+The pairs of a part are split into disjoint regions. Inside a graph (or a batch row) query i and key j are counted
+from 0 and the distance is ``j - i - offset``; pairs of different graphs belong to no region. Listed pairs (``Csr``)
+are cut out of the other regions. A pair in no region does not attend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+FIRST, EXTRA, DEAD = 1, 2, 0
+
+
+@dataclass(frozen=True, eq=False)
+class Uniform:
+    """One label for every pair with ``low <= distance < high``: a rectangle or a triangle of pairs.
+
+    ``None`` is no bound on that side; ``label`` -1 attends without a label.
+    """
+
+    label: int
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A label by distance: distance ``low + s`` carries ``lookup[s]``; -1 no label, -2 does not attend."""
+
+    low: int
+    lookup: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Ids written out: ``[B or 1, N_q, N_k]``, or flat, graph after graph, in a packed plan.
+
+    -2 does not attend; ``full`` promises that there is none.
+    """
+
+    ids: Tensor
+    full: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Csr:
+    """Listed pairs, sorted by query row.
+
+    Attributes:
+        row_ptr: ``[batch · N_q + 1]`` where each query row's pairs begin.
+        row: ``[P]`` query row of each pair, counted through the batch rows.
+        col: ``[P]`` key of each pair.
+        ids: ``[P]`` label; -1 no label.
+        role: ``[P]`` int8; FIRST stands for its pair, EXTRA adds one more label to it, DEAD is overruled.
+        order: ``[P]`` position of each pair among the edges as they were given.
+        batch: how many batch rows the rows count through; 1 serves every batch row.
+        parallel: whether several pairs that count may name the same query and key.
+    """
+
+    row_ptr: Tensor
+    row: Tensor
+    col: Tensor
+    ids: Tensor
+    role: Tensor
+    order: Tensor
+    batch: int
+    parallel: bool
+
+
+Region = Uniform | Band | Block
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One summand: a split of all pairs into regions, with its own tables.
+
+    Attributes:
+        num_labels: R of this part.
+        offset: where query row 0 stands among the keys: an int, or one a batch row (a graph, when packed).
+        regions: where the pairs that are not listed find their label.
+        csr: the listed pairs, or None.
+        alone: parallel pairs each attend on their own (edges-only attention).
+    """
+
+    num_labels: int
+    offset: int | Tensor
+    regions: tuple[Region, ...]
+    csr: Csr | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPlan:
+    """What an implementation sees of the labels.
+
+    Attributes:
+        q_len: number of query rows N_q (of all graphs together when packed).
+        k_len: number of keys N_k.
+        batch: B when labels differ between batch rows, else 1.
+        parts: the sum axis.
+        q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
+        k_ptr: ``[G+1]`` borders of the keys.
+    """
+
+    q_len: int
+    k_len: int
+    batch: int
+    parts: tuple[Part, ...]
+    q_ptr: Tensor | None = None
+    k_ptr: Tensor | None = None
+
+    @property
+    def num_labels(self) -> tuple[int, ...]:
+        """R of every part."""
+        return tuple(part.num_labels for part in self.parts)
+
+    @property
+    def total_labels(self) -> int:
+        """All parts' labels side by side."""
+        return sum(self.num_labels)
