@@ -218,11 +218,13 @@ class _Block:
         """ds = α (dα - δ) in the second buffer."""
         grad = self.buffer(1)
         rest = delta[self.at][..., None]
+        # δ rides along with what is spread, where every pair takes just one entry of the first part
+        folded = self.keep is None and self.work.parts[0].part.csr is None
         if incoming.sums is None:
-            grad.copy_((-rest if self.keep is None else torch.zeros_like(rest)).expand(grad.shape))
+            grad.copy_((-rest if folded else torch.zeros_like(rest)).expand(grad.shape))
         else:
             sums = incoming.sums[self.at]
-            self.moves.spread(grad, sums if self.keep is not None else self._less_delta(sums, rest), None)
+            self.moves.spread(grad, self._less_delta(sums, rest) if folded else sums, None)
         if incoming.output is not None:
             flat = self.flat(grad)
             values = self.work.value[:, self.moves.start : self.moves.stop].transpose(1, 2)
@@ -233,6 +235,7 @@ class _Block:
                 spread = self.buffer(2)
                 self.moves.spread(spread, incoming.mass[self.at], None)
                 grad.add_(spread)
+        if not folded:
             grad.sub_(rest)
         return grad.mul_(weights)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from itertools import groupby
 from typing import final
 
 import torch
@@ -18,18 +19,14 @@ from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 class DistanceLabeler(Labeler):
     """A labeler that looks at the distance j - i alone, key position minus query position.
 
-    A subclass says which id each distance carries; the labels never grow with the length.
+    Attributes:
+        lookup: the id of each distance from ``-reach`` up (-1 no label, -2 does not attend); the entry at either end
+            stands for all distances beyond. Made once, when the labeler is made.
+        reach: how far to the left the lookup begins.
     """
 
-    @property
-    @abstractmethod
-    def lookup(self) -> tuple[int, ...]:
-        """The id of each distance from ``-reach`` up; -1 no label, -2 does not attend. The ends stand for what lies beyond."""
-
-    @property
-    @abstractmethod
-    def reach(self) -> int:
-        """How far to the left the lookup begins."""
+    lookup: tuple[int, ...]
+    reach: int
 
     @property
     @abstractmethod
@@ -46,7 +43,7 @@ class DistanceLabeler(Labeler):
         ptr: Tensor | None = None,
         q_ptr: Tensor | None = None,
     ) -> DistanceLabels:
-        """The labels of ``q_len`` queries against ``k_len`` keys.
+        """The labels of ``q_len`` queries against ``k_len`` keys; nothing of size N_q · N_k is stored.
 
         Args:
             q_len: number of queries.
@@ -54,9 +51,6 @@ class DistanceLabeler(Labeler):
             q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row.
             ptr: ``[G+1]`` borders of a packed batch; distances count within a sequence.
             q_ptr: borders of the queries, where they differ from the keys'.
-
-        Returns:
-            Labels that store nothing of size ``N_q · N_k``.
         """
         return DistanceLabels(
             q_len,
@@ -100,19 +94,8 @@ class ClippedDistance(DistanceLabeler):
     right: int
 
     def __init__(self, left: int, right: int | None = None) -> None:
-        _check.integer("left", left, minimum=0)
-        right = left if right is None else _check.integer("right", right, minimum=0)
-        self._set(left=left, right=right, _lookup=tuple(range(left + right + 1)))
-
-    @property
-    def lookup(self) -> tuple[int, ...]:
-        """Every distance within the clips has an id of its own."""
-        return self._lookup  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def reach(self) -> int:
-        """The left clip."""
-        return self.left
+        left, right = _sides(left, right)
+        self._set(left=left, right=right, lookup=tuple(range(left + right + 1)), reach=left)
 
     @property
     def num_labels(self) -> int:
@@ -121,8 +104,133 @@ class ClippedDistance(DistanceLabeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances; those at the ends stand for all beyond."""
+        """The distances; those at either end stand for all beyond."""
         return tuple(str(distance) for distance in range(-self.left, self.right + 1))
 
     def __repr__(self) -> str:
-        return f"ClippedDistance({_sides(self.left, self.right)})"
+        return f"ClippedDistance({_shown(self.left, self.right)})"
+
+
+@final
+@dataclass(frozen=True)
+class BucketedDistance(DistanceLabeler):
+    """T5's buckets: small distances have one each, larger ones share buckets that widen with the logarithm.
+
+    Of the buckets of one side, the first half hold one distance each; the others are spaced evenly in log distance,
+    and the last holds everything from about ``max_distance`` on. When bidirectional, the first half of all ids is for
+    keys at or before the query and the second half for keys after it (its first id is never used). Otherwise every key after the
+    query falls in bucket 0. Source: Raffel et al. 2020, section 2.1, and the code released with it.
+
+    Args:
+        num_buckets: R, at least 2, or 4 when bidirectional.
+        max_distance: where the logarithm ends; more than the number of exact distances of one side.
+        bidirectional: whether keys after the query are told apart.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: too few buckets, or ``max_distance`` within the exact ones.
+
+    Example:
+        >>> rg.BucketedDistance(8, 20).names
+        ('0', '-1', '-6..-2', '<=-7', 'unused 4', '1', '2..6', '>=7')
+    """
+
+    num_buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
+
+    def __post_init__(self) -> None:
+        _check.boolean("bidirectional", self.bidirectional)
+        _check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2)
+        side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
+        _check.integer("max_distance", self.max_distance, minimum=side // 2 + 1)
+        buckets = _log_buckets(side, self.max_distance)
+        after = [bucket + side for bucket in buckets[1:]] if self.bidirectional else []
+        self._set(lookup=(*reversed(buckets), *after), reach=len(buckets) - 1)
+
+    @property
+    def num_labels(self) -> int:
+        """``num_buckets``."""
+        return self.num_buckets
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances in each bucket: ``"-8"``, ``"-12..-9"``, ``"<=-91"``."""
+        names = [f"unused {bucket}" for bucket in range(self.num_buckets)]
+        last = len(self.lookup) - 1
+        for bucket, run in groupby(range(last + 1), key=self.lookup.__getitem__):
+            slots = list(run)
+            low, high = slots[0] - self.reach, slots[-1] - self.reach
+            if slots[0] == 0:
+                names[bucket] = f"<={high}"
+            elif slots[-1] == last:
+                names[bucket] = f">={low}"
+            else:
+                names[bucket] = str(low) if low == high else f"{low}..{high}"
+        return tuple(names)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Window(DistanceLabeler):
+    """Attends only within a distance, and labels nothing: made for restriction, ``labeler & Window(64)``.
+
+    Args:
+        left: how many positions before the query it sees.
+        right: how many after it; ``left`` when left out, 0 for causal attention.
+
+    Raises:
+        TypeError: a side that is no int.
+        ValueError: a negative side.
+
+    Example:
+        >>> near = rg.ClippedDistance(4) & rg.Window(1, 0)
+        >>> near(3).to_dense()[1]
+        tensor([[[ True, False, False],
+                 [ True,  True, False],
+                 [False,  True,  True]]])
+    """
+
+    left: int
+    right: int
+
+    def __init__(self, left: int, right: int | None = None) -> None:
+        left, right = _sides(left, right)
+        inside = (UNLABELED,) * (left + right + 1)
+        self._set(left=left, right=right, lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 1)
+
+    @property
+    def num_labels(self) -> int:
+        """None at all: 0."""
+        return 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """None at all: empty."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"Window({_shown(self.left, self.right)})"
+
+
+def _sides(left: int, right: int | None) -> tuple[int, int]:
+    """Both sides, checked; the right one is like the left when it is not given."""
+    _check.integer("left", left, minimum=0)
+    return left, left if right is None else _check.integer("right", right, minimum=0)
+
+
+def _shown(left: int, right: int) -> str:
+    return str(left) if right == left else f"{left}, {right}"
+
+
+def _log_buckets(count: int, max_distance: int) -> list[int]:
+    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket.
+
+    In float32 like the published code, so that distances on the edge of a bucket fall where checkpoints expect them.
+    """
+    exact = count // 2
+    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
+    steps = torch.log(distance / exact) / math.log(max_distance / exact) * (count - exact)
+    spaced = (exact + steps.to(torch.int64)).clamp(max=count - 1)
+    buckets = [*range(exact), *spaced.tolist()]
+    return buckets[: buckets.index(count - 1) + 1]
