@@ -27,7 +27,7 @@ class AttentionAux(NamedTuple):
 
     Attributes:
         weights: ``[B, H, N_q, N_k]``, softmax before dropout; packed ``[H, T_q, T_k]``.
-        label_mass: ``[B, H, N_q, R]``, weights summed by label; packed ``[T_q, H, R]``. A tuple when the labels are a sum.
+        label_mass: ``[B, H, N_q, R]``, weights summed by label; packed ``[T_q, H, R]``. A tuple for a sum.
         lse: ``[B, H, N_q]``, log-sum-exp of the scores, -inf on a row that sees nothing; packed ``[T_q, H]``.
     """
 
@@ -61,17 +61,17 @@ def relation_attention(
     gives zeros. Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; a^Q as in DeBERTa and GRPE, b as in T5 and Graphormer.
 
     Args:
-        query: ``[B, H, N_q, D]``, floating. A packed batch (labels with ``ptr``): ``[T, H, D]``, likewise key and value.
+        query: ``[B, H, N_q, D]``, floating. Packed (labels with ``ptr``): ``[T, H, D]``, likewise key and value.
         key: ``[B, H_kv, N_k, D]``.
         value: ``[B, H_kv, N_k, D_v]``.
         labels: which label every pair carries: Labels, ids ``[N_q, N_k]`` or ``[B, N_q, N_k]`` in ``[-1, R)`` (checked
             in eager mode on a CPU only), or None for plain attention.
-        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``. For a sum of labels, one table a part (or None).
+        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``. For a sum of labels, a table a part (or None).
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
-        attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating, added
-            to the scores.
+        attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
+            added to the scores.
         is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
         q_offset: the key position of query row 0: an int, a scalar tensor, or one a batch row (graph). Unset it is the
             labels' own, or 0 when the lengths agree.
@@ -101,7 +101,7 @@ def relation_attention(
     return _leave(_attend(call, impl), call, packed)
 
 
-def relation_attention_with_aux(
+def relation_attention_with_aux(  # noqa: D417
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -265,9 +265,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {type(labels).__name__}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
-        raise ValueError(
-            f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]"
-        )
+        raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
     if labels.batch_size not in (1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
     if labels.device is not None and labels.device != query.device:
@@ -355,7 +353,11 @@ def _offset(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bo
     own = _labels_offset(labels)
     if q_offset is None:
         q_offset = own
-    elif own is not None and own is not q_offset and (isinstance(own, Tensor) or isinstance(q_offset, Tensor) or own != q_offset):
+    elif (
+        own is not None
+        and own is not q_offset
+        and (isinstance(own, Tensor) or isinstance(q_offset, Tensor) or own != q_offset)
+    ):
         raise ValueError(f"q_offset must be left out, as the labels were built with q_offset={own}, got {q_offset}")
     if q_offset is not None:
         return q_offset

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 
 from relgraph import _check
 from relgraph.impl import chunked, dense, reference
@@ -37,7 +38,9 @@ def choose(call: Call, impl: str | None) -> str:
     mask_grad = _learns(call.mask)
     if impl == "chunked":
         if call.need_weights:
-            raise NotImplementedError("impl='chunked' never holds all attention weights; use impl='dense' for need_weights")
+            raise NotImplementedError(
+                "impl='chunked' never holds all attention weights; use impl='dense' for need_weights"
+            )
         if mask_grad:
             raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
     if impl is not None:
@@ -59,7 +62,7 @@ def _learns(mask: Tensor | None) -> bool:
 def _check_torch_func(impl: str | None) -> None:
     if torch.compiler.is_compiling() or impl in ("reference", "dense"):
         return
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if peek_interpreter_stack() is not None:
         raise NotImplementedError(
             "torch.func transforms (grad, vmap, jvp, ...) need impl='reference' or 'dense', "
             f"got impl={impl!r}: the other implementations have a backward of their own"

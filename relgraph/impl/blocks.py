@@ -153,7 +153,7 @@ class _Block:
         return self.work.buffers[index][:size].view(shape)
 
     def flat(self, pairs: Tensor) -> Tensor:
-        """``[batch, H, rows, X]`` as ``[batch · H_kv, group · rows, X]``: query heads that share a key head side by side."""
+        """``[batch, H, rows, X]`` as ``[batch · H_kv, group · rows, X]``: heads that share keys side by side."""
         return pairs.reshape(len(self.work.unit.batch) * self.kv_heads, -1, pairs.shape[-1])
 
     def rows_of(self, x: Tensor) -> Tensor:
@@ -184,9 +184,12 @@ class _Block:
         moves.hide(scores)
         top = scores.amax(-1, keepdim=True)
         torch.softmax(scores, -1, out=scores)
-        if masked:
-            scores.masked_fill_(top == float("-inf"), 0.0)
-        return scores, (top - scores.amax(-1, keepdim=True).log()).squeeze(-1)
+        if not masked:
+            return scores, (top - scores.amax(-1, keepdim=True).log()).squeeze(-1)
+        unseeing = top == float("-inf")
+        scores.masked_fill_(unseeing, 0.0)
+        lse = top - scores.amax(-1, keepdim=True).log()
+        return scores, lse.masked_fill_(unseeing, float("-inf")).squeeze(-1)
 
     def _window(self, pairs: Tensor) -> Tensor:
         """This block's pairs of a tensor that broadcasts to ``[B, H, N_q, N_k]``."""
@@ -215,7 +218,7 @@ class _Block:
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
     def score_grad(self, weights: Tensor, incoming: Incoming, delta: Tensor) -> Tensor:
-        """ds = α (dα - δ) in the second buffer."""
+        """Ds = α (dα - δ) in the second buffer."""
         grad = self.buffer(1)
         rest = delta[self.at][..., None]
         # δ rides along with what is spread, where every pair takes just one entry of the first part
@@ -240,6 +243,6 @@ class _Block:
         return grad.mul_(weights)
 
     def _less_delta(self, sums: Tensor, delta: Tensor) -> Tensor:
-        """dP with δ taken off the first part's columns, so that spreading takes it off every pair once."""
+        """DP with δ taken off the first part's columns, so that spreading takes it off every pair once."""
         columns = self.work.parts[0].zero_column + 1
         return torch.cat([sums[..., :columns] - delta, sums[..., columns:]], -1)

@@ -4,7 +4,7 @@ Two custom ops, forward and backward, carry the primitive
 
     (q, k, v, B, C, labels, mask, seed) -> (o, lse, P) and back,
 
-so that torch.compile, export and checkpointing see one node each; everything about tables stays outside, in plain torch.
+so that torch.compile, export and checkpointing see one node each; what concerns tables stays outside, in plain torch.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ def chunked(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention with labels: output without its value term, log-sum-exp, sums by label (after and before dropout).
 
-    Shapes: query ``[B, H, N_q, D]``; by_query ``[B, H, N_q, columns]`` and by_key ``[B, H, N_k, columns]``, one column a
-    label and one of zeros after each part. Sums that are not needed come back empty. Outputs are in the accumulation dtype.
+    Shapes: query ``[B, H, N_q, D]``; by_query ``[B, H, N_q, columns]`` and by_key ``[B, H, N_k, columns]``, one column
+    a label and one of zeros after each part. Sums that are not needed come back empty. Outputs are in the accumulation
+    dtype.
     """
     problem = Problem(
         query, key, value, by_query, by_key, mask, keep, seed, decode(plan_tensors, plan_ints),
@@ -199,7 +200,7 @@ def _restore(
     moving = inputs[8]
     where = (moving if moving is not None else offset) if is_causal else None
     plan = decode(plan_tensors, plan_ints)
-    problem = Problem(*inputs[:8], plan, where, scale, dropout_p)  # pyright: ignore[reportArgumentType]
+    problem = Problem(*inputs[:8], plan, where, scale, dropout_p)  # pyright: ignore[reportArgumentType, reportCallIssue]
     return problem, Outputs(*outputs), Incoming(*incoming)  # pyright: ignore[reportArgumentType]
 
 
@@ -219,8 +220,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    saved, plan_tensors = list(ctx.saved_tensors[: ctx.count]), list(ctx.saved_tensors[ctx.count :])
+    everything = list(ctx.saved_tensors)  # once: under checkpointing each look computes them anew
+    saved, plan_tensors = everything[: ctx.count], everything[ctx.count :]
     plan_ints, offset, scale, dropout_p, is_causal = ctx.options
+    used = (True, True, *ctx.given[-2:])  # the gradient of an output that came back empty says nothing
+    grads = tuple(g if use else None for g, use in zip(grads, used, strict=True))
     given = ctx.given + [g is not None for g in grads]
     there = [g for g in grads if g is not None]
     tables = ctx.given[3:5]
@@ -238,3 +242,10 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
 
 
 chunked.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _no_second_derivative(_ctx: Any, *_grads: Any) -> None:
+    raise NotImplementedError("impl='chunked' has no second derivative; use impl='dense' or 'reference'")
+
+
+chunked_backward.register_autograd(_no_second_derivative)

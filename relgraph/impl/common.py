@@ -25,8 +25,8 @@ class Tables(NamedTuple):
 class Call:
     """One checked call: what every implementation is given and must answer alike.
 
-    Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch comes with B = 1
-    and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
+    Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch comes with
+    B = 1 and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
     """
 
@@ -48,8 +48,8 @@ class Call:
 class Answer(NamedTuple):
     """What an implementation returns.
 
-    output ``[B, H, N_q, D_v]``; lse ``[B, H, N_q]`` (-inf on a row that sees nothing); mass, one ``[B, H, N_q, R]`` a part,
-    when asked for; weights ``[B, H, N_q, N_k]``, when asked for. All in the accumulation dtype.
+    output ``[B, H, N_q, D_v]``; lse ``[B, H, N_q]`` (-inf on a row that sees nothing); mass, one ``[B, H, N_q, R]`` a
+    part, when asked for; weights ``[B, H, N_q, N_k]``, when asked for. All in the accumulation dtype.
     """
 
     output: Tensor
@@ -122,8 +122,10 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
     return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
 
-def query_tables(key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
-    """C = scale · k·(a^Q)ᵀ, ``[B, H, N_k, sum of R+1]``, laid out as :func:`score_tables`; None without query tables."""
+def query_tables(
+    key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float
+) -> Tensor | None:
+    """C = scale · k·(a^Q)ᵀ, ``[B, H, N_k, sum of R+1]``, laid out as :func:`score_tables`; None without tables."""
     if all(t.query is None for t in tables):
         return None
     key = repeat_heads(key, heads)
@@ -137,7 +139,7 @@ def query_tables(key: Tensor, heads: int, tables: Sequence[Tables], sizes: Seque
 
 
 def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], sizes: Sequence[int]) -> Tensor:
-    """output + Σ_r P[i, r]·a^V[r] over all parts; ``sums`` is laid out as :func:`score_tables`."""
+    """Output + Σ_r P[i, r]·a^V[r] over all parts; ``sums`` is laid out as :func:`score_tables`."""
     start = 0
     for table, size in zip(tables, sizes, strict=True):
         if table.value is not None:

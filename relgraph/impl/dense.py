@@ -120,5 +120,6 @@ class _PartIds:
         else:
             slot = slot.expand(batch, -1)
         base = (i if rows else j) * (self.size + 1)
-        shape = (batch, heads, plan.q_len, plan.k_len)
-        return tuple(x[:, None].expand(batch, heads, -1) for x in (base.expand(batch, -1), slot, (i * plan.k_len + j).expand(batch, -1))) + (shape,)  # pyright: ignore[reportReturnType]
+        at = (i * plan.k_len + j).expand(batch, -1)
+        row, extra, at = (x[:, None].expand(batch, heads, -1) for x in (base.expand(batch, -1), slot, at))
+        return row, extra, at, (batch, heads, plan.q_len, plan.k_len)

@@ -67,7 +67,7 @@ def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
 
 @dataclass(frozen=True, eq=False)
 class _Tile:
-    """Keys ``start:stop`` of a block: one ``column`` for all of them, or a column a pair ``[batch or 1, rows, keys]``."""
+    """Keys ``start:stop`` of a block: one ``column`` for all, or one a pair ``[batch or 1, rows, keys]``."""
 
     start: int
     stop: int
@@ -178,7 +178,7 @@ class PartInUnit:
         return ids_by_distance(self.regions, (j - i)[None] - self.offset.value)
 
     def listed(self, rows: range, start: int, stop: int) -> _Listed | None:
-        """The listed pairs of these rows whose key lies in ``start:stop``; rows and keys count from the block's corner."""
+        """The listed pairs of these rows with a key in ``start:stop``, counted from the block's corner."""
         csr = self.part.csr
         if csr is None:
             return None
@@ -231,7 +231,7 @@ class BlockMoves:
             tiles, masks = part.tiles(rows, self.start, self.stop)
             listed = part.listed(rows, self.start, self.stop)
             if listed is not None and not part.complete:
-                masks = [self._not_listed(part, tiles, masks, listed)]
+                masks = [self._not_listed(part, masks, listed)]
             self._tiles.append(tiles)
             self._listed.append(listed)
             self._masks += masks
@@ -248,9 +248,7 @@ class BlockMoves:
         """Whether some pair within the block may not attend."""
         return bool(self._masks)
 
-    def _not_listed(
-        self, part: PartInUnit, tiles: list[_Tile], masks: list[tuple[int, Tensor]], listed: _Listed
-    ) -> tuple[int, Tensor]:
+    def _not_listed(self, part: PartInUnit, masks: list[tuple[int, Tensor]], listed: _Listed) -> tuple[int, Tensor]:
         """One mask for a part with listed pairs: what its regions leave out, less what is listed."""
         left_out = torch.zeros(1, len(self.rows), self.width, dtype=torch.bool, device=part.device)
         for first, mask in masks:
@@ -276,7 +274,8 @@ class BlockMoves:
     def spread(self, out: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
         """Writes table entries over pairs: ``out[i, j] = by_query[i, l_ij] + by_key[j, l_ij]``.
 
-        ``out`` is ``[batch, H, rows, width]``, ``by_query`` ``[batch, H, rows, columns]``, ``by_key`` ``[batch, H, keys, columns]``.
+        Shapes: ``out`` ``[batch, H, rows, width]``, ``by_query`` ``[batch, H, rows, columns]``, ``by_key``
+        ``[batch, H, keys, columns]``.
         """
         if by_query is None:
             out.zero_()

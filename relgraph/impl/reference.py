@@ -41,7 +41,7 @@ def attend(call: Call) -> Answer:
         values = values + _rows(call, part, pairs, tables.value, dtype)
         queries = queries + _rows(call, part, pairs, tables.query, dtype)
         if tables.bias is not None:
-            bias = bias + _rows(call, part, pairs, tables.bias[..., None], dtype)[..., 0]
+            bias = bias + _rows(call, part, pairs, tables.bias[..., None], dtype).squeeze(-1)
         attends = (pairs > -2)[:, None]
         allowed = attends if allowed is None else allowed & attends
     # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
@@ -59,10 +59,10 @@ def attend(call: Call) -> Answer:
     return Answer(output, lse, mass, weights if call.need_weights else None)
 
 
-def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor | float:
+def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torch.dtype) -> Tensor:
     """a[l_ij] for every pair, ``[B, H or 1, N_q, N_k, D]``; parallel pairs of a sum add their rows."""
     if table is None:
-        return 0.0
+        return torch.zeros((), dtype=dtype, device=ids.device)
     table = with_zero_row(table.to(dtype))
     table = table if table.dim() == 3 else table[None]
     slots = torch.where(ids < 0, part.num_labels, ids)
@@ -71,7 +71,9 @@ def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torc
         return rows
     batch, query, key = listed_pairs(call.plan, part.csr)
     extra = torch.where((part.csr.role == EXTRA) & (part.csr.ids >= 0), part.csr.ids, part.num_labels)
-    added = torch.zeros(part.csr.batch, call.plan.q_len, call.plan.k_len, *table[:, 0].shape, dtype=dtype, device=ids.device)
+    added = torch.zeros(
+        part.csr.batch, call.plan.q_len, call.plan.k_len, *table[:, 0].shape, dtype=dtype, device=ids.device
+    )
     added = added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)
     return rows + added.permute(0, 3, 1, 2, 4)
 
@@ -79,7 +81,9 @@ def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torc
 def _mass(call: Call, part: Part, ids: Tensor, weights: Tensor) -> Tensor:
     """How much attention each label receives, ``[B, H, N_q, R]``."""
     labels = torch.arange(part.num_labels, device=ids.device)
-    mass = torch.einsum("bhqk,bqkr->bhqr", weights, (ids[..., None] == labels).to(weights.dtype).expand(weights.shape[0], -1, -1, -1))
+    mass = torch.einsum(
+        "bhqk,bqkr->bhqr", weights, (ids[..., None] == labels).to(weights.dtype).expand(weights.shape[0], -1, -1, -1)
+    )
     if part.csr is None or not part.csr.parallel:
         return mass
     batch, query, key = listed_pairs(call.plan, part.csr)
@@ -116,7 +120,17 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
                 seen = seen[:, cols[mine]]
             else:
                 seen = None
-            answer = _one_query(call, part.num_labels, tables, query[b, :, i], key[b], value[b], (cols[mine], csr.ids[mine]), seen, (b, i))
+            answer = _one_query(
+                call,
+                part.num_labels,
+                tables,
+                query[b, :, i],
+                key[b],
+                value[b],
+                (cols[mine], csr.ids[mine]),
+                seen,
+                (b, i),
+            )
             for collected, item in zip((outputs, lses, masses, weights), answer, strict=True):
                 collected.append(item)
     shape = (query.shape[0], call.plan.q_len)
@@ -156,7 +170,9 @@ def _one_query(
             return 0.0
         return with_zero_row(table.to(query.dtype))[..., slots, :]
 
-    scores = (query[:, None] * (key[:, cols] + rows(tables.key)) + rows(tables.query) * key[:, cols]).sum(-1) * call.scale
+    scores = (query[:, None] * (key[:, cols] + rows(tables.key)) + rows(tables.query) * key[:, cols]).sum(
+        -1
+    ) * call.scale
     if tables.bias is not None:
         scores = scores + with_zero_row(tables.bias.to(query.dtype), -1)[..., slots]
     if call.mask is not None and call.mask.dtype != torch.bool:

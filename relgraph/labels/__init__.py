@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
@@ -22,10 +25,17 @@ __all__ = [
     "SumLabels",
 ]
 
+
+def _with_keys(labels: Labels) -> tuple[list[tuple[Any, Tensor]], Any]:
+    tensors, context = labels._flatten()
+    return [(pytree.SequenceKey(index), tensor) for index, tensor in enumerate(tensors)], context
+
+
 for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels):
     pytree.register_pytree_node(
         _kind,
         lambda labels: labels._flatten(),
         lambda tensors, context, kind=_kind: kind._unflatten(list(tensors), context),
         serialized_type_name=f"relgraph.{_kind.__name__}",
+        flatten_with_keys_fn=_with_keys,
     )

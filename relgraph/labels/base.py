@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
@@ -194,7 +195,7 @@ def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
     if _check.can_look_at_data(ptr):
         values = ptr.tolist()
-        falls = any(b < a for a, b in zip(values, values[1:], strict=False))
+        falls = any(b < a for a, b in pairwise(values))
         if values[0] != 0 or values[-1] != total or falls:
             raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {_shorten(values)}")
     return ptr

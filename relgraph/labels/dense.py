@@ -41,7 +41,7 @@ class DenseLabels(Labels):
     Args:
         ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
         num_labels: R; ids lie in ``[-1, R)``.
-        attend: which pairs attend, bool of the shape of ``ids``; all of them when left out. Ids of the others do not count.
+        attend: which pairs attend, bool of the shape of ``ids``; all when left out. The ids of the others do not count.
 
     Raises:
         TypeError: ids that are no tensor.

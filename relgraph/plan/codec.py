@@ -51,7 +51,10 @@ def _decode_part(next_tensor: Callable[[], Tensor], next_int: Callable[[], int])
     num_labels, fixed, offset = next_int(), next_int(), next_int()
     where: int | Tensor = offset if fixed else next_tensor()
     alone, csr_batch, regions = next_int(), next_int(), next_int()
-    csr = Csr(*(next_tensor() for _ in range(6)), csr_batch, bool(next_int())) if csr_batch else None
+    csr = None
+    if csr_batch:
+        row_ptr, row, col, ids, role, order = (next_tensor() for _ in range(6))
+        csr = Csr(row_ptr, row, col, ids, role, order, csr_batch, bool(next_int()))
     decoded = tuple(_decode_region(next_tensor, next_int) for _ in range(regions))
     return Part(num_labels, where, decoded, csr, bool(alone))
 

@@ -1,0 +1,80 @@
+"""The rule that picks an implementation, and what each one refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.impl import DENSE_SCORES, choose
+from relgraph.impl.common import Call, Tables
+from relgraph.plan import plain
+from tests.cases import KINDS, make, raw
+
+
+def call(batch=1, heads=1, q_len=4, k_len=4, **options):
+    q, k = torch.zeros(batch, heads, q_len, 2), torch.zeros(batch, heads, k_len, 2)
+    return Call(q, k, k, plain(q_len, k_len), (Tables(),), 1.0, **options)
+
+
+def test_small_calls_go_dense_and_large_ones_in_blocks():
+    side = int(DENSE_SCORES**0.5)
+    assert choose(call(q_len=side, k_len=side), None) == "dense"
+    assert choose(call(q_len=side, k_len=side + 1), None) == "chunked"
+    assert choose(call(batch=4, q_len=side // 2, k_len=side // 2 + 1), None) == "chunked"
+
+
+def test_one_row_against_a_long_past_goes_dense():
+    assert choose(call(batch=4, heads=8, q_len=1, k_len=8192), None) == "dense"
+
+
+def test_weights_and_mask_gradients_go_dense():
+    mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
+    assert choose(call(q_len=2048, k_len=2048, need_weights=True), None) == "dense"
+    assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "dense"
+    with torch.no_grad():
+        assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "chunked"
+
+
+def test_parallel_edges_that_attend_alone_are_never_dense():
+    case = make(KINDS["edges only parallel"](4))
+    torch.testing.assert_close(raw(case, None)[0], raw(case, "reference")[0])
+    with pytest.raises(NotImplementedError, match="impl='dense' has one score a pair .* use impl='chunked'"):
+        raw(case, "dense")
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked'\]"):
+        choose(call(), "flash")
+
+
+def test_chunked_refuses_weights_and_mask_gradients():
+    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights; use impl='dense'"):
+        choose(call(need_weights=True), "chunked")
+    with pytest.raises(NotImplementedError, match="impl='chunked' gives no gradient to attn_mask"):
+        choose(call(mask=torch.zeros(1, 1, 4, 4, requires_grad=True)), "chunked")
+
+
+def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():
+    x = torch.randn(2, 1, 2, 4, 3, dtype=torch.float64)
+    labels = KINDS["distance"](4)
+    table = torch.randn(5, 3, dtype=torch.float64)
+
+    def loss(table, impl):
+        return rg.relation_attention(x[0], x[0], x[0], labels, table, table, impl=impl).square().sum()
+
+    wanted = torch.autograd.grad(loss(t := table.clone().requires_grad_(), "dense"), [t])[0]
+    for impl in ("reference", "dense"):
+        torch.testing.assert_close(torch.func.grad(loss)(table, impl), wanted)
+        batched = torch.vmap(lambda one, impl=impl: rg.relation_attention(one, one, one, labels, table, impl=impl))(x)
+        torch.testing.assert_close(batched[1], rg.relation_attention(x[1], x[1], x[1], labels, table, impl=impl))
+    for impl in (None, "chunked"):
+        with pytest.raises(NotImplementedError, match="torch.func transforms .* need impl='reference' or 'dense'"):
+            torch.func.grad(loss)(table, impl)
+
+
+def test_chunked_has_no_second_derivative():
+    case = make(KINDS["distance"](4))
+    (grad,) = torch.autograd.grad(raw(case, "chunked")[0].square().sum(), case.inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
+        grad.sum().backward()

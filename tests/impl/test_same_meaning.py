@@ -1,0 +1,252 @@
+"""Every implementation against the reference, in float64: outputs, log-sum-exp, label masses and all gradients."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.impl import blocks
+from relgraph.labels import DistanceLabels, EdgeLabels
+from tests.cases import F64, KINDS, answer, assert_same, make, raw
+
+FAST = ("dense", "chunked")
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+
+def check(case, impl, **options):
+    wanted = answer(case, "reference", **options)
+    got = answer(case, impl, **options)
+    assert_same(got[0], wanted[0], what="output")
+    assert_same(got[1], wanted[1], what="gradient")
+
+
+# parallel edges that attend each on its own have no dense scores: dense raises, see tests/impl/test_choose.py
+PAIRS = [(kind, impl) for kind in KINDS for impl in FAST if (kind, impl) != ("edges only parallel", "dense")]
+each_kind_and_impl = pytest.mark.parametrize(("kind", "impl"), PAIRS)
+
+
+def causal_options(labels, case_n):
+    """is_causal, with an offset where the lengths differ and the labels bring none."""
+    if labels is None or labels.q_len == labels.k_len or getattr(labels, "q_offset", None) is not None:
+        return {"is_causal": True}
+    return {"is_causal": True, "q_offset": labels.k_len - labels.q_len}
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+@each_kind_and_impl
+def test_kinds(kind, impl, n):
+    check(make(KINDS[kind](n), n=n), impl)
+
+
+@pytest.mark.parametrize("n", [63, 111])
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_sizes_over_several_blocks(kind, n):
+    check(make(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=2, value_size=2, batch=1), "chunked")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_blocks(kind, rows, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
+    labels = KINDS[kind](8)
+    check(make(labels, n=8, **causal_options(labels, 8)), "chunked")
+
+
+@each_kind_and_impl
+def test_causal(kind, impl):
+    labels = KINDS[kind](7)
+    check(make(labels, **causal_options(labels, 7)), impl)
+
+
+def masks(labels, n, batch, heads):
+    q_len, k_len = (n, n) if labels is None else (labels.q_len, labels.k_len)
+    lead = () if labels is not None and labels.packed else (batch,)
+    empty_row = torch.rand(*lead, heads, q_len, k_len) > 0.4
+    empty_row[..., 2, :] = False
+    padding = torch.ones(*lead, 1, 1, k_len, dtype=torch.bool)
+    padding[..., -2:] = False
+    added = torch.randn(q_len, k_len, dtype=F64)
+    added[1] = float("-inf")
+    return {"rows that see nothing": empty_row, "padding": padding, "added": added}
+
+
+@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
+@each_kind_and_impl
+def test_masks(kind, impl, which):
+    labels = KINDS[kind](7)
+    case = make(labels)
+    batch = 1 if labels is not None and labels.packed else case.inputs[0].shape[0]
+    case.options["attn_mask"] = masks(labels, 7, batch, 2)[which]
+    check(case, impl)
+
+
+@each_kind_and_impl
+def test_given_dropout_mask(kind, impl):
+    case = make(KINDS[kind](7), dropout_p=0.3)
+    shape = raw(case, "reference")[0].shape
+    k_len = 7 if case.labels is None else case.labels.k_len
+    keep = (torch.rand(*shape[:3], k_len) > 0.3).to(F64)
+    check(case, impl, keep=keep)
+
+
+@pytest.mark.parametrize("impl", FAST)
+@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges only", "edges sum", "sum", "block"])
+def test_shared_key_heads(kind, heads, impl):
+    check(make(KINDS[kind](7), heads=heads[0], kv_heads=heads[1], per_head="vqb"), impl)
+
+
+TABLES = ["".join(c) for r in range(5) for c in combinations("kvqb", r)]
+
+
+@pytest.mark.parametrize("per_head", ["", "kvqb"])
+@pytest.mark.parametrize("tables", TABLES)
+@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
+def test_tables(kind, tables, per_head):
+    for impl in FAST:
+        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl)
+        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl, mass=False)
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_tables_of_some_parts_only(impl):
+    case = make(KINDS["sum"](6))
+    for index, part in enumerate((0, 1, 2, 1)):
+        case.tables[index] = tuple(t if p == part else None for p, t in enumerate(case.tables[index]))
+    check(case, impl)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FAST])
+@pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
+def test_scale(impl, scale):
+    check(make(KINDS["distance"](5), scale=scale), impl)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FAST])
+def test_rows_that_see_nothing_are_zero_and_give_zero_gradients(impl):
+    case = make(KINDS["dense"](5), attn_mask=torch.zeros(5, 5, dtype=torch.bool))
+    outputs, grads = answer(case, impl)
+    assert (outputs[0] == 0).all()
+    assert (outputs[1] == float("-inf")).all()
+    assert (outputs[2] == 0).all()
+    assert all((g == 0).all() for g in grads)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FAST])
+@pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "dense batch"])
+def test_gradcheck(kind, impl):
+    case = make(KINDS[kind](3), size=2, value_size=2, batch=1)
+
+    def fn(*leaves):
+        return tuple(x for x in raw(case, impl) if not (x == float("-inf")).any())
+
+    assert torch.autograd.gradcheck(fn, case.leaves)
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense"])
+@pytest.mark.parametrize("kind", ["distance", "edges sum"])
+def test_double_backward(kind, impl):
+    case = make(KINDS[kind](3), size=2, value_size=2, batch=1, heads=1, kv_heads=1)
+    assert torch.autograd.gradgradcheck(lambda *leaves: raw(case, impl)[0], case.leaves)
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense"])
+def test_mask_gradient(impl):
+    mask = torch.randn(5, 5, dtype=F64, requires_grad=True)
+    case = make(KINDS["distance"](5), attn_mask=mask)
+    (grad,) = torch.autograd.grad(raw(case, impl)[0].sum(), [mask])
+    assert torch.autograd.gradcheck(lambda m: raw(make_with(case, m), impl)[0], [mask])
+    assert grad.abs().sum() > 0
+
+
+def make_with(case, mask):
+    case.options["attn_mask"] = mask
+    return case
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "edges default"])
+def test_own_dropout_is_the_same_forward_and_backward(kind):
+    """With v = identity the output is the dropped weights; backward must drop the same ones."""
+    labels = KINDS[kind](70)
+    case = make(labels, heads=2, size=3, value_size=70, kinds="k", batch=1, dropout_p=0.5)
+    case.inputs[2] = torch.eye(70, dtype=F64).expand(1, 2, 70, 70).clone().requires_grad_()
+    torch.manual_seed(3)
+    weights = raw(case, "chunked", mass=False)[0]
+    (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
+    torch.testing.assert_close(grad[..., 0], weights.sum(-2))  # d sum / d v[j] = sum_i of the dropped weights
+    torch.manual_seed(3)
+    assert torch.equal(raw(case, "chunked", mass=False)[0], weights)
+    dropped = (weights == 0).to(F64).mean() - (raw(case, "reference", keep=torch.ones(()), mass=False)[0] == 0).to(
+        F64
+    ).mean()
+    assert dropped > 0.05
+    assert not torch.equal(raw(case, "chunked", mass=False)[0], weights)
+
+
+def test_dropout_gradient_against_finite_differences():
+    case = make(KINDS["distance"](6), batch=1, dropout_p=0.4)
+
+    def fn(*leaves):
+        torch.manual_seed(5)
+        return tuple(raw(case, "chunked"))
+
+    assert torch.autograd.gradcheck(fn, case.leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("impl", FAST)
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
+def test_error_in_lower_precision(kind, impl, dtype):
+    """At most twice the error of the reference in the same dtype, both against float64."""
+    exact = make(KINDS[kind](40), heads=2, size=16, value_size=16)
+    low = make(exact.labels, heads=2, size=16, value_size=16, dtype=dtype)
+    for a, b in zip(low.leaves, exact.leaves, strict=True):
+        a.data.copy_(b.data)
+        b.data.copy_(a.data)
+    truth, ours, theirs = answer(exact, "reference"), answer(low, impl), answer(low, "reference")
+    floor = torch.finfo(dtype).eps
+    for part in (0, 1):
+        for t, a, b in zip(truth[part], ours[part], theirs[part], strict=True):
+            finite = t != float("-inf")
+            error, allowed = ((x.double() - t)[finite].norm() / (t[finite].norm() + 1e-30) for x in (a, b))
+            assert error <= 2 * allowed + floor, (error, allowed)
+
+
+@given(
+    q_len=st.integers(1, 9),
+    k_len=st.integers(0, 9),
+    offset=st.integers(-4, 9),
+    lookup=st.lists(st.integers(-2, 3), min_size=1, max_size=7),
+    left=st.integers(0, 6),
+    causal=st.booleans(),
+    rows=st.integers(1, 4),
+)
+def test_any_lookup(q_len, k_len, offset, lookup, left, causal, rows):
+    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=min(left, len(lookup) - 1), q_offset=offset, num_labels=4)
+    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal)
+    kept = blocks.BLOCK_ROWS
+    blocks.BLOCK_ROWS = rows
+    try:
+        check(case, "chunked")
+    finally:
+        blocks.BLOCK_ROWS = kept
+    check(case, "dense")
+
+
+@given(data=st.data(), n=st.integers(1, 6), count=st.integers(0, 20), default=st.sampled_from([None, -1, 2]))
+def test_any_edges(data, n, count, default):
+    node = st.integers(0, n - 1)
+    pairs = data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), min_size=count, max_size=count))
+    index = torch.tensor([p[:2] for p in pairs], dtype=torch.long).reshape(-1, 2).T
+    ids = torch.tensor([p[2] for p in pairs], dtype=torch.long)
+    labels = EdgeLabels(
+        index, ids, 3, q_len=n, default=default, duplicates=data.draw(st.sampled_from(["first", "sum"]))
+    )
+    case = make(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1)
+    check(case, "chunked")
+    if default is not None or not labels.parallel:
+        check(case, "dense")

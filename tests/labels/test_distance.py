@@ -1,0 +1,103 @@
+"""Distance labels against a loop over pairs, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.labels import DistanceLabels
+from tests.cases import distance
+
+
+@given(
+    q_len=st.integers(0, 6),
+    k_len=st.integers(0, 6),
+    lookup=st.lists(st.integers(-2, 4), min_size=1, max_size=6),
+    left=st.integers(0, 5),
+    offset=st.integers(-5, 5),
+)
+def test_every_pair(q_len, k_len, lookup, left, offset):
+    left = min(left, len(lookup) - 1)
+    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=left, q_offset=offset)
+    ids, attend = labels.to_dense()
+    for i in range(q_len):
+        for j in range(k_len):
+            wanted = lookup[min(max(j - i - offset, -left), len(lookup) - 1 - left) + left]
+            assert ids[0, i, j] == max(wanted, -1)
+            assert attend[0, i, j] == (wanted != -2)
+
+
+@given(n=st.integers(1, 9), shift=st.integers(-20, 20))
+def test_shifting_queries_and_keys_together_changes_nothing(n, shift):
+    assert torch.equal(distance(n).to_dense()[0], distance(n, q_offset=0).to_dense()[0])
+    moved = distance(n, n + abs(shift), q_offset=abs(shift)).to_dense()[0]
+    assert torch.equal(moved[:, :, abs(shift) :], distance(n).to_dense()[0])
+
+
+def test_packed_graphs_count_for_themselves():
+    ptr = torch.tensor([0, 3, 3, 7])
+    ids, attend = distance(7, ptr=ptr, q_offset=torch.tensor([0, 0, 1])).to_dense()
+    assert attend[0].sum() == 9 + 16
+    assert torch.equal(ids[0, :3, :3], distance(3).to_dense()[0][0])
+    assert torch.equal(ids[0, 3:, 3:], distance(4, q_offset=1).to_dense()[0][0])
+
+
+def test_nothing_is_materialised():
+    labels = distance(1 << 40)
+    assert labels.k_len == 1 << 40
+    assert labels._flatten()[0] == []
+    assert labels.device is None
+
+
+def test_repr():
+    assert repr(distance(3, 5, q_offset=2)) == (
+        "DistanceLabels(q_len=3, k_len=5, num_labels=5, distances=-2..2, q_offset=2)"
+    )
+    assert "q_offset=<tensor [2]>" in repr(distance(3, 5, q_offset=torch.tensor([2, 1])))
+
+
+def make(q_len=4, k_len=4, lookup=(0, 1, 2), left=1, **options):
+    return DistanceLabels(q_len, k_len, lookup=lookup, left=left, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (TypeError, "q_len must be an int, got float", {"q_len": 4.0}),
+        (TypeError, "q_len must be an int, got bool", {"q_len": True}),
+        (ValueError, "q_len must be at least 0, got -1", {"q_len": -1}),
+        (ValueError, "k_len must be at least 0, got -2", {"k_len": -2}),
+        (ValueError, "lookup must hold at least one id, got none", {"lookup": ()}),
+        (ValueError, "lookup must be at least -2, got -3", {"lookup": (0, -3)}),
+        (TypeError, "lookup must be an int, got float", {"lookup": (0.5, 1.0)}),
+        (ValueError, r"lookup must hold ids in \[-2, 2\), got 2", {"num_labels": 2}),
+        (ValueError, "left must be at most 2, got 3", {"left": 3}),
+        (ValueError, "left must be at least 0, got -1", {"left": -1}),
+        (TypeError, "q_offset must be an int, got float", {"q_offset": 0.5}),
+        (ValueError, "q_offset must have an integer dtype, got torch.float32", {"q_offset": torch.zeros(())}),
+        (ValueError, "q_offset must have 0 or 1 dimensions", {"q_offset": torch.zeros(1, 1, dtype=torch.long)}),
+        (ValueError, "q_ptr needs ptr", {"q_ptr": torch.tensor([0, 4])}),
+        (ValueError, r"ptr must start at 0, never fall and end at 4, got \[0, 5\]", {"ptr": torch.tensor([0, 5])}),
+        (ValueError, "ptr must start at 0, never fall", {"ptr": torch.tensor([0, 3, 2, 4])}),
+        (ValueError, r"end at 4, got \[0, 1, 2, 3, ..., 9\]", {"ptr": torch.arange(10)}),
+        (ValueError, "ptr must hold at least one border", {"ptr": torch.zeros(0, dtype=torch.long)}),
+        (ValueError, "ptr must have an integer dtype", {"ptr": torch.tensor([0.0, 4.0])}),
+        (TypeError, "ptr must be a Tensor, got list", {"ptr": [0, 4]}),
+        (ValueError, "q_ptr must be given when q_len and k_len differ", {"q_len": 3, "ptr": torch.tensor([0, 4])}),
+        (
+            ValueError,
+            "q_ptr must name as many graphs as ptr, 1, got 2",
+            {"ptr": torch.tensor([0, 4]), "q_ptr": torch.tensor([0, 1, 4])},
+        ),
+        (
+            ValueError,
+            "q_offset must hold one number a graph, 1, got 2",
+            {"ptr": torch.tensor([0, 4]), "q_offset": torch.tensor([0, 1])},
+        ),
+    ],
+)
+def test_bad_input(error, message, options):
+    with pytest.raises(error, match=message):
+        make(**options)

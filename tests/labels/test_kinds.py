@@ -1,0 +1,133 @@
+"""What every kind of labels promises: row slices, moves, equality, pytrees, immutability."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from relgraph.labels import SumLabels
+from tests.cases import KINDS, distance
+
+NAMES = [name for name in KINDS if name != "none"]
+DENSE = [name for name in NAMES if name not in ("sum", "edges only parallel", "edges sum", "edges over edges")]
+
+
+@pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.parametrize("rows", [(0, 7), (2, 5), (3, 3), (6, 7)])
+def test_rows_are_rows_of_the_whole(kind, rows):
+    labels = KINDS[kind](7)
+    ids, attend = labels.to_dense()
+    part = labels[rows[0] : rows[1]]
+    assert part == labels.rows(*rows)
+    assert (part.q_len, part.k_len, part.num_labels) == (rows[1] - rows[0], labels.k_len, labels.num_labels)
+    part_ids, part_attend = part.to_dense()
+    assert torch.equal(part_ids, ids[:, slice(*rows)])
+    assert torch.equal(part_attend, attend[:, slice(*rows)])
+    again = part[1:].to_dense()[0] if rows[1] - rows[0] > 1 else None
+    assert again is None or torch.equal(again, ids[:, rows[0] + 1 : rows[1]])
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_dense_form(kind):
+    labels = KINDS[kind](7)
+    ids, attend = labels.to_dense()
+    assert ids.shape == attend.shape == (labels.batch_size, labels.q_len, labels.k_len)
+    assert (ids.dtype, attend.dtype) == (torch.int64, torch.bool)
+    assert ids.min() >= -1
+    assert ids.max() < labels.num_labels
+    assert (ids[~attend] == -1).all()
+    dense = labels.dense()
+    assert torch.equal(dense.to_dense()[0], ids)
+    assert torch.equal(dense.to_dense()[1], attend)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_equality_and_moves(kind):
+    torch.manual_seed(1)
+    labels = KINDS[kind](7)
+    torch.manual_seed(1)
+    same = KINDS[kind](7)
+    assert labels == same
+    assert labels.to("cpu") == labels
+    assert labels == pickle.loads(pickle.dumps(labels))
+    assert labels != KINDS["distance" if kind != "distance" else "dense"](7)
+    assert labels != labels.rows(0, 6)
+    assert labels != "labels"
+    meta = labels.to("meta")
+    assert meta.device in (None, torch.device("meta"))
+    assert type(meta) is type(labels)
+    leaves, spec = pytree.tree_flatten(labels)
+    assert all(isinstance(leaf, torch.Tensor) for leaf in leaves)
+    assert pytree.tree_unflatten(leaves, spec) == labels
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(labels)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_immutable_and_described(kind):
+    labels = KINDS[kind](7)
+    with pytest.raises(AttributeError, match="immutable: cannot set q_len"):
+        labels.q_len = 3
+    assert repr(labels).startswith(type(labels).__name__ + "(")
+    assert str(labels.q_len) in repr(labels)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_indexing_refuses_all_but_row_slices(kind):
+    labels = KINDS[kind](7)
+    for index in (3, slice(0, 4, 2), (slice(0, 2), 0)):
+        with pytest.raises(TypeError, match="indexed by a slice of query rows with step 1, got"):
+            labels[index]
+    with pytest.raises(ValueError, match="stop must be at most 7, got 8"):
+        labels.rows(0, 8)
+    with pytest.raises(ValueError, match="start must be at least 0, got -1"):
+        labels.rows(-1, 3)
+    with pytest.raises(ValueError, match="stop must be at least 3, got 2"):
+        labels.rows(3, 2)
+
+
+def test_sum_and_parallel_edges_have_no_dense_form():
+    labels = KINDS["sum"](5)
+    with pytest.raises(TypeError, match="several ids a pair: call to_dense on each of .parts"):
+        labels.to_dense()
+    with pytest.raises(TypeError, match="cannot become DenseLabels; take .parts first"):
+        labels.dense()
+    for kind in ("edges only parallel", "edges sum"):
+        with pytest.raises(ValueError, match="parallel edges have no dense form"):
+            KINDS[kind](7).to_dense()
+
+
+def test_pin_memory():
+    labels = KINDS["dense"](4)
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="CUDA|accelerator|NVIDIA"):
+            labels.pin_memory()
+    else:
+        assert labels.pin_memory().ids.is_pinned()
+
+
+def test_sums_flatten_and_check_their_parts():
+    a, b, c = KINDS["distance"](4), KINDS["dense"](4), KINDS["edges default"](4)
+    assert SumLabels(SumLabels(a, b), c) == SumLabels(a, b, c)
+    assert SumLabels(a, b).num_labels == (5, 4)
+    with pytest.raises(ValueError, match="at least two parts, got 1"):
+        SumLabels(a)
+    with pytest.raises(TypeError, match="parts must be Labels, got int"):
+        SumLabels(a, 3)
+    with pytest.raises(ValueError, match="parts must cover the same pairs"):
+        SumLabels(a, KINDS["dense"](5))
+    with pytest.raises(ValueError, match="parts must have the same graph borders"):
+        SumLabels(distance(9, ptr=torch.tensor([0, 4, 9])), distance(9, ptr=torch.tensor([0, 5, 9])))
+    with pytest.raises(ValueError, match="parts must have batch_size 1 or 3, got 2"):
+        SumLabels(KINDS["dense batch"](4), _batch_of_three())
+    with pytest.raises(ValueError, match="must not hold parallel edges that attend on their own"):
+        SumLabels(KINDS["distance"](7), KINDS["edges only parallel"](7))
+
+
+def _batch_of_three():
+    from relgraph.labels import DenseLabels
+
+    return DenseLabels(torch.zeros(3, 4, 5, dtype=torch.long), 1)

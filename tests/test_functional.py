@@ -1,0 +1,305 @@
+"""The front door: shapes, dtypes, packed batches, options, and every refusal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from tests.cases import F64, KINDS, distance, make, raw
+
+IMPLS = ["reference", "dense", "chunked", None]
+
+
+def qkv(batch=2, heads=2, q_len=5, k_len=5, size=4, dtype=F64):
+    return [torch.randn(batch, heads, n, size, dtype=dtype) for n in (q_len, k_len, k_len)]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_without_labels_it_is_plain_attention(impl):
+    q, k, v = qkv(q_len=6, k_len=6)
+    plain = torch.nn.functional.scaled_dot_product_attention
+    torch.testing.assert_close(rg.relation_attention(q, k, v, None, impl=impl), plain(q, k, v))
+    causal = rg.relation_attention(q, k, v, None, is_causal=True, impl=impl)
+    torch.testing.assert_close(causal, plain(q, k, v, is_causal=True))
+    mask = torch.rand(6, 6) > 0.2
+    torch.testing.assert_close(rg.relation_attention(q, k, v, None, attn_mask=mask, impl=impl), plain(q, k, v, mask))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_shaws_equations_by_hand(impl):
+    """Two positions, one head of size one: small enough to write out."""
+    q = torch.tensor([[[[1.0], [2.0]]]])
+    k, v = torch.tensor([[[[1.0], [-1.0]]]]), torch.tensor([[[[10.0], [20.0]]]])
+    a_k, a_v = torch.tensor([[0.5], [0.0], [-0.5]]), torch.tensor([[1.0], [2.0], [3.0]])
+    labels = DistanceLabels(2, lookup=range(3), left=1)
+    z = rg.relation_attention(q, k, v, labels, a_k, a_v, impl=impl)
+    first = torch.softmax(torch.tensor([1.0 * (1 + 0.0), 1.0 * (-1 - 0.5)]), 0)  # labels 0 and +1
+    second = torch.softmax(torch.tensor([2.0 * (1 + 0.5), 2.0 * (-1 + 0.0)]), 0)  # labels -1 and 0
+    wanted = torch.stack([first @ torch.tensor([12.0, 23.0]), second @ torch.tensor([11.0, 22.0])])
+    torch.testing.assert_close(z.flatten(), wanted)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_raw_ids(impl):
+    q, k, v = qkv()
+    a_k = torch.randn(3, 4, dtype=F64)
+    for ids in (torch.randint(-1, 3, (5, 5)), torch.randint(-1, 3, (2, 5, 5), dtype=torch.int32)):
+        got = rg.relation_attention(q, k, v, ids, a_k, impl=impl)
+        torch.testing.assert_close(got, rg.relation_attention(q, k, v, DenseLabels(ids, 3), a_k, impl="reference"))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_packed_equals_each_graph_alone(impl):
+    ptr = torch.tensor([0, 4, 4, 5, 9])
+    q, k, v = (torch.randn(9, 2, 3, dtype=F64) for _ in range(3))
+    tables = [torch.randn(5, 3, dtype=F64) for _ in range(3)]
+    z, aux = rg.relation_attention_with_aux(
+        q, k, v, distance(9, ptr=ptr), *tables, impl=impl, is_causal=True, need_label_mass=True, need_lse=True
+    )
+    assert z.shape == (9, 2, 3)
+    for a, b in zip(ptr.tolist(), ptr.tolist()[1:], strict=False):
+        alone, part = rg.relation_attention_with_aux(
+            *(x[a:b].transpose(0, 1)[None] for x in (q, k, v)), distance(b - a), *tables,
+            impl="reference", is_causal=True, need_label_mass=True, need_lse=True,
+        )  # fmt: skip
+        torch.testing.assert_close(z[a:b], alone[0].transpose(0, 1))
+        torch.testing.assert_close(aux.label_mass[a:b], part.label_mass[0].transpose(0, 1))
+        torch.testing.assert_close(aux.lse[a:b], part.lse[0].T)
+
+
+def test_weights_and_mass():
+    q, k, v = qkv()
+    labels = KINDS["edges default"](5)
+    a_v = torch.randn(4, 4, dtype=F64)
+    z, aux = rg.relation_attention_with_aux(
+        q, k, v, labels, None, a_v, need_weights=True, need_label_mass=True, need_lse=True
+    )
+    torch.testing.assert_close(z, aux.weights @ v + aux.label_mass @ a_v)
+    ids = labels.to_dense()[0][0]
+    unlabeled = (aux.weights * (ids == -1)).sum(-1)
+    torch.testing.assert_close(aux.label_mass.sum(-1), 1 - unlabeled)
+    nothing = rg.relation_attention_with_aux(q, k, v, labels)[1]
+    assert nothing == rg.AttentionAux(None, None, None)
+    packed = rg.relation_attention_with_aux(
+        *(torch.randn(9, 2, 3) for _ in range(3)), KINDS["distance packed"](9), need_weights=True
+    )[1]
+    assert packed.weights.shape == (2, 9, 9)
+
+
+def test_mass_of_a_sum_is_a_tuple():
+    q, k, v = qkv()
+    _, aux = rg.relation_attention_with_aux(q, k, v, KINDS["sum"](5), need_label_mass=True)
+    assert [m.shape[-1] for m in aux.label_mass] == [5, 3, 2]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_relabelling_permutes_tables(impl):
+    q, k, v = qkv()
+    ids, order = torch.randint(0, 6, (2, 5, 5)), torch.randperm(6)
+    tables = [torch.randn(6, 4, dtype=F64) for _ in range(3)] + [torch.randn(6, dtype=F64)]
+    one = rg.relation_attention(q, k, v, DenseLabels(ids, 6), *tables, impl=impl)
+    two = rg.relation_attention(q, k, v, DenseLabels(order.argsort()[ids], 6), *(t[order] for t in tables), impl=impl)
+    torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_permuting_nodes_permutes_outputs(impl):
+    q, k, v = qkv(batch=1)
+    labels, order = KINDS["edges default"](5), torch.randperm(5)
+    tables = [torch.randn(4, 4, dtype=F64) for _ in range(2)]
+    moved = EdgeLabels(order.argsort()[labels.edge_index], labels.ids, 4, q_len=5, default=3)
+    one = rg.relation_attention(q, k, v, labels, *tables, impl=impl)
+    two = rg.relation_attention(*(x[:, :, order] for x in (q, k, v)), moved, *tables, impl=impl)
+    torch.testing.assert_close(one[:, :, order], two)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_padding_changes_nothing(impl):
+    q, k, v = qkv(batch=1, q_len=4, k_len=4)
+    tables = [torch.randn(5, 4, dtype=F64) for _ in range(2)]
+    alone = rg.relation_attention(q, k, v, distance(4), *tables, impl=impl)
+    pad = torch.full((1, 2, 3, 4), 1e3, dtype=F64)
+    for left in (0, 3, 1):
+        wide = [torch.cat([pad[:, :, :left], x, pad[:, :, left:]], 2) for x in (q, k, v)]
+        mask = torch.zeros(1, 1, 1, 7, dtype=torch.bool)
+        mask[..., left : left + 4] = True
+        got = rg.relation_attention(*wide, distance(7), *tables, attn_mask=mask, impl=impl)
+        torch.testing.assert_close(got[:, :, left : left + 4], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_output_has_the_dtype_of_query(impl, dtype):
+    q, k, v = qkv(dtype=dtype)
+    table = torch.randn(5, 4, dtype=dtype)
+    z, aux = rg.relation_attention_with_aux(q, k, v, distance(5), table, table, impl=impl, need_lse=True)
+    assert z.dtype == dtype
+    assert aux.lse.dtype == torch.float32
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_autocast(impl):
+    q, k, v = qkv(dtype=torch.float32)
+    table = torch.randn(5, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = rg.relation_attention(q, k, v, distance(5), table, table, impl=impl)
+    assert z.dtype == torch.bfloat16
+    exact = rg.relation_attention(*(x.bfloat16().float() for x in (q, k, v)), distance(5), table, table)
+    torch.testing.assert_close(z.float(), exact, atol=2e-2, rtol=2e-2)
+    (grad,) = torch.autograd.grad(z.float().sum(), [table])
+    assert grad.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        double = rg.relation_attention(*(x.double() for x in (q, k, v)), distance(5), table, impl=impl)
+    assert double.dtype == F64
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_dropout_draws_from_torchs_seed_and_keeps_the_mean(impl):
+    q, k, v = qkv(batch=1, heads=1, q_len=1, k_len=400)
+    v = torch.ones_like(v)
+    labels = distance(1, 400, q_offset=0)
+    torch.manual_seed(1)
+    one = rg.relation_attention(q, k, v, labels, dropout_p=0.5, impl=impl)
+    torch.manual_seed(1)
+    assert torch.equal(one, rg.relation_attention(q, k, v, labels, dropout_p=0.5, impl=impl))
+    mean = torch.stack([rg.relation_attention(q, k, v, labels, dropout_p=0.5, impl=impl) for _ in range(200)]).mean()
+    assert abs(mean - 1) < 0.05
+
+
+def test_offset_of_the_labels_serves_the_causal_order():
+    q, k, v = qkv(q_len=2, k_len=5)
+    own = rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True)
+    given = rg.relation_attention(q, k, v, None, is_causal=True, q_offset=3)
+    torch.testing.assert_close(own, given)
+    nested = EdgeLabels(
+        torch.zeros(2, 0, dtype=torch.long),
+        torch.zeros(0, dtype=torch.long),
+        5,
+        q_len=2,
+        k_len=5,
+        default=distance(2, 5, q_offset=3),
+    )
+    torch.testing.assert_close(rg.relation_attention(q, k, v, nested, is_causal=True), given)
+    summed = SumLabels(DenseLabels(torch.zeros(2, 5, dtype=torch.long), 1), distance(2, 5, q_offset=3))
+    torch.testing.assert_close(rg.relation_attention(q, k, v, summed, is_causal=True), given)
+    torch.testing.assert_close(
+        rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True, q_offset=3), given
+    )
+
+
+def test_empty_inputs():
+    for impl in IMPLS:
+        q, k, v = qkv(q_len=0, k_len=0)
+        assert rg.relation_attention(q, k, v, distance(0), impl=impl).shape == (2, 2, 0, 4)
+        q, k, v = qkv(q_len=3, k_len=0)
+        z = rg.relation_attention(q, k, v, distance(3, 0), impl=impl)
+        assert (z == 0).all()
+        q, k, v = qkv(batch=0)
+        assert rg.relation_attention(q, k, v, distance(5), impl=impl).shape == (0, 2, 5, 4)
+
+
+T = torch.zeros
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "changes"),
+    [
+        (TypeError, "query must be a Tensor, got list", {"query": [1.0]}),
+        (ValueError, "key must have a floating dtype, got torch.int64", {"key": T(2, 2, 5, 4, dtype=torch.long)}),
+        (ValueError, r"query must have shape \[B, H, N, D\], got \[2, 5, 4\]", {"query": T(2, 5, 4)}),
+        (ValueError, "query, key and value must share a dtype, got torch.float64", {"query": T(2, 2, 5, 4, dtype=F64)}),
+        (ValueError, "key must be on the device of query, cpu, got meta", {"key": T(2, 2, 5, 4, device="meta")}),
+        (ValueError, "query, key and value must share their batch size, got 3, 2 and 2", {"query": T(3, 2, 5, 4)}),
+        (ValueError, "key must have the head size of query, 3, got 4", {"query": T(2, 2, 5, 3)}),
+        (ValueError, r"value must have the heads and length of key, \[2, 5\], got \[2, 6\]", {"value": T(2, 2, 6, 4)}),
+        (ValueError, r"key must have 4 heads like query \(see enable_gqa\), got 2", {"query": T(2, 4, 5, 4)}),
+        (
+            ValueError,
+            "key must have a divisor of the 3 query heads, got 2",
+            {"query": T(2, 3, 5, 4), "enable_gqa": True},
+        ),
+        (TypeError, "enable_gqa must be a bool, got int", {"enable_gqa": 1}),
+        (TypeError, "labels must be Labels, an integer Tensor or None, got str", {"labels": "distance"}),
+        (ValueError, r"labels must cover \[N_q, N_k\] = \[5, 5\], got \[4, 4\]", {"labels": distance(4)}),
+        (ValueError, "labels must have batch_size 1 or 2, got 3", {"labels": DenseLabels(T(3, 5, 5).long(), 5)}),
+        (ValueError, "labels must be on the device of query, cpu, got meta", {"labels": DenseLabels(T(5, 5).long(), 5).to("meta")}),
+        (ValueError, "labels must have an integer dtype, got torch.float32", {"labels": T(5, 5)}),
+        (ValueError, r"labels must have shape \[N_q, N_k\] = \[5, 5\] or \[2, 5, 5\], got \[5, 4\]", {"labels": T(5, 4).long()}),
+        (ValueError, r"labels must lie in \[-1, 5\) .* got values from 5 to 5", {"labels": T(5, 5).long() + 5}),
+        (ValueError, "need a table beside them", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
+        (ValueError, r"query must have shape \[T, H, D\], as the labels are packed", {"labels": distance(5, ptr=torch.tensor([0, 5]))}),
+        (ValueError, r"key_table must have shape \[R, D\] or \[H, R, D\] = \[5, 4\] or \[2, 5, 4\], got \[6, 4\]", {"key_table": T(6, 4)}),
+        (ValueError, r"value_table must have shape .* got \[5, 3\]", {"value_table": T(5, 3)}),
+        (ValueError, r"query_table must have shape .* got \[3, 5, 4\]", {"query_table": T(3, 5, 4)}),
+        (ValueError, r"bias_table must have shape \[R\] or \[H, R\] = \[5\] or \[2, 5\], got \[5, 1\]", {"bias_table": T(5, 1)}),
+        (ValueError, "key_table must have a floating dtype, got torch.int64", {"key_table": T(5, 4).long()}),
+        (ValueError, "key_table must have the dtype of query, torch.float32, got torch.float64", {"key_table": T(5, 4, dtype=F64)}),
+        (ValueError, "key_table must be on the device of query, cpu, got meta", {"key_table": T(5, 4, device="meta")}),
+        (TypeError, "key_table must be a Tensor, got list", {"key_table": [0.0]}),
+        (ValueError, r"key_table must have shape \[R, D\].* = \[0, 4\]", {"labels": None}),
+        (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got Tensor", {"labels": SumLabels(distance(5), distance(5))}),
+        (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got 1", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4),)}),
+        (ValueError, r"key_table\[1\] must have shape", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4), T(4, 4))}),
+        (TypeError, "attn_mask must be a Tensor, got bool", {"attn_mask": True}),
+        (ValueError, "attn_mask must be bool or floating, got torch.int64", {"attn_mask": T(5, 5).long()}),
+        (ValueError, r"attn_mask must broadcast to \[2, 2, 5, 5\], got \[2, 5, 5, 5\]", {"attn_mask": T(2, 5, 5, 5)}),
+        (ValueError, r"attn_mask must broadcast to \[2, 2, 5, 5\], got \[1, 1, 1, 5, 5\]", {"attn_mask": T(1, 1, 1, 5, 5)}),
+        (ValueError, "attn_mask must be on the device of query", {"attn_mask": T(5, 5, device="meta")}),
+        (TypeError, "is_causal must be a bool, got int", {"is_causal": 1}),
+        (TypeError, "q_offset must be an int, got float", {"q_offset": 1.0}),
+        (ValueError, "q_offset must hold one number a batch row, 2, got 3", {"labels": None, "key_table": None, "value_table": None, "q_offset": torch.tensor([0, 1, 2])}),
+        (ValueError, "q_offset must be left out, as the labels were built with q_offset=1, got 2", {"labels": distance(5, q_offset=1), "q_offset": 2}),
+        (ValueError, "dropout_p must lie in", {"dropout_p": 1.0}),
+        (ValueError, "dropout_p must lie in", {"dropout_p": -0.1}),
+        (TypeError, "dropout_p must be a float, got str", {"dropout_p": "0.1"}),
+        (ValueError, "scale must be finite, got nan", {"scale": float("nan")}),
+        (TypeError, "scale must be a float, got str", {"scale": "1"}),
+        (ValueError, "unknown impl 'fast'; expected one of", {"impl": "fast"}),
+    ],
+)  # fmt: skip
+def test_bad_input(error, message, changes):
+    x = torch.zeros(2, 2, 5, 4)
+    given = {
+        "query": x,
+        "key": x,
+        "value": x,
+        "labels": distance(5),
+        "key_table": T(5, 4),
+        "value_table": T(5, 4),
+        **changes,
+    }
+    with pytest.raises(error, match=message):
+        rg.relation_attention(**given)
+
+
+def test_causal_order_needs_an_offset_where_lengths_differ():
+    q, k, v = qkv(q_len=2, k_len=5)
+    with pytest.raises(
+        ValueError, match=r"q_offset must be given with is_causal where queries and keys differ in length \(2 and 5\)"
+    ):
+        rg.relation_attention(q, k, v, distance(2, 5), is_causal=True)
+    with pytest.raises(ValueError, match="q_offset must be given"):
+        rg.relation_attention(q, k, v, None, is_causal=True)
+
+
+def test_mass_needs_labels():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match="need_label_mass must be False when labels is None"):
+        rg.relation_attention_with_aux(q, k, v, None, need_label_mass=True)
+    for name in ("need_weights", "need_label_mass", "need_lse"):
+        with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
+            rg.relation_attention_with_aux(q, k, v, distance(5), **{name: 1})
+
+
+def test_checkpointing_gives_the_same_gradients_with_dropout():
+    from torch.utils.checkpoint import checkpoint
+
+    case = make(KINDS["distance"](6), dropout_p=0.3)
+    torch.manual_seed(2)
+    plain = torch.autograd.grad(raw(case, "chunked")[0].sum(), case.leaves[:3])
+    torch.manual_seed(2)
+    out = checkpoint(lambda *leaves: raw(case, "chunked")[0], *case.leaves, use_reentrant=False)
+    for a, b in zip(plain, torch.autograd.grad(out.sum(), case.leaves[:3]), strict=True):
+        assert torch.equal(a, b)
