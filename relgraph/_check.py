@@ -84,7 +84,7 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
     """Every id lies in ``[minimum, num_labels)``; -1 is the pair without a label."""
     if ids.numel() == 0 or not can_look_at_data(ids):
         return
-    low, high = (int(v) for v in torch.aminmax(ids.to(torch.int64)))
+    low, high = (int(v) for v in torch.aminmax(ids))
     if low < minimum or high >= num_labels:
         raise ValueError(
             f"{name} must lie in [{minimum}, {num_labels}) = [{minimum}, num_labels), got values from {low} to {high}"

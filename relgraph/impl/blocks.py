@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,11 +13,14 @@ from relgraph.impl import listed
 from relgraph.impl.moves import BlockMoves, PartInUnit, Unit, offset_in, units
 from relgraph.impl.problem import Incoming, Outputs, Problem
 
-BLOCK_SCORES = 1 << 20
-"""How many scores (batch rows · heads · queries · keys) a block holds: 4 MiB in float32, so that it stays in cache."""
+BLOCK_SCORES = 1 << 19
+"""How many scores (batch rows · heads · queries · keys) a block holds: 2 MiB in float32, so that it stays in cache."""
 
-BLOCK_ROWS = 64
-"""Query rows of a block where the bound above allows."""
+BLOCK_ROWS = 128
+"""Most query rows of a block."""
+
+FEWEST_ROWS = 16
+"""Fewest query rows of a block, however many keys there are: below that the products lose their speed."""
 
 
 def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -64,13 +69,38 @@ def backward(
     return dq.to(source), dk.to(source), dv.to(source), d_by_query, d_by_key
 
 
-class _UnitWork:
-    """One unit of a problem: its keys and values at hand, its buffers, and its blocks of query rows."""
+@dataclass(frozen=True)
+class _Sizes:
+    """How a problem is cut: batch rows of a unit, key heads and query rows of a block, and the scores it then holds."""
 
-    def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], rows: int) -> None:
-        self.problem, self.unit, self.number, self.buffers, self.block_rows = problem, unit, number, buffers, rows
+    batch: int
+    kv_heads: int
+    rows: int
+    scores: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Sizes:
+        """Blocks of at most BLOCK_SCORES, unless a few rows of one head alone have more."""
+        plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
+        queries, keys = (
+            max([1, length] if ptr is None else [1, *ptr.diff().tolist()])
+            for length, ptr in ((plan.q_len, plan.q_ptr), (plan.k_len, plan.k_ptr))
+        )
+        group = heads // max(kv_heads, 1)
+        a_row = max(group * keys, 1)
+        rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
+        lanes = max(BLOCK_SCORES // (a_row * rows), 1)
+        some_heads = max(min(lanes, kv_heads), 1)
+        some_batch = max(min(lanes // max(kv_heads, 1), batch), 1)
+        return cls(some_batch, some_heads, rows, some_batch * some_heads * rows * a_row)
+
+
+class _UnitWork:
+    """One unit of a problem: its keys and values at hand, its buffers, and its blocks of query rows and heads."""
+
+    def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], sizes: _Sizes) -> None:
+        self.problem, self.unit, self.number, self.buffers, self.sizes = problem, unit, number, buffers, sizes
         self.key, self.value = (self._keys(x) for x in (problem.key, problem.value))
-        self.by_key = None if problem.by_key is None else self._slice(problem.by_key, unit.keys)
         self.parts = [
             PartInUnit(problem.plan, part, unit, start, problem.query.device)
             for part, start in zip(problem.plan.parts, problem.starts(), strict=True)
@@ -80,90 +110,99 @@ class _UnitWork:
     @classmethod
     def all(cls, problem: Problem, *, backward: bool = False) -> Iterator[_UnitWork]:
         """The problem's units; buffers are shared, as only one block is at work at a time."""
-        plan, (batch, heads) = problem.plan, problem.query.shape[:2]
-        keys = max(plan.k_len, 1) if plan.k_ptr is None else max([1, *plan.k_ptr.diff().tolist()])
-        queries = max(plan.q_len, 1) if plan.q_ptr is None else max([1, *plan.q_ptr.diff().tolist()])
-        rows = min(queries, BLOCK_ROWS)
-        together = max(BLOCK_SCORES // max(heads * rows * keys, 1), 1)
-        size = min(together, batch) * heads * rows * keys
+        sizes = _Sizes.of(problem)
         count = 1 + backward + (problem.dropout_p > 0.0)
-        buffers = [torch.empty(size, dtype=problem.dtype, device=problem.query.device) for _ in range(count)]
-        for number, unit in enumerate(units(plan, batch, together)):
+        device = problem.query.device
+        buffers = [torch.empty(sizes.scores, dtype=problem.dtype, device=device) for _ in range(count)]
+        for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
             if len(unit.queries) and len(unit.keys) and len(unit.batch):
-                yield cls(problem, unit, number, buffers, rows)
+                yield cls(problem, unit, number, buffers, sizes)
 
-    def _slice(self, x: Tensor, positions: range) -> Tensor:
+    def of_unit(self, x: Tensor, positions: range) -> Tensor:
+        """The unit's share of a ``[B, heads, N, X]`` tensor."""
         batch = self.unit.batch
         return x[batch.start : batch.stop, :, positions.start : positions.stop]
 
     def _keys(self, x: Tensor) -> Tensor:
         """The unit's keys or values, ``[batch · H_kv, keys, D]``."""
-        mine = self._slice(x, self.unit.keys).to(self.problem.dtype)
+        mine = self.of_unit(x, self.unit.keys).to(self.problem.dtype)
         return mine.reshape(-1, *mine.shape[2:])
 
     def blocks(self) -> Iterator[_Block]:
         """The blocks in which some pair may attend."""
-        total = len(self.unit.queries)
-        for first in range(0, total, self.block_rows):
-            rows = range(first, min(first + self.block_rows, total))
-            block = _Block(self, rows)
-            if block.moves.width:
-                yield block
+        total, step = len(self.unit.queries), self.sizes.rows
+        rows = [range(first, min(first + step, total)) for first in range(0, total, step)]
+        kv_heads, step = self.problem.key.shape[1], self.sizes.kv_heads
+        heads = [range(first, min(first + step, kv_heads)) for first in range(0, kv_heads, step)]
+        if all(part.light for part in self.parts) and (self.causal is None or self.causal.fixed):
+            # what the blocks carry is small: keep it, and stay with one head, whose keys are then in cache
+            moves = [BlockMoves(self.parts, r, self.causal) for r in rows]
+            return (_Block(self, m, h) for h in heads for m in moves if m.width)
+        each = (BlockMoves(self.parts, r, self.causal) for r in rows)
+        return (_Block(self, m, h) for m in each if m.width for h in heads)
 
     def backward(self, incoming: Incoming, delta: Tensor, grads: tuple[Tensor | None, ...]) -> None:
         """Adds this unit's share to the gradients."""
         dq, dk, dv, d_by_query, d_by_key = grads
         assert dq is not None and dk is not None and dv is not None
-        key_grad, value_grad = torch.zeros_like(self.key), torch.zeros_like(self.value)
-        key_table_grad = None if d_by_key is None else self._slice(d_by_key, self.unit.keys)
+        # accumulated as [D, keys]: (D × rows)·(rows × keys) is the faster of the two orders
+        key_grad, value_grad = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (self.key, self.value))
+        by_key = None if d_by_key is None else self.of_unit(d_by_key, self.unit.keys)
         scale = self.problem.scale
         for block in self.blocks():
             keys = slice(block.moves.start, block.moves.stop)
+            lanes = block.lanes
             weights, _ = block.weights()
             grown = block.drop(weights, into=-1)
             if incoming.output is not None:
                 grad = block.rows_of(incoming.output)
-                value_grad[:, keys].baddbmm_(block.flat(grown).transpose(1, 2), grad)
+                value_grad[lanes, :, keys].baddbmm_(grad.transpose(1, 2), block.flat(grown))
             score_grad = block.score_grad(weights, incoming, delta)
             flat = block.flat(score_grad)
-            dq[block.at] = (flat @ self.key[:, keys]).mul_(scale).view(dq[block.at].shape)
-            key_grad[:, keys].baddbmm_(flat.transpose(1, 2), block.rows_of(self.problem.query), alpha=scale)
-            if d_by_query is not None or key_table_grad is not None:
-                block.moves.collect(score_grad, None if d_by_query is None else d_by_query[block.at], key_table_grad)
+            dq[block.at] = block.times(score_grad, self.key).mul_(scale)
+            key_grad[lanes, :, keys].baddbmm_(block.rows_of(self.problem.query).transpose(1, 2), flat, alpha=scale)
+            if d_by_query is not None or by_key is not None:
+                rows = None if d_by_query is None else d_by_query[block.at]
+                block.moves.collect(score_grad, rows, None if by_key is None else by_key[:, block.heads])
         for whole, mine in ((dk, key_grad), (dv, value_grad)):
-            at = self._slice(whole, self.unit.keys)
-            at.copy_(mine.view(at.shape))
+            at = self.of_unit(whole, self.unit.keys)
+            at.copy_(mine.transpose(1, 2).unflatten(0, at.shape[:2]))
 
 
 class _Block:
-    """Some query rows of a unit against the keys they may see."""
+    """Some query rows of a unit, under some of its heads, against the keys they may see."""
 
-    def __init__(self, work: _UnitWork, rows: range) -> None:
-        self.work, self.rows = work, rows
-        self.moves = BlockMoves(work.parts, rows, work.causal)
+    def __init__(self, work: _UnitWork, moves: BlockMoves, kv_heads: range) -> None:
+        self.work, self.moves = work, moves
+        self.kv_heads, rows = kv_heads, moves.rows
+        group = work.problem.query.shape[1] // work.problem.key.shape[1]
         batch, first = work.unit.batch, work.unit.queries.start
-        self.at = (slice(batch.start, batch.stop), slice(None), slice(first + rows.start, first + rows.stop))
-        self.heads, self.kv_heads = work.problem.query.shape[1], work.problem.key.shape[1]
+        self.heads = slice(kv_heads.start * group, kv_heads.stop * group)
+        self.at = (slice(batch.start, batch.stop), self.heads, slice(first + rows.start, first + rows.stop))
+        self.shape = (len(batch), len(kv_heads) * group, len(rows), moves.width)
+        # several batch rows come with all heads: either way the lanes [batch · H_kv] are a slice
+        self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
 
     def buffer(self, index: int) -> Tensor:
-        """A buffer as ``[batch, H, rows, width]``, contiguous."""
-        shape = (len(self.work.unit.batch), self.heads, len(self.rows), self.moves.width)
-        size = shape[0] * shape[1] * shape[2] * shape[3]
-        return self.work.buffers[index][:size].view(shape)
+        """A buffer as ``[batch, heads, rows, width]``, contiguous."""
+        return self.work.buffers[index][: math.prod(self.shape)].view(self.shape)
 
     def flat(self, pairs: Tensor) -> Tensor:
-        """``[batch, H, rows, X]`` as ``[batch · H_kv, group · rows, X]``: heads that share keys side by side."""
-        return pairs.reshape(len(self.work.unit.batch) * self.kv_heads, -1, pairs.shape[-1])
+        """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: heads that share keys side by side."""
+        return pairs.reshape(self.shape[0] * len(self.kv_heads), -1, pairs.shape[-1])
 
     def rows_of(self, x: Tensor) -> Tensor:
         """This block's rows of a ``[B, H, N_q, X]`` tensor, flat and in the accumulation dtype."""
         return self.flat(x[self.at].to(self.work.problem.dtype))
 
+    def keys_of(self, x: Tensor) -> Tensor:
+        """This block's keys of the unit's keys or values, ``[batch · kv heads, width, D]``."""
+        return x[self.lanes, self.moves.start : self.moves.stop]
+
     def times(self, pairs: Tensor, keys: Tensor) -> Tensor:
-        """Pairs times keys (or values), ``[batch, H, rows, D]``."""
-        product = self.flat(pairs) @ keys[:, self.moves.start : self.moves.stop]
-        return product.view(*pairs.shape[:3], -1)
+        """Pairs times keys (or values), ``[batch, heads, rows, D]``."""
+        return (self.flat(pairs) @ self.keys_of(keys)).view(*self.shape[:3], -1)
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention weights ``[batch, H, rows, width]`` in the first buffer, and the log-sum-exp of each row."""
@@ -172,9 +211,12 @@ class _Block:
         beta = 0
         if problem.by_query is not None or problem.by_key is not None:
             by_query = None if problem.by_query is None else problem.by_query[self.at]
-            moves.spread(scores, by_query, self.work.by_key)
+            by_key = None
+            if problem.by_key is not None:
+                by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
+            moves.spread(scores, by_query, by_key)
             beta = 1
-        keys = self.work.key[:, moves.start : moves.stop].transpose(1, 2)
+        keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
         torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
         masked = moves.masked
@@ -212,7 +254,7 @@ class _Block:
         if problem.keep is not None:
             keep = self._window(problem.keep)
         else:
-            number = self.work.number * (1 << 20) + self.rows.start
+            number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.moves.rows.start
             keep = problem.draw_keep(tuple(weights.shape), number)
         self.keep = keep / (1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
@@ -230,7 +272,7 @@ class _Block:
             self.moves.spread(grad, self._less_delta(sums, rest) if folded else sums, None)
         if incoming.output is not None:
             flat = self.flat(grad)
-            values = self.work.value[:, self.moves.start : self.moves.stop].transpose(1, 2)
+            values = self.keys_of(self.work.value).transpose(1, 2)
             torch.baddbmm(flat, self.rows_of(incoming.output), values, out=flat)
         if self.keep is not None:
             grad.mul_(self.keep)

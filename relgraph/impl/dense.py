@@ -18,7 +18,7 @@ from relgraph.impl.common import (
     softmax_rows,
     split_mass,
 )
-from relgraph.plan import EXTRA, LabelPlan, Part, dense_ids, listed_pairs
+from relgraph.plan import EXTRA, LabelPlan, Part, Uniform, dense_ids, listed_pairs
 
 
 def attend(call: Call) -> Answer:
@@ -78,8 +78,9 @@ class _PartIds:
             )
         ids = dense_ids(plan, part, device)
         self.size = part.num_labels
-        uniform = len(part.regions) == 1 and part.csr is None and self.size == 0
-        self.attends = None if uniform else (ids > -2)[:, None]
+        everywhere = any(isinstance(r, Uniform) and r.low is None and r.high is None for r in part.regions)
+        plain = everywhere and part.csr is None and plan.q_ptr is None
+        self.attends = None if plain else (ids > -2)[:, None]
         self.slots = torch.where(ids < 0, self.size, ids)[:, None]
         self.csr = part.csr if part.csr is not None and part.csr.parallel else None
         self.plan = plan

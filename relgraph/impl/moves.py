@@ -52,6 +52,11 @@ class Offset:
     high: int
     value: int | Tensor  # broadcasts over [batch, rows, keys]
 
+    @property
+    def fixed(self) -> bool:
+        """Whether all batch rows of the unit share it."""
+        return self.low == self.high
+
 
 def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
     """The unit's share of an offset that may differ from batch row to batch row, or from graph to graph."""
@@ -98,6 +103,7 @@ class PartInUnit:
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = self._complete()
+        self.light = self.ids is None and part.csr is None and self.offset.fixed  # its tiles are small or uniform
 
     def _block_ids(self, plan: LabelPlan) -> Tensor | None:
         """Written ids of the unit, ``[batch or 1, rows, keys]``."""

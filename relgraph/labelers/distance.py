@@ -116,10 +116,12 @@ class ClippedDistance(DistanceLabeler):
 class BucketedDistance(DistanceLabeler):
     """T5's buckets: small distances have one each, larger ones share buckets that widen with the logarithm.
 
-    Of the buckets of one side, the first half hold one distance each; the others are spaced evenly in log distance,
-    and the last holds everything from about ``max_distance`` on. When bidirectional, the first half of all ids is for
-    keys at or before the query and the second half for keys after it (its first id is never used). Otherwise every key after the
-    query falls in bucket 0. Source: Raffel et al. 2020, section 2.1, and the code released with it.
+    Of the buckets of one side the first half hold one distance each; the others are spaced evenly in log distance, and
+    the last holds everything from a little below ``max_distance`` on. When bidirectional, the first half of all ids is
+    for keys at or before the query and the second half for keys after it (the first of these is never used).
+    Otherwise every key after the query falls in bucket 0.
+
+    Source: Raffel et al. 2020, section 2.1, and the code released with it.
 
     Args:
         num_buckets: R, at least 2, or 4 when bidirectional.
