@@ -16,7 +16,7 @@ from relgraph.impl.problem import Incoming, Outputs, Problem
 BLOCK_SCORES = 1 << 19
 """How many scores (batch rows · heads · queries · keys) a block holds: 2 MiB in float32, so that it stays in cache."""
 
-BLOCK_ROWS = 128
+BLOCK_ROWS = 256
 """Most query rows of a block."""
 
 FEWEST_ROWS = 16
@@ -80,7 +80,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, problem: Problem) -> _Sizes:
-        """Blocks of at most BLOCK_SCORES, unless a few rows of one head alone have more."""
+        """Blocks of at most BLOCK_SCORES, unless a few rows of one head have more; several heads only well below it."""
         plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
         queries, keys = (
             max([1, length] if ptr is None else [1, *ptr.diff().tolist()])
@@ -89,7 +89,7 @@ class _Sizes:
         group = heads // max(kv_heads, 1)
         a_row = max(group * keys, 1)
         rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
-        lanes = max(BLOCK_SCORES // (a_row * rows), 1)
+        lanes = max(BLOCK_SCORES // 2 // (a_row * rows), 1)
         some_heads = max(min(lanes, kv_heads), 1)
         some_batch = max(min(lanes // max(kv_heads, 1), batch), 1)
         return cls(some_batch, some_heads, rows, some_batch * some_heads * rows * a_row)
