@@ -1,0 +1,250 @@
+"""Labelers composed of labelers: each part is called with the same arguments, then their labels are combined."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import prod
+from typing import Any, ClassVar, Self, final
+
+from relgraph.labelers.base import Labeler, check_operand, distinct
+from relgraph.labelers.combine import first_of, product, restrict, total
+from relgraph.labels import Labels, SumLabels
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Composed(Labeler):
+    """Two or more labelers that take the same arguments, joined by one operator; nested ones flatten."""
+
+    symbol: ClassVar[str]
+    takes_sums: ClassVar[bool]
+
+    parts: tuple[Labeler, ...]
+
+    def __init__(self, *parts: Labeler) -> None:
+        flat: list[Labeler] = []
+        for part in parts:
+            check_operand(self.symbol, part)
+            if not self.takes_sums and not isinstance(part.num_labels, int):
+                raise TypeError(
+                    f"the operand of {self.symbol} must have one label a pair, got a sum, {part!r}: "
+                    "compose its parts one by one"
+                )
+            flat.extend(part.parts if isinstance(part, type(self)) else (part,))
+        if len(flat) < 2:
+            raise ValueError(f"{type(self).__name__} must have at least two parts, got {len(flat)}")
+        self._set(parts=tuple(flat))
+
+    @final
+    def __call__(self, *args: Any, **kwargs: Any) -> Labels:
+        """The labels of an input that every part understands."""
+        return self._combine([part(*args, **kwargs) for part in self.parts])
+
+    @abstractmethod
+    def _combine(self, labels: list[Labels]) -> Labels:
+        """The labels of the whole from those of the parts."""
+
+    def __repr__(self) -> str:
+        return f" {self.symbol} ".join(_bracketed(part) for part in self.parts)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Product(Composed):
+    """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`product`.
+
+    Args:
+        parts: labelers with one label a pair.
+
+    Raises:
+        TypeError: a part that is no labeler, or a sum.
+        ValueError: fewer than two parts.
+
+    Example:
+        >>> (rg.GridRows(1) * rg.GridColumns(0)).names
+        ('row -1×column 0', 'row 0×column 0', 'row 1×column 0')
+    """
+
+    symbol = "*"
+    takes_sums = False
+
+    @property
+    def num_labels(self) -> int:
+        """The product of the parts' numbers."""
+        return prod(_number(part) for part in self.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts' names with ``×`` between them."""
+        return distinct("×".join(names) for names in combinations(*(_names(part) for part in self.parts)))
+
+    def _combine(self, labels: list[Labels]) -> Labels:
+        return product(*labels)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Sum(Composed):
+    """``a + b``: several labels a pair whose terms add up, each part with its own tables; see :func:`total`.
+
+    Args:
+        parts: labelers.
+
+    Raises:
+        TypeError: a part that is no labeler.
+        ValueError: fewer than two parts.
+
+    Example:
+        >>> rg.ClippedDistance(4) + rg.BucketedDistance()
+        ClippedDistance(4) + BucketedDistance(num_buckets=32, max_distance=128, bidirectional=True)
+    """
+
+    symbol = "+"
+    takes_sums = True
+
+    @property
+    def num_labels(self) -> tuple[int, ...]:
+        """One number a part."""
+        numbers = (part.num_labels for part in self.parts)
+        return tuple(n for number in numbers for n in ((number,) if isinstance(number, int) else number))
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """One tuple of names a part."""
+        out: list[Any] = []
+        for part in self.parts:
+            out.extend([part.names] if isinstance(part.num_labels, int) else part.names)
+        return tuple(out)
+
+    def _combine(self, labels: list[Labels]) -> SumLabels:
+        return total(*labels)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Priority(Composed):
+    """``a | b``: the label of ``b`` where ``a`` carries none, with ids after those of ``a``; see :func:`first_of`.
+
+    Args:
+        parts: labelers with one label a pair, the first speaking first.
+
+    Raises:
+        TypeError: a part that is no labeler, or a sum.
+        ValueError: fewer than two parts.
+
+    Example:
+        >>> (rg.FromFunction(lambda i, j: (i == j) - 1, 1, names=["self"]) | rg.Segments(1)).names
+        ('self', '0→0')
+    """
+
+    symbol = "|"
+    takes_sums = False
+
+    @property
+    def num_labels(self) -> int:
+        """The sum of the parts' numbers."""
+        return sum(_number(part) for part in self.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts' names one after the other; a name that comes again gets a prime."""
+        return distinct(name for part in self.parts for name in _names(part))
+
+    def _combine(self, labels: list[Labels]) -> Labels:
+        return first_of(*labels)
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class Restriction(Composed):
+    """``a & b``: the labels of ``a``, and only the pairs that attend in ``b`` too; see :func:`restrict`.
+
+    Args:
+        parts: the labeler, and those that restrict it.
+
+    Raises:
+        TypeError: a part that is no labeler.
+        ValueError: fewer than two parts.
+
+    Example:
+        >>> (rg.ClippedDistance(16) & rg.Window(256)).num_labels
+        33
+    """
+
+    symbol = "&"
+    takes_sums = True
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        """The first part's."""
+        return self.parts[0].num_labels
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """The first part's."""
+        return self.parts[0].names
+
+    def _combine(self, labels: list[Labels]) -> Labels:
+        return restrict(*labels)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Dense(Labeler):
+    """``a.dense()``: the same labels with every id written out; a sum part by part.
+
+    Args:
+        labeler: whose labels to write out.
+
+    Raises:
+        TypeError: ``labeler`` is no labeler.
+
+    Example:
+        >>> rg.ClippedDistance(1).dense()(100)
+        DenseLabels(q_len=100, k_len=100, num_labels=3)
+    """
+
+    labeler: Labeler
+
+    def __post_init__(self) -> None:
+        check_operand("dense", self.labeler)
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        """That of the labeler."""
+        return self.labeler.num_labels
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """Those of the labeler."""
+        return self.labeler.names
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Labels:
+        """The labels of an input, written out; the borders of a packed batch become pairs that do not attend."""
+        labels = self.labeler(*args, **kwargs)
+        if isinstance(labels, SumLabels):
+            return SumLabels(*(part.dense() for part in labels.parts))
+        return labels.dense()
+
+    def dense(self) -> Self:
+        """The labeler itself."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"{_bracketed(self.labeler)}.dense()"
+
+
+def _bracketed(part: Labeler) -> str:
+    return f"({part!r})" if isinstance(part, Composed) else repr(part)
+
+
+def _number(part: Labeler) -> int:
+    number = part.num_labels
+    assert isinstance(number, int)
+    return number
+
+
+def _names(part: Labeler) -> tuple[str, ...]:
+    names: Any = part.names
+    return names

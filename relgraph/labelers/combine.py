@@ -1,0 +1,127 @@
+"""The algebra on labels: one label a pair out of two, without writing out pairs that were not written out before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relgraph.labelers.join import join
+from relgraph.labelers.rules import PriorityRule, ProductRule, RestrictionRule, Rule
+from relgraph.labels import Labels, SumLabels
+
+
+def product(first: Labels, second: Labels, *more: Labels) -> Labels:
+    """One label for each combination of labels: mixed radix, ``id = a · R_b + b``, the first counting slowest.
+
+    A pair attends where it attends in all, and carries a label where all carry one.
+
+    Args:
+        first: labels other than a sum.
+        second: labels of the same pairs.
+        more: further labels of the same pairs.
+
+    Returns:
+        The kind that the two kinds allow: distance labels stay distance labels, edges stay edges.
+
+    Raises:
+        TypeError: an argument that is no Labels, or a sum.
+        ValueError: labels that do not cover the same pairs or count distances from different places.
+        NotImplementedError: parallel edges meet labels other than distances.
+
+    Example:
+        >>> near, ends = rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))
+        >>> rg.product(near, ends).to_dense()[0]
+        tensor([[[ 4,  9,  9],
+                 [ 2,  7, 11],
+                 [ 2,  3,  7]]])
+    """
+    return _fold(ProductRule, first, second, *more)
+
+
+def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
+    """Several labels a pair whose terms add up, each part with its own tables: :class:`~relgraph.labels.SumLabels`.
+
+    Args:
+        first: labels; the parts of a sum are taken one by one.
+        second: labels of the same pairs.
+        more: further labels of the same pairs.
+
+    Raises:
+        TypeError: an argument that is no Labels.
+        ValueError: labels that do not cover the same pairs.
+
+    Example:
+        >>> rg.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))).num_labels
+        (3, 4)
+    """
+    return SumLabels(first, second, *more)
+
+
+def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
+    """The label of the first that carries one; the ids of each come after those of the ones before it.
+
+    Where ``first`` attends without a label the pair follows ``second`` altogether, which may keep it from attending;
+    where ``first`` does not attend, the pair does not.
+
+    Args:
+        first: labels other than a sum.
+        second: labels of the same pairs.
+        more: further labels of the same pairs.
+
+    Raises:
+        TypeError: an argument that is no Labels, or a sum.
+        ValueError: labels that do not cover the same pairs or count distances from different places.
+        NotImplementedError: parallel edges, or an edge without a label that the second labels would remove from under
+            a default that attends.
+
+    Example:
+        >>> tree = rg.EdgeLabels(torch.tensor([[0], [2]]), torch.tensor([0]), 1, q_len=3, default=-1)
+        >>> rg.first_of(tree, rg.ClippedDistance(1)(3)).to_dense()[0]
+        tensor([[[2, 3, 3],
+                 [1, 2, 3],
+                 [0, 1, 2]]])
+    """
+    return _fold(PriorityRule, first, second, *more)
+
+
+def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
+    """The same labels, and only the pairs that attend in every mask too; the ids of the masks do not count.
+
+    Args:
+        labels: labels of any kind, a sum included.
+        mask: labels of the same pairs.
+        more: further masks.
+
+    Raises:
+        TypeError: an argument that is no Labels.
+        ValueError: labels that do not cover the same pairs or count distances from different places.
+        NotImplementedError: a mask with parallel edges.
+
+    Example:
+        >>> rg.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))
+        DistanceLabels(q_len=100, k_len=100, num_labels=5, distances=-9..9)
+    """
+    _check_labels(labels, mask, *more)
+    masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]
+    if isinstance(labels, SumLabels):
+        # A sum attends where all its parts do, so that one of them can carry the restriction.
+        return SumLabels(_fold(RestrictionRule, labels.parts[0], *masks), *labels.parts[1:])
+    return _fold(RestrictionRule, labels, *masks)
+
+
+def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
+    _check_labels(first, *more)
+    for labels in (first, *more):
+        if isinstance(labels, SumLabels):
+            raise TypeError(f"{rule.name} takes labels with one id a pair, got a sum: combine its parts one by one")
+    joined = first
+    for labels in more:
+        assert isinstance(joined.num_labels, int)
+        assert isinstance(labels.num_labels, int)
+        joined = join(rule(joined.num_labels, labels.num_labels), joined, labels)
+    return joined
+
+
+def _check_labels(*given: Any) -> None:
+    for labels in given:
+        if not isinstance(labels, Labels):
+            raise TypeError(f"labels must be Labels, got {type(labels).__name__}")

@@ -1,0 +1,129 @@
+"""Labels by any function of the positions of query and key."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labelers.base import Labeler
+from relgraph.labels import DenseLabels
+from relgraph.labels.distance import check_offset
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class FromFunction(Labeler):
+    """The labels that a function of positions gives: ``fn(i, j)``, vectorised.
+
+    ``fn`` receives int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``, and
+    returns integer ids that broadcast to ``[N_q, N_k]``; -1 is no label. Query positions count among the keys: i
+    begins at ``q_offset``. The ids are written out. For a function of j - i alone, :class:`DistanceLabeler` stores
+    nothing of that size.
+
+    Args:
+        fn: the function; one defined at the top of a module if the labeler is to be pickled.
+        num_labels: R; ``fn`` returns ids in ``[-1, R)``.
+        names: R different names; the numbers when left out.
+
+    Raises:
+        TypeError: ``fn`` cannot be called, a name that is no string.
+        ValueError: a wrong number of names, or one that comes twice.
+
+    Example:
+        >>> same_parity = rg.FromFunction(lambda i, j: (i + j) % 2, num_labels=2, names=["same", "other"])
+        >>> same_parity(2, 3).to_dense()[0]
+        tensor([[[0, 1, 0],
+                 [1, 0, 1]]])
+    """
+
+    fn: Callable[[Tensor, Tensor], Tensor]
+    _num_labels: int
+    _names: tuple[str, ...]
+
+    def __init__(
+        self, fn: Callable[[Tensor, Tensor], Tensor], num_labels: int, names: Iterable[str] | None = None
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"fn must be callable, got {type(fn).__name__}")
+        _check.integer("num_labels", num_labels, minimum=0)
+        named = _numbers(num_labels) if names is None else tuple(names)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in named):
+            raise TypeError(f"names must be strings, one a label, got {names!r}")
+        if len(named) != num_labels or len(set(named)) != num_labels:
+            raise ValueError(f"names must hold num_labels = {num_labels} different names, got {list(named)}")
+        self._set(fn=fn, _num_labels=num_labels, _names=named)
+
+    @property
+    def num_labels(self) -> int:
+        """R, as given."""
+        return self._num_labels
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names given, or the numbers."""
+        return self._names
+
+    def __call__(self, q_len: int, k_len: int | None = None, *, q_offset: int | Tensor | None = None) -> DenseLabels:
+        """The labels of ``q_len`` queries against ``k_len`` keys.
+
+        Args:
+            q_len: number of queries.
+            k_len: number of keys; ``q_len`` when left out.
+            q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row (i is
+                ``[B, N_q, 1]`` then).
+
+        Raises:
+            TypeError: ``fn`` returned no tensor.
+            ValueError: it returned other than integers, a shape that does not broadcast, or ids out of range.
+        """
+        _check.integer("q_len", q_len, minimum=0)
+        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        check_offset(q_offset)
+        device = q_offset.device if isinstance(q_offset, Tensor) else None
+        i, j = torch.arange(q_len, device=device)[:, None], torch.arange(k_len, device=device)[None]
+        if isinstance(q_offset, Tensor) and q_offset.dim() == 1:
+            i = i + q_offset[:, None, None]
+        elif q_offset is not None:
+            i = i + q_offset
+        ids = _check.integer_tensor("the ids that fn returns", self.fn(i, j), dim=(0, 1, 2, 3))
+        return DenseLabels(_spread(ids, (*i.shape[:-1], k_len)), self.num_labels)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = getattr(self.fn, "__qualname__", "")
+        if "<lambda>" in name or "<locals>" in name:
+            raise pickle.PicklingError(
+                f"cannot pickle {self!r}: fn is a lambda or a local function; define it at the top of a module"
+            )
+        return FromFunction, (self.fn, self.num_labels, self.names)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        fn = getattr(self.fn, "__qualname__", None) or repr(self.fn)
+        names = "" if self.names == _numbers(self.num_labels) else f", names={self.names!r}"
+        return f"FromFunction({fn}, {self.num_labels}{names})"
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(count))
+
+
+def _spread(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``ids`` broadcast to one number a pair; a batch of ids may come for a single batch of positions."""
+    wanted = shape if ids.dim() <= len(shape) else (ids.shape[0], *shape)
+    try:
+        return ids.expand(wanted).contiguous()
+    except RuntimeError:
+        raise ValueError(
+            f"the ids that fn returns must broadcast to {list(shape)}, got shape {list(ids.shape)}"
+        ) from None

@@ -1,0 +1,187 @@
+"""How labels of two kinds become labels of one: each kind keeps what makes it small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labelers.alike import check_alike, common_offset
+from relgraph.labelers.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
+from relgraph.labelers.rules import PriorityRule, RestrictionRule, Rule
+from relgraph.labels import NOT_ATTENDING, UNLABELED, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
+
+
+def join(rule: Rule, a: Labels, b: Labels) -> Labels:
+    """The labels that ``rule`` makes of ``a`` and ``b``, neither of them a sum."""
+    check_alike(a, b)
+    a, b = _merged(a), _merged(b)
+    _check_parallel(rule, a, b)
+    if isinstance(a, DenseLabels) or isinstance(b, DenseLabels):
+        return _join_dense(rule, a, b)
+    if isinstance(a, BlockLabels):
+        return _join_blocks(rule, a, b, a)
+    if isinstance(b, BlockLabels):
+        return _join_blocks(rule, a, b, b)
+    if isinstance(a, DistanceLabels) and isinstance(b, DistanceLabels):
+        return _join_distances(rule, a, b)
+    return _join_edges(rule, a, b)
+
+
+def _join_dense(rule: Rule, a: Labels, b: Labels) -> DenseLabels:
+    device = b.device if a.device is None else a.device
+    codes = rule.codes(_dense_codes(a).to(device), _dense_codes(b).to(device))
+    return DenseLabels(codes.clamp(min=UNLABELED), rule.num_labels, attend=_attend(codes))
+
+
+def _dense_codes(labels: Labels) -> Tensor:
+    if isinstance(labels, DenseLabels):
+        return labels.ids.long()
+    ids, attend = labels.to_dense()
+    return ids.masked_fill(~attend, NOT_ATTENDING)
+
+
+def _attend(codes: Tensor) -> Tensor | None:
+    """Which pairs attend; None when all of them are seen to."""
+    attend = codes != NOT_ATTENDING
+    return None if _check.can_look_at_data(codes) and bool(attend.all()) else attend
+
+
+def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
+    pairs = block_pairs(shape)
+    codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
+    return BlockLabels(
+        codes.clamp(min=UNLABELED),
+        rule.num_labels,
+        shape.k_ptr,
+        q_ptr=shape.q_ptr,
+        attend=_attend(codes),
+        lengths=(shape.q_len, shape.k_len),
+    )
+
+
+def _join_distances(rule: Rule, a: DistanceLabels, b: DistanceLabels) -> DistanceLabels:
+    left = max(a.left, b.left)
+    right = max(len(a.lookup) - a.left, len(b.lookup) - b.left)
+    return DistanceLabels(
+        a.q_len,
+        a.k_len,
+        lookup=[rule.code(_code_of(a, distance), _code_of(b, distance)) for distance in range(-left, right)],
+        left=left,
+        num_labels=rule.num_labels,
+        q_offset=common_offset(a.q_offset, b.q_offset),
+        ptr=a.k_ptr,
+        q_ptr=a.q_ptr,
+    )
+
+
+def _code_of(labels: DistanceLabels, distance: int) -> int:
+    return labels.lookup[min(max(distance + labels.left, 0), len(labels.lookup) - 1)]
+
+
+def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
+    """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
+    batch = max(a.batch_size, b.batch_size)
+    listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
+    if len(listed) == 2:
+        mine, theirs = (listed_pairs(labels, batch)[0] for labels in listed)
+        pairs = union(mine, theirs, a)
+        codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
+    else:
+        # Edge by edge and not by looking pairs up, so that parallel edges stay apart.
+        pairs, ids = listed_pairs(listed[0], batch)
+        mine, theirs = (ids if labels is listed[0] else codes_at(labels, pairs) for labels in (a, b))
+        codes = rule.codes(mine, theirs)
+    default = _join_defaults(rule, _default(a), _default(b))
+    attend = codes != NOT_ATTENDING
+    if not bool(attend.all()):
+        if isinstance(rule, PriorityRule):
+            _check_left_out(default, pairs.where(~attend))
+        pairs, codes = pairs.where(attend), codes[attend]
+    return EdgeLabels(
+        torch.stack([pairs.key, pairs.query]),
+        codes,
+        rule.num_labels,
+        q_len=a.q_len,
+        k_len=a.k_len,
+        default=default if isinstance(default, Labels) or default != NOT_ATTENDING else None,
+        duplicates=listed[0].duplicates if len(listed) == 1 else "error",
+        ptr=a.k_ptr,
+        q_ptr=a.q_ptr,
+        batch=pairs.row if batch > 1 else None,
+        batch_size=batch,
+    )
+
+
+def _default(labels: Labels) -> int | Labels:
+    """What the pairs that are not listed follow: a code, or labels."""
+    if not isinstance(labels, EdgeLabels):
+        return labels
+    return NOT_ATTENDING if labels.default is None else labels.default
+
+
+def _join_defaults(rule: Rule, a: int | Labels, b: int | Labels) -> int | Labels:
+    if isinstance(a, Labels):
+        joined = join(rule, a, _constant(b, rule.r_b, a) if isinstance(b, int) else b)
+    elif isinstance(b, Labels):
+        joined = join(rule, _constant(a, rule.r_a, b), b)
+    else:
+        return rule.code(a, b)
+    if isinstance(joined, DistanceLabels) and len(set(joined.lookup)) == 1:
+        return joined.lookup[0]
+    return joined
+
+
+def _constant(code: int, num_labels: int, like: Labels) -> DistanceLabels:
+    """Labels that give every pair of ``like`` the same code."""
+    return DistanceLabels(
+        like.q_len,
+        like.k_len,
+        lookup=(code,),
+        left=0,
+        num_labels=num_labels,
+        q_offset=like.q_offset if isinstance(like, DistanceLabels) else None,
+        ptr=like.k_ptr,
+        q_ptr=like.q_ptr,
+    )
+
+
+def _merged(labels: Labels) -> Labels:
+    """Edges of which the first of parallel ones counts, without the others."""
+    if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
+        return labels
+    first = labels._first_of_pair()
+    return EdgeLabels(
+        labels.edge_index[:, first],
+        labels.ids[first],
+        labels.num_labels,
+        q_len=labels.q_len,
+        k_len=labels.k_len,
+        default=labels.default,
+        ptr=labels.k_ptr,
+        q_ptr=labels.q_ptr,
+        batch=None if labels.batch is None else labels.batch[first],
+        batch_size=1 if labels.batch is None else labels.batch_size,
+    )
+
+
+def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
+    """Parallel edges may meet distances, each edge by itself, in a product or where it is they that are restricted."""
+    for labels, other in ((a, b), (b, a)):
+        restricts = isinstance(rule, RestrictionRule) and labels is b
+        apart = isinstance(other, DistanceLabels) and not restricts and not isinstance(rule, PriorityRule)
+        if several_labels(labels) and not apart:
+            raise NotImplementedError(
+                f"{rule.name}: parallel edges give a pair several labels and cannot be combined with "
+                f"{type(other).__name__} here; merge them, or give EdgeLabels a default and duplicates='first'"
+            )
+
+
+def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
+    """Listed pairs that no longer attend can be left out only where the default does not attend either."""
+    codes = codes_at(default, pairs) if isinstance(default, Labels) else torch.full_like(pairs.key, default)
+    if bool((codes != NOT_ATTENDING).any()):
+        raise NotImplementedError(
+            "first_of: an edge without a label lies where the second labels do not attend, and the default of the "
+            "first would take its place; write the first out by .dense()"
+        )

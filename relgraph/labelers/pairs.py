@@ -1,0 +1,112 @@
+"""The label of single pairs, looked up in any kind of labels without writing the others out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph.labels import NOT_ATTENDING, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
+from relgraph.labels.base import graph_of
+
+
+class Pairs(NamedTuple):
+    """Some pairs, ``[P]`` each: batch row, query and key. In a packed batch no pair crosses a border."""
+
+    row: Tensor
+    query: Tensor
+    key: Tensor
+
+    def where(self, mask: Tensor) -> Pairs:
+        """The pairs for which ``mask`` is True."""
+        return Pairs(self.row[mask], self.query[mask], self.key[mask])
+
+
+def listed_pairs(labels: EdgeLabels, batch: int) -> tuple[Pairs, Tensor]:
+    """The edges and their codes; in each of ``batch`` rows when the edges are the same in every row."""
+    key, query = labels.edge_index
+    ids = labels.ids.long()
+    if labels.batch is not None:
+        return Pairs(labels.batch, query, key), ids
+    row = torch.arange(batch, device=key.device).repeat_interleave(key.shape[0])
+    return Pairs(row, query.repeat(batch), key.repeat(batch)), ids.repeat(batch)
+
+
+def union(a: Pairs, b: Pairs, labels: Labels) -> Pairs:
+    """Every pair of either, once."""
+    both = torch.cat([_order(a, labels), _order(b, labels)]).unique()
+    q_len, k_len = max(labels.q_len, 1), max(labels.k_len, 1)
+    query = both // k_len
+    return Pairs(query // q_len, query % q_len, both % k_len)
+
+
+def block_pairs(labels: BlockLabels) -> Pairs:
+    """The pairs of each graph in the order in which their ids are stored."""
+    width = labels.k_ptr.diff()
+    size = labels.q_ptr.diff() * width
+    graph = torch.repeat_interleave(size)
+    at = torch.arange(graph.shape[0], device=graph.device) - labels.block_ptr()[graph]
+    query = labels.q_ptr[graph] + at // width[graph]
+    return Pairs(torch.zeros_like(at), query, labels.k_ptr[graph] + at % width[graph])
+
+
+def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
+    """The code of each pair (see ``rules``), int64 ``[P]``; of parallel edges, that of the first."""
+    if labels.batch_size == 1:
+        pairs = pairs._replace(row=torch.zeros_like(pairs.row))
+    if isinstance(labels, DistanceLabels):
+        return _distance_codes(labels, pairs)
+    if isinstance(labels, EdgeLabels):
+        return _edge_codes(labels, pairs)
+    if isinstance(labels, BlockLabels):
+        graph = graph_of(labels.q_ptr, labels.q_len)[pairs.query]
+        query, key = pairs.query - labels.q_ptr[graph], pairs.key - labels.k_ptr[graph]
+        return labels.ids[labels.block_ptr()[graph] + query * labels.k_ptr.diff()[graph] + key].long()
+    assert isinstance(labels, DenseLabels)
+    return labels.ids[pairs.row, pairs.query, pairs.key].long()
+
+
+def several_labels(labels: Labels) -> bool:
+    """Whether parallel edges give a pair more than one label, or attend more than once."""
+    if not isinstance(labels, EdgeLabels):
+        return False
+    if labels.parallel and (labels.default is None or labels.duplicates == "sum"):
+        return True
+    return isinstance(labels.default, Labels) and several_labels(labels.default)
+
+
+def _distance_codes(labels: DistanceLabels, pairs: Pairs) -> Tensor:
+    query, key = pairs.query, pairs.key
+    group = pairs.row
+    if labels.q_ptr is not None and labels.k_ptr is not None:
+        group = graph_of(labels.q_ptr, labels.q_len)[query]
+        query, key = query - labels.q_ptr[group], key - labels.k_ptr[group]
+    offset = 0 if labels.q_offset is None else labels.q_offset
+    if isinstance(offset, Tensor) and offset.dim() == 1:
+        offset = offset[group]
+    last = len(labels.lookup) - 1 - labels.left
+    distance = (key - query - offset).clamp(-labels.left, last)
+    return torch.tensor(labels.lookup, device=key.device)[distance + labels.left]
+
+
+def _edge_codes(labels: EdgeLabels, pairs: Pairs) -> Tensor:
+    if isinstance(labels.default, Labels):
+        codes = codes_at(labels.default, pairs)
+    else:
+        codes = torch.full_like(pairs.key, NOT_ATTENDING if labels.default is None else labels.default)
+    if labels.ids.shape[0] == 0:
+        return codes
+    if labels.batch is None:
+        pairs = pairs._replace(row=torch.zeros_like(pairs.row))
+    edges, ids = listed_pairs(labels, 1)
+    # Stable, so that the first of parallel edges is the one found.
+    listed, order = _order(edges, labels).sort(stable=True)
+    wanted = _order(pairs, labels)
+    at = torch.searchsorted(listed, wanted).clamp(max=listed.shape[0] - 1)
+    return torch.where(listed[at] == wanted, ids[order[at]], codes)
+
+
+def _order(pairs: Pairs, labels: Labels) -> Tensor:
+    """One number a pair, ordered by batch row, query and key."""
+    return (pairs.row * labels.q_len + pairs.query) * labels.k_len + pairs.key

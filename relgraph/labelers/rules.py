@@ -1,0 +1,93 @@
+"""What becomes of one pair: how the code that each of two labels gives it makes one code.
+
+A pair's *code* is its label id, -1 where it attends without a label and -2 where it does not attend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from relgraph.labels import NOT_ATTENDING, UNLABELED
+
+Where = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """How labels a and b, with ``r_a`` and ``r_b`` ids, combine pair by pair."""
+
+    name: ClassVar[str]
+
+    r_a: int
+    r_b: int
+
+    @property
+    @abstractmethod
+    def num_labels(self) -> int:
+        """The number of labels that come out."""
+
+    @abstractmethod
+    def _code(self, a: Any, b: Any, where: Where) -> Any:
+        """The code from both codes, in terms that ints and tensors share."""
+
+    @final
+    def codes(self, a: Tensor, b: Tensor) -> Tensor:
+        """The codes from both codes, int64 tensors that broadcast."""
+        return self._code(a, b, torch.where)
+
+    @final
+    def code(self, a: int, b: int) -> int:
+        """The code of a single pair."""
+        return self._code(a, b, lambda condition, yes, no: yes if condition else no)
+
+
+@final
+class ProductRule(Rule):
+    """Mixed radix, a counting slowest; labeled where both are, attending where both do."""
+
+    name = "product"
+
+    @property
+    def num_labels(self) -> int:
+        """Every combination."""
+        return self.r_a * self.r_b
+
+    def _code(self, a: Any, b: Any, where: Where) -> Any:
+        labeled = where((a < 0) | (b < 0), UNLABELED, a * self.r_b + b)
+        return where((a == NOT_ATTENDING) | (b == NOT_ATTENDING), NOT_ATTENDING, labeled)
+
+
+@final
+class PriorityRule(Rule):
+    """The code of a, or that of b where a attends without a label; ids of b come after those of a."""
+
+    name = "first_of"
+
+    @property
+    def num_labels(self) -> int:
+        """Those of both."""
+        return self.r_a + self.r_b
+
+    def _code(self, a: Any, b: Any, where: Where) -> Any:
+        return where(a == UNLABELED, where(b < 0, b, b + self.r_a), a)
+
+
+@final
+class RestrictionRule(Rule):
+    """The code of a where b attends."""
+
+    name = "restrict"
+
+    @property
+    def num_labels(self) -> int:
+        """Those of a."""
+        return self.r_a
+
+    def _code(self, a: Any, b: Any, where: Where) -> Any:
+        return where(b == NOT_ATTENDING, NOT_ATTENDING, a)

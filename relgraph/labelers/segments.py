@@ -1,0 +1,79 @@
+"""Labels by segment: which segment asks and which one answers, such as question → passage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labelers.base import Labeler
+from relgraph.labels import UNLABELED, DenseLabels
+
+
+@final
+@dataclass(frozen=True)
+class Segments(Labeler):
+    """One label for each ordered pair of segments: ``segment_i * num_segments + segment_j``, query's segment first.
+
+    Args:
+        num_segments: how many segments there are.
+
+    Raises:
+        TypeError: ``num_segments`` is no int.
+        ValueError: fewer than one segment.
+
+    Example:
+        >>> labeler = rg.Segments(2)
+        >>> labeler.names
+        ('0→0', '0→1', '1→0', '1→1')
+        >>> labeler(torch.tensor([0, 0, 1, -1])).to_dense()[0]
+        tensor([[[ 0,  0,  1, -1],
+                 [ 0,  0,  1, -1],
+                 [ 2,  2,  3, -1],
+                 [-1, -1, -1, -1]]])
+    """
+
+    num_segments: int
+
+    def __post_init__(self) -> None:
+        _check.integer("num_segments", self.num_segments, minimum=1)
+
+    @property
+    def num_labels(self) -> int:
+        """``num_segments²``."""
+        return self.num_segments**2
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``"query's segment→key's segment"``."""
+        segments = range(self.num_segments)
+        return tuple(f"{query}→{key}" for query in segments for key in segments)
+
+    def __call__(self, segments: Tensor, k_segments: Tensor | None = None) -> DenseLabels:
+        """The labels of all pairs; every pair attends.
+
+        Args:
+            segments: ``[N_q]`` or ``[B, N_q]``, the segment of each query; -1 is in no segment, and its pairs carry no
+                label.
+            k_segments: ``[N_k]`` or ``[B, N_k]``, the segment of each key; ``segments`` when left out.
+
+        Raises:
+            TypeError: segments that are no tensor.
+            ValueError: segments of another rank, type, device or batch, or out of range.
+        """
+        query = self._checked("segments", segments)
+        key = query if k_segments is None else self._checked("k_segments", k_segments)
+        _check.same_device(segments=query, k_segments=key)
+        if query.shape[0] != key.shape[0] and 1 not in (query.shape[0], key.shape[0]):
+            raise ValueError(f"k_segments must have {query.shape[0]} batch rows like segments, got {key.shape[0]}")
+        query, key = query[:, :, None], key[:, None, :]
+        ids = query * self.num_segments + key
+        return DenseLabels(ids.masked_fill((query < 0) | (key < 0), UNLABELED), self.num_labels)
+
+    def _checked(self, name: str, segments: Tensor) -> Tensor:
+        """Segment ids as int64, ``[B or 1, N]``."""
+        segments = _check.integer_tensor(name, segments, dim=(1, 2)).long()
+        _check.id_range(name, segments, self.num_segments)
+        return segments if segments.dim() == 2 else segments[None]

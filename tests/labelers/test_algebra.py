@@ -1,0 +1,187 @@
+"""Labelers composed of labelers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.labelers import (
+    BucketedDistance,
+    ClippedDistance,
+    Dense,
+    FromFunction,
+    Grid,
+    GridColumns,
+    GridRows,
+    Priority,
+    Product,
+    Restriction,
+    Segments,
+    Sum,
+    Window,
+    first_of,
+    product,
+    restrict,
+    total,
+)
+from relgraph.labels import DenseLabels, DistanceLabels, SumLabels
+
+from .conformance import Case, LabelerSuite, before, parity
+
+A, B, C, W = ClippedDistance(2), ClippedDistance(1, 0), BucketedDistance(8, 12), Window(2)
+F = FromFunction(before, 2)
+PACKED = {"ptr": torch.tensor([0, 3, 7])}
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(A * B, (7,)),
+        Case(A * B * C, (5, 7), {"q_offset": 2}),
+        Case(A + B, (7,), PACKED),
+        Case(A * B + C, (7,)),
+        Case((A + B) & W, (7,), PACKED),
+        Case(((A + B) & W) + C, (7,)),
+        Case(W | A, (7,), PACKED),
+        Case(F | A, (4, 6), {"q_offset": 2}),
+        Case(F | A | B, (4,)),
+        Case((F | A) * B & W, (4,)),
+        Case(A & W, (7,), PACKED),
+        Case(A & (W * B), (7,)),
+        Case(A | (B & W), (7,)),
+        Case(A.dense(), (6,)),
+        Case((A & W).dense(), (7,), PACKED),
+        Case((A + B).dense(), (6,)),
+        Case((A + B).dense() + C, (6,)),
+        Case(A.dense() * B, (6,)),
+        Case(Segments(2) * Segments(3), (torch.tensor([0, 1, 1]),)),
+        Case(GridRows(1) * GridColumns(1) | Grid(1), (2, 3)),
+    )
+
+
+LABELERS = (A, B, C, W, F, FromFunction(parity, 2, names=["even", "odd"]))
+three = st.tuples(*(st.sampled_from(LABELERS) for _ in range(3)))
+
+
+@given(three)
+def test_composition_flattens(parts):
+    a, b, c = parts
+    assert (a * b) * c == a * (b * c) == Product(a, b, c)
+    assert (a + b) + c == a + (b + c) == Sum(a, b, c)
+    assert (a | b) | c == a | (b | c) == Priority(a, b, c)
+    assert (a & b) & c == a & (b & c) == Restriction(a, b, c)
+    for composed in (a * b * c, a + b + c, a | b | c, a & b & c):
+        assert composed.parts == (a, b, c)
+
+
+@given(three, st.integers(0, 5))
+def test_a_composed_labeler_composes_the_labels(parts, n):
+    a, b, c = parts
+    assert (a * b * c)(n) == product(a(n), b(n), c(n))
+    assert (a | b | c)(n) == first_of(a(n), b(n), c(n))
+    assert (a & b & c)(n) == restrict(a(n), b(n), c(n))
+    assert (a + b + c)(n) == total(a(n), b(n), c(n))
+
+
+@given(st.tuples(st.sampled_from(LABELERS), st.sampled_from(LABELERS)))
+def test_the_name_of_a_product_joins_the_names(parts):
+    a, b = parts
+    ids, x, y = (labeler(5).to_dense()[0] for labeler in (a * b, a, b))
+    names = (a * b).names
+    assert len(names) == len(a.names) * len(b.names)
+    for both, mine, theirs in zip(ids.flatten(), x.flatten(), y.flatten(), strict=True):
+        if both >= 0:
+            assert names[both] == f"{a.names[mine]}×{b.names[theirs]}"
+
+
+def test_names_of_a_priority_stay_apart():
+    assert (B | B).names == ("-1", "0", "-1′", "0′")
+    assert (B | B | B).names[4:] == ("-1′′", "0′′")
+    assert (F | B).names == ("0", "1", "-1", "0′")
+
+
+def test_names_of_a_sum_and_a_restriction():
+    assert (A + B).names == (A.names, B.names)
+    assert (((A + B) & W) + C).names == (A.names, B.names, C.names)
+    assert (((A + B) & W) + C).num_labels == (5, 2, 8)
+    assert (A & W).names == A.names
+    assert ((A + B) & W).names == (A.names, B.names)
+
+
+def test_prints_as_an_expression():
+    assert repr(A * B + C) == (
+        "(ClippedDistance(2) * ClippedDistance(1, 0)) + "
+        "BucketedDistance(num_buckets=8, max_distance=12, bidirectional=True)"
+    )
+    assert repr((A & W).dense()) == "(ClippedDistance(2) & Window(2)).dense()"
+
+
+def test_kinds():
+    assert isinstance((A * B & W)(9), DistanceLabels)
+    assert isinstance((A * B & W).dense()(9), DenseLabels)
+    assert isinstance((F * A)(9), DenseLabels)
+    dense = (A + B).dense()(9)
+    assert isinstance(dense, SumLabels)
+    assert all(isinstance(part, DenseLabels) for part in dense.parts)
+
+
+def test_dense_twice_is_once():
+    assert A.dense().dense() is not None
+    assert A.dense().dense() == A.dense() == Dense(A)
+
+
+def test_equal_parts_under_other_operators_differ():
+    assert len({A * B, A + B, A | B, A & B, B * A}) == 5
+
+
+@pytest.mark.parametrize(
+    ("symbol", "compose"),
+    [
+        (r"\*", lambda a, b: a * b),
+        (r"\+", lambda a, b: a + b),
+        (r"\|", lambda a, b: a | b),
+        ("&", lambda a, b: a & b),
+    ],
+)
+def test_refuses_what_is_no_labeler(symbol, compose):
+    with pytest.raises(TypeError, match=f"the operand of {symbol} must be a Labeler, got int"):
+        compose(A, 3)
+    with pytest.raises(TypeError, match=f"{symbol} must be a Labeler, got DistanceLabels: labels compose by product"):
+        compose(A, B(3))
+    with pytest.raises(TypeError, match="unsupported operand"):
+        compose(3, A)
+
+
+def test_refuses_a_sum_where_one_label_is_needed():
+    for compose in (lambda: (A + B) * C, lambda: C * (A + B), lambda: (A + B) | C, lambda: C | ((A + B) & W)):
+        with pytest.raises(TypeError, match=r"must have one label a pair, got a sum, .*: compose its parts"):
+            compose()
+
+
+def test_refuses_bad_parts():
+    for kind in (Product, Sum, Priority, Restriction):
+        with pytest.raises(ValueError, match=f"{kind.__name__} must have at least two parts, got 1"):
+            kind(A)
+        with pytest.raises(TypeError, match="must be a Labeler, got str"):
+            kind(A, "b")
+    with pytest.raises(TypeError, match="the operand of dense must be a Labeler, got int"):
+        Dense(3)
+
+
+def test_parts_that_take_other_inputs_are_refused():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ptr'"):
+        (A * F)(3, ptr=torch.tensor([0, 3]))
+
+
+@pytest.mark.parametrize("labeler", [A * B, A + B, W | A, (A & W) * C], ids=repr)
+def test_composed_distances_compile(labeler):
+    def use(x):
+        labels = labeler(x.shape[0])
+        parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+        return x + labels.q_len + sum(sum(part.lookup) for part in parts)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(use, fullgraph=True, dynamic=True, backend="eager")
+    for n in (2, 5, 9):
+        torch.testing.assert_close(compiled(torch.zeros(n)), use(torch.zeros(n)))

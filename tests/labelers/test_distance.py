@@ -1,0 +1,242 @@
+"""Relative positions: clipped, bucketed and windowed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Window
+from relgraph.labels import DistanceLabels
+
+from .conformance import Case, LabelerSuite
+
+PACKED = {"ptr": torch.tensor([0, 4, 4, 9])}
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(ClippedDistance(16), (9,)),
+        Case(ClippedDistance(2), (7, 5)),
+        Case(ClippedDistance(3, 0), (6, 9), {"q_offset": 3}),
+        Case(ClippedDistance(0, 4), (3, 5), {"q_offset": torch.tensor([0, 2])}),
+        Case(ClippedDistance(0), (1,)),
+        Case(ClippedDistance(2, 2), (9,), PACKED),
+        Case(BucketedDistance(), (40,)),
+        Case(BucketedDistance(8, 20), (0,)),
+        Case(BucketedDistance(7, max_distance=9), (30,)),
+        Case(BucketedDistance(8, 20, bidirectional=False), (25,)),
+        Case(BucketedDistance(32, 20, False), (9,), PACKED),
+        Case(Window(2), (7,)),
+        Case(Window(3, 0), (5, 8), {"q_offset": 3}),
+        Case(Window(0), (3,)),
+        Case(Window(1, 5), (9,), PACKED),
+    )
+
+
+def published_bucket(relative_position, bidirectional, num_buckets, max_distance):
+    """The formula as published, on float32 tensors: the oracle for the buckets."""
+    bucket = torch.zeros_like(relative_position)
+    if bidirectional:
+        num_buckets = num_buckets // 2
+        bucket = bucket + num_buckets * (relative_position > 0)
+        n = relative_position.abs()
+    else:
+        n = torch.maximum(-relative_position, torch.zeros_like(relative_position))
+    max_exact = num_buckets // 2
+    ratio = torch.log(n.to(torch.float32).clamp(min=1) / max_exact) / math.log(max_distance / max_exact)
+    large = max_exact + (ratio * (num_buckets - max_exact)).to(torch.int64)
+    large = torch.minimum(large, torch.tensor(num_buckets - 1))
+    return bucket + torch.where(n < max_exact, n, large)
+
+
+def ids_by_distance(labeler, reach):
+    """The id of each distance from -reach to reach."""
+    return labeler(1, 2 * reach + 1, q_offset=reach).to_dense()[0][0, 0]
+
+
+class TestClipped:
+    @pytest.mark.parametrize(("left", "right"), [(16, None), (2, 0), (0, 3), (0, 0), (5, 5)])
+    @pytest.mark.parametrize("offset", [None, 0, 4, -3])
+    def test_against_a_loop(self, left, right, offset):
+        ids, attend = ClippedDistance(left, right)(7, 11, q_offset=offset).to_dense()
+        right = left if right is None else right
+        for i in range(7):
+            for j in range(11):
+                distance = j - (i + (offset or 0))
+                assert ids[0, i, j] == min(max(distance, -left), right) + left
+        assert bool(attend.all())
+
+    def test_names_and_numbers(self):
+        assert ClippedDistance(16).num_labels == 33
+        assert ClippedDistance(16).names[3] == "-13"
+        assert ClippedDistance(2, 0).names == ("-2", "-1", "0")
+
+    def test_repr_is_short(self):
+        assert repr(ClippedDistance(16)) == "ClippedDistance(16)"
+        assert repr(ClippedDistance(16, 16)) == "ClippedDistance(16)"
+        assert repr(ClippedDistance(16, 0)) == "ClippedDistance(16, 0)"
+        assert ClippedDistance(16) == ClippedDistance(16, 16)
+
+    def test_stores_nothing_quadratic(self):
+        labels = ClippedDistance(4)(10**6)
+        assert isinstance(labels, DistanceLabels)
+        assert len(labels.lookup) == 9
+
+    def test_packed_distances_count_within_a_sequence(self):
+        ids, attend = ClippedDistance(2)(9, **PACKED).to_dense()
+        alone = ClippedDistance(2)(5).to_dense()[0]
+        torch.testing.assert_close(ids[:, 4:, 4:], alone)
+        assert not bool(attend[:, :4, 4:].any())
+
+    @pytest.mark.parametrize("bad", [True, 1.0, "2"])
+    def test_refuses_what_is_no_int(self, bad):
+        with pytest.raises(TypeError, match="left must be an int"):
+            ClippedDistance(bad)
+        with pytest.raises(TypeError, match="right must be an int"):
+            ClippedDistance(1, bad)
+
+    def test_refuses_negative_clips(self):
+        with pytest.raises(ValueError, match="left must be at least 0, got -1"):
+            ClippedDistance(-1)
+        with pytest.raises(ValueError, match="right must be at least 0, got -2"):
+            ClippedDistance(1, -2)
+
+
+class TestBucketed:
+    @pytest.mark.parametrize("bidirectional", [True, False])
+    @pytest.mark.parametrize(
+        ("num_buckets", "max_distance"),
+        [(32, 128), (32, 256), (64, 1000), (8, 20), (4, 3), (5, 16), (6, 4), (32, 17), (128, 512), (10, 10000)],
+    )
+    def test_agrees_with_the_published_formula(self, num_buckets, max_distance, bidirectional):
+        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
+        reach = 2 * max_distance + 3
+        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
+        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
+
+    @given(st.integers(4, 80), st.integers(0, 400), st.booleans())
+    def test_agrees_everywhere(self, num_buckets, more, bidirectional):
+        max_distance = num_buckets // (4 if bidirectional else 2) + 1 + more
+        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
+        reach = 2 * max_distance
+        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
+        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
+
+    @pytest.mark.parametrize("bidirectional", [True, False])
+    def test_names_say_what_falls_in(self, bidirectional):
+        labeler = BucketedDistance(32, 128, bidirectional)
+        ids = ids_by_distance(labeler, 300).tolist()
+        for bucket, name in enumerate(labeler.names):
+            inside = [at - 300 for at, id_ in enumerate(ids) if id_ == bucket]
+            if name.startswith("unused"):
+                assert inside == []
+            elif name.startswith("<="):
+                assert inside == list(range(-300, int(name[2:]) + 1))
+            elif name.startswith(">="):
+                assert inside == list(range(int(name[2:]), 301))
+            else:
+                low, high = (name.split("..") * 2)[:2]
+                assert inside == list(range(int(low), int(high) + 1))
+
+    def test_names_of_the_original_setting(self):
+        names = BucketedDistance().names
+        assert names[0] == "0"
+        assert names[7] == "-7"
+        assert names[8] == "-11..-8"
+        assert names[15] == "<=-91"
+        assert names[16] == "unused 16"
+        assert names[31] == ">=91"
+        assert BucketedDistance(bidirectional=False).names[0] == ">=0"
+
+    def test_does_not_follow_the_default_device(self):
+        with torch.device("meta"):
+            assert BucketedDistance().lookup == BucketedDistance(32).lookup
+
+    def test_refuses_bad_settings(self):
+        with pytest.raises(TypeError, match="bidirectional must be a bool"):
+            BucketedDistance(bidirectional=1)
+        with pytest.raises(TypeError, match="num_buckets must be an int"):
+            BucketedDistance(32.0)
+        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 3"):
+            BucketedDistance(3)
+        with pytest.raises(ValueError, match="num_buckets must be at least 2, got 1"):
+            BucketedDistance(1, bidirectional=False)
+        with pytest.raises(ValueError, match="max_distance must be at least 9, got 8"):
+            BucketedDistance(32, 8)
+
+
+class TestWindow:
+    @pytest.mark.parametrize(("left", "right"), [(2, None), (3, 0), (0, 2), (0, 0)])
+    def test_against_a_loop(self, left, right):
+        ids, attend = Window(left, right)(6, 9, q_offset=2).to_dense()
+        right = left if right is None else right
+        for i in range(6):
+            for j in range(9):
+                assert bool(attend[0, i, j]) == (-left <= j - (i + 2) <= right)
+        assert bool((ids == -1).all())
+
+    def test_has_no_labels(self):
+        assert Window(4).num_labels == 0
+        assert Window(4).names == ()
+
+    def test_refuses_bad_sides(self):
+        with pytest.raises(ValueError, match="left must be at least 0"):
+            Window(-1)
+        with pytest.raises(TypeError, match="right must be an int"):
+            Window(1, 2.0)
+
+
+LABELERS = (ClippedDistance(3), ClippedDistance(2, 0), BucketedDistance(8, 12), Window(2, 1))
+
+
+@given(st.sampled_from(LABELERS), st.integers(0, 12), st.data())
+def test_rows_of_the_whole_are_the_rows_at_an_offset(labeler, n, data):
+    start = data.draw(st.integers(0, n))
+    stop = data.draw(st.integers(start, n))
+    whole = labeler(n)
+    for there in (whole[start:stop], labeler(stop - start, n, q_offset=start)):
+        for expected, got in zip(whole.to_dense(), there.to_dense(), strict=True):
+            torch.testing.assert_close(got, expected[:, start:stop])
+
+
+@given(st.sampled_from(LABELERS), st.integers(0, 8), st.integers(0, 8), st.integers(-5, 5))
+def test_shifting_a_sequence_changes_nothing(labeler, q_len, k_len, shift):
+    longer = labeler(q_len, k_len + 5 + shift, q_offset=5 + shift).to_dense()
+    plain = labeler(q_len, k_len, q_offset=0).to_dense()
+    for expected, got in zip(plain, longer, strict=True):
+        torch.testing.assert_close(got[:, :, 5 + shift :], expected)
+
+
+@pytest.mark.parametrize("labeler", LABELERS, ids=repr)
+def test_compiles_without_breaks_or_recompiles(labeler):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    def use(x):
+        labels = labeler(x.shape[0])
+        return x.repeat(2) * labels.q_len + sum(labels.lookup) + labels.num_labels
+
+    torch._dynamo.reset()
+    compiled = torch.compile(use, fullgraph=True, dynamic=True, backend=backend)
+    for n in (2, 3, 7, 64):
+        x = torch.arange(n, dtype=torch.float32)
+        torch.testing.assert_close(compiled(x), use(x))
+    assert len(graphs) == 1
+
+
+def test_a_user_can_write_one():
+    class Sign(DistanceLabeler):
+        lookup = (0, 1, 2)
+        reach = 1
+        num_labels = 3
+        names = ("before", "here", "after")
+
+    ids, _ = Sign()(2, 3).to_dense()
+    assert ids.tolist() == [[[1, 2, 2], [0, 1, 2]]]

@@ -1,0 +1,77 @@
+"""Relative positions on a grid."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.labelers import Grid, GridColumns, GridRows
+from relgraph.labels import SumLabels
+
+from .conformance import Case, LabelerSuite
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(Grid(1), (2, 3)),
+        Case(Grid(2, 0), (3, 1)),
+        Case(Grid(7, 7), (4, 4)),
+        Case(Grid(0), (0, 3)),
+        Case(GridRows(2), (3, 2)),
+        Case(GridColumns(2), (2, 3)),
+        Case(GridRows(1) + GridColumns(2), (3, 4)),
+        Case(GridRows(1) * GridColumns(2), (3, 4)),
+    )
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.integers(0, 3))
+def test_against_a_loop(height, width, row_clip, col_clip):
+    grid = Grid(row_clip, col_clip)
+    ids, attend = grid(height, width).to_dense()
+    rows, _ = GridRows(row_clip)(height, width).to_dense()
+    cols, _ = GridColumns(col_clip)(height, width).to_dense()
+    assert ids.shape == (1, height * width, height * width)
+    assert bool(attend.all())
+    for i in range(height * width):
+        for j in range(height * width):
+            row = min(max(j // width - i // width, -row_clip), row_clip)
+            col = min(max(j % width - i % width, -col_clip), col_clip)
+            assert grid.names[ids[0, i, j]] == f"({row}, {col})"
+            assert GridRows(row_clip).names[rows[0, i, j]] == f"row {row}"
+            assert GridColumns(col_clip).names[cols[0, i, j]] == f"column {col}"
+
+
+def test_one_table_is_the_product_of_rows_and_columns():
+    grid, composed = Grid(2, 1), GridRows(2) * GridColumns(1)
+    assert grid.num_labels == composed.num_labels == 15
+    assert grid(3, 4) == composed(3, 4)
+
+
+def test_two_tables_are_the_sum():
+    labels = (GridRows(2) + GridColumns(1))(3, 4)
+    assert isinstance(labels, SumLabels)
+    assert labels.num_labels == (5, 3)
+
+
+def test_stores_the_smallest_type():
+    assert Grid(5)(2, 2).ids.dtype == torch.int8
+    assert Grid(7)(9, 9).ids.dtype == torch.int16
+    ids, _ = Grid(7)(9, 9).to_dense()
+    assert (int(ids.min()), int(ids.max())) == (0, 224)
+
+
+def test_refuses_bad_settings():
+    with pytest.raises(TypeError, match="row_clip must be an int"):
+        Grid(1.5)
+    with pytest.raises(ValueError, match="col_clip must be at least 0"):
+        Grid(1, -1)
+    with pytest.raises(ValueError, match="clip must be at least 0"):
+        GridRows(-1)
+    with pytest.raises(TypeError, match="clip must be an int"):
+        GridColumns(None)
+    with pytest.raises(TypeError, match="height must be an int"):
+        Grid(1)(2.0, 2)
+    with pytest.raises(ValueError, match="width must be at least 0"):
+        GridRows(1)(2, -2)
