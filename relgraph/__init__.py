@@ -2,21 +2,79 @@
 
 from __future__ import annotations
 
+from relgraph import labelers, labels, nn
 from relgraph.functional import AttentionAux, relation_attention, relation_attention_with_aux
 from relgraph.impl.merge import merge
+from relgraph.labelers import (
+    BucketedDistance,
+    ClippedDistance,
+    FromFunction,
+    Grid,
+    GridColumns,
+    GridRows,
+    Labeler,
+    Segments,
+    Window,
+    first_of,
+    product,
+    restrict,
+    total,
+)
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.nn import (
+    KVCache,
+    LabelTable,
+    LayerCache,
+    RelationAttention,
+    RelationDecoder,
+    RelationDecoderLayer,
+    RelationEncoder,
+    RelationEncoderLayer,
+    RelationTables,
+    RelationTransformer,
+    SinusoidalPositions,
+    StackCache,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AttentionAux",
     "BlockLabels",
+    "BucketedDistance",
+    "ClippedDistance",
     "DenseLabels",
     "DistanceLabels",
     "EdgeLabels",
+    "FromFunction",
+    "Grid",
+    "GridColumns",
+    "GridRows",
+    "KVCache",
+    "LabelTable",
+    "Labeler",
     "Labels",
+    "LayerCache",
+    "RelationAttention",
+    "RelationDecoder",
+    "RelationDecoderLayer",
+    "RelationEncoder",
+    "RelationEncoderLayer",
+    "RelationTables",
+    "RelationTransformer",
+    "Segments",
+    "SinusoidalPositions",
+    "StackCache",
     "SumLabels",
+    "Window",
+    "first_of",
+    "labelers",
+    "labels",
     "merge",
+    "nn",
+    "product",
     "relation_attention",
     "relation_attention_with_aux",
+    "restrict",
+    "total",
 ]

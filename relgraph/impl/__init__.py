@@ -21,7 +21,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "chunked": chunked.attend,
 }
 
-DENSE_SCORES = 1 << 20
+DENSE_SCORES = 1 << 17
 """Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/implementations.md."""
 
 
@@ -51,6 +51,8 @@ def choose(call: Call, impl: str | None) -> str:
         return "chunked"
     if torch.compiler.is_exporting():
         return "chunked"  # a rule on sizes would fix the exported lengths
+    if call.plan.q_len == 1:
+        return "dense"  # decoding: one row a head, however long the past
     scores = call.query.shape[0] * call.query.shape[1] * call.plan.q_len * call.plan.k_len
     return "dense" if scores <= DENSE_SCORES else "chunked"
 

@@ -1,0 +1,224 @@
+"""Speed and memory of attention with labels beside fused attention without, as ratios within one process.
+
+    python docs/benchmarks/attention.py speed    # forward and backward at n = 2048
+    python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process a figure
+    python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
+    python docs/benchmarks/attention.py small    # short sequences, many of them
+
+Each way runs in turn, round after round, so that a machine that slows down slows all of them; the ratio is taken
+within a round, and its median and its quartiles are printed. Pick a quiet machine: other work on the same cores shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import relgraph as rg
+
+CLIP = 16
+LABELS = 32
+
+
+def leaves(batch: int, heads: int, length: int, size: int) -> list[Tensor]:
+    """Query, key and value that learn."""
+    return [torch.randn(batch, heads, length, size, requires_grad=True) for _ in range(3)]
+
+
+def ways(q: Tensor, k: Tensor, v: Tensor, slow: bool) -> dict[str, Callable[[], Tensor]]:
+    """Every way to attend, the floor first."""
+    length, size = q.shape[2], q.shape[3]
+    clipped = rg.ClippedDistance(CLIP)
+    written = rg.DenseLabels(torch.randint(0, LABELS, (length, length)), LABELS)
+
+    def tables(count: int) -> list[Tensor]:
+        return [torch.randn(count, size, requires_grad=True) for _ in range(2)]
+
+    distance_tables, written_tables = tables(clipped.num_labels), tables(LABELS)
+    out: dict[str, Callable[[], Tensor]] = {
+        "sdpa, no labels": lambda: scaled_dot_product_attention(q, k, v),
+        "chunked, no labels": lambda: rg.relation_attention(q, k, v, None, impl="chunked"),
+        "chunked, ClippedDistance(16)": lambda: rg.relation_attention(
+            q, k, v, clipped(length), *distance_tables, impl="chunked"
+        ),
+        "chunked, 32 arbitrary labels": lambda: rg.relation_attention(q, k, v, written, *written_tables, impl="chunked"),
+        "dense, ClippedDistance(16)": lambda: rg.relation_attention(
+            q, k, v, clipped(length), *distance_tables, impl="dense"
+        ),
+    }
+    if slow:
+        out["reference, ClippedDistance(16)"] = lambda: rg.relation_attention(
+            q, k, v, clipped(length), *distance_tables, impl="reference"
+        )
+    return out
+
+
+def rounds(functions: dict[str, Callable[[], Tensor]], count: int) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds of forward and of forward and backward, ``count`` rounds after one that is not counted."""
+    grad, taken = None, {name: [] for name in functions}
+    for turn in range(count + 1):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            out = function()
+            middle = time.perf_counter()
+            grad = torch.randn_like(out) if grad is None else grad
+            begin = time.perf_counter()
+            out.backward(grad)
+            end = time.perf_counter()
+            if turn:
+                forward = (middle - start) * 1e3
+                taken[name].append((forward, forward + (end - begin) * 1e3))
+    return taken
+
+
+def report(taken: dict[str, list[tuple[float, float]]]) -> list[dict[str, object]]:
+    """A row a way: median milliseconds and the ratio to the first way with its quartiles."""
+    floor = next(iter(taken.values()))
+    rows = []
+    for name, times in taken.items():
+        row: dict[str, object] = {"way": name}
+        for index, what in ((0, "forward"), (1, "forward+backward")):
+            ratios = [t[index] / f[index] for t, f in zip(times, floor, strict=True)]
+            low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+            row[f"{what} ms"] = round(statistics.median(t[index] for t in times), 2)
+            row[f"{what} ×"] = f"{median:.2f} ({low:.2f}–{high:.2f})"
+        rows.append(row)
+    return rows
+
+
+def speed(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Forward and backward at one long length."""
+    q, k, v = leaves(1, 8, arguments.length, 64)
+    return report(rounds(ways(q, k, v, arguments.slow), arguments.rounds))
+
+
+def small(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Many short sequences; ``impl=None`` is what a user gets."""
+    q, k, v = leaves(32, 8, 128, 64)
+    functions = ways(q, k, v, slow=False)
+    tables = [torch.randn(2 * CLIP + 1, 64, requires_grad=True) for _ in range(2)]
+    functions["impl=None, ClippedDistance(16)"] = lambda: rg.relation_attention(
+        q, k, v, rg.ClippedDistance(CLIP)(128), *tables
+    )
+    return report(rounds(functions, arguments.rounds))
+
+
+def decode(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """One new token against a cache, the layer with relations beside the same layer without."""
+    labeler = rg.ClippedDistance(CLIP)
+    token, past = torch.randn(1, 1, 512), torch.randn(1, arguments.cache, 512)
+    layers = {
+        "layer, no relations": rg.RelationAttention(512, 8).eval(),
+        "layer, ClippedDistance(16)": rg.RelationAttention(512, 8, num_labels=labeler.num_labels).eval(),
+    }
+    with torch.no_grad():
+        steps = {}
+        for name, layer in layers.items():
+            labelled = "Clipped" in name
+
+            def step(layer: torch.nn.Module = layer, labelled: bool = labelled, many: int = 20) -> float:
+                cache = rg.KVCache()
+                labels = labeler(arguments.cache) if labelled else None
+                layer(past, labels=labels, cache=cache, is_causal=True)
+                start = time.perf_counter()
+                for _ in range(many):
+                    one = labeler(1, len(cache) + 1, q_offset=len(cache)) if labelled else None
+                    layer(token, labels=one, cache=cache, is_causal=True)
+                return (time.perf_counter() - start) / many * 1e3
+
+            steps[name] = step
+        taken = {name: [] for name in steps}
+        for turn in range(arguments.rounds + 1):
+            for name, step in steps.items():
+                if turn:
+                    taken[name].append((step(), 1.0))
+                else:
+                    step(many=2)
+    rows = report(taken)
+    return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
+
+
+def memory(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Peak memory beyond the inputs, forward and backward, each figure from a fresh process."""
+    rows = []
+    for kind in ("distance", "written"):
+        taken = []
+        for length in (4096, 8192):
+            command = [sys.executable, __file__, "peak", "--length", str(length), "--kind", kind, "--threads", "1"]
+            taken.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        rows.append(
+            {"labels": kind, "n=4096 MiB": taken[0], "n=8192 MiB": taken[1], "growth": round(taken[1] / taken[0], 2)}
+        )
+    return rows
+
+
+def peak(arguments: argparse.Namespace) -> None:
+    """Prints the peak extra MiB of one forward and backward."""
+    length = arguments.length
+    q, k, v = leaves(1, 8, length, 64)
+    if arguments.kind == "distance":
+        labels = rg.ClippedDistance(CLIP)(length)
+    else:
+        labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
+    tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
+    tiny = [x[:, :, :8] for x in (q, k, v)]
+    rg.relation_attention(*tiny, None, impl="chunked").sum().backward()
+    for x in (q, k, v):
+        x.grad = None
+    held = resident()
+    rg.relation_attention(q, k, v, labels, *tables, impl="chunked").backward(torch.ones_like(q))
+    print(round(max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - held, 0.0), 1))
+
+
+def resident() -> float:
+    """MiB of memory this process holds now; the peak so far must not be above it for the difference to mean anything."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def markdown(rows: list[dict[str, object]]) -> str:
+    """The rows as a Markdown table."""
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---' for _ in head)}|"]
+    lines += [f"| {' | '.join(str(row[key]) for key in head)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parses the arguments, measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "peak"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--cache", type=int, default=4096)
+    parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="labels that peak measures")
+    parser.add_argument("--slow", action="store_true", help="measure the reference too")
+    parser.add_argument("--json", help="write the rows to this file as well")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    if arguments.what == "peak":
+        peak(arguments)
+        return
+    rows = {"speed": speed, "memory": memory, "decode": decode, "small": small}[arguments.what](arguments)
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
+    print(markdown(rows))
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
