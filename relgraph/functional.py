@@ -197,6 +197,7 @@ def _check_call(
     mask = _check_mask(attn_mask, query, key, packed)
     _check.boolean("is_causal", is_causal)
     offset = _offset(q_offset, labels, plan, is_causal, query)
+    is_causal = is_causal and not _sees_all(offset, plan)
     if scale is None:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     call = Call(
@@ -368,6 +369,13 @@ def _offset(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bo
             f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
         )
     return 0
+
+
+def _sees_all(offset: int | Tensor, plan: LabelPlan) -> bool:
+    """Whether query row 0 already sees every key, as in a decoding step."""
+    if isinstance(offset, Tensor) or plan.k_ptr is not None or torch.compiler.is_compiling():
+        return False
+    return offset >= plan.k_len - 1
 
 
 def _labels_offset(labels: Labels | None) -> int | Tensor | None:

@@ -18,7 +18,7 @@ from relgraph.impl.common import (
     softmax_rows,
     split_mass,
 )
-from relgraph.plan import EXTRA, LabelPlan, Part, Uniform, dense_ids, listed_pairs
+from relgraph.plan import EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs
 
 
 def attend(call: Call) -> Answer:
@@ -64,7 +64,8 @@ def attend(call: Call) -> Answer:
 
 
 def _collect(labels: list[_PartIds], weights: Tensor) -> Tensor:
-    return torch.cat([ids.collect(weights) for ids in labels], -1)
+    sums = [ids.collect(weights) for ids in labels]
+    return sums[0] if len(sums) == 1 else torch.cat(sums, -1)
 
 
 class _PartIds:
@@ -78,9 +79,8 @@ class _PartIds:
             )
         ids = dense_ids(plan, part, device)
         self.size = part.num_labels
-        everywhere = any(isinstance(r, Uniform) and r.low is None and r.high is None for r in part.regions)
-        plain = everywhere and part.csr is None and plan.q_ptr is None
-        self.attends = None if plain else (ids > -2)[:, None]
+        everywhere = part.complete and plan.q_ptr is None
+        self.attends = None if everywhere else (ids > NOT_ATTENDING)[:, None]
         self.slots = torch.where(ids < 0, self.size, ids)[:, None]
         self.csr = part.csr if part.csr is not None and part.csr.parallel else None
         self.plan = plan

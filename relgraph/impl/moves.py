@@ -12,9 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.plan import DEAD, FIRST, Band, Block, LabelPlan, Part, Region, Uniform, ids_by_distance
-
-NOT_ATTENDING = -2
+from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, Block, LabelPlan, Part, Region, Uniform, ids_by_distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +100,7 @@ class PartInUnit:
         self.ids = self._block_ids(plan)
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
-        self.complete = self._complete()
+        self.complete = part.complete
         self.light = self.ids is None and part.csr is None and self.offset.fixed  # its tiles are small or uniform
 
     def _block_ids(self, plan: LabelPlan) -> Tensor | None:
@@ -118,22 +116,6 @@ class PartInUnit:
         begin, count = int(sizes[:g].sum()), len(unit.queries) * len(unit.keys)
         return ids[begin : begin + count].view(1, len(unit.queries), len(unit.keys))
 
-    def _complete(self) -> bool:
-        """Whether every pair that is not listed is known to attend."""
-        if self.ids is not None:
-            return any(isinstance(region, Block) and region.full for region in self.regions)
-        reach, right_open = None, False
-        for region in self.regions:
-            if isinstance(region, Uniform):
-                if region.low is not None and region.low != reach:
-                    return False
-                reach, right_open = region.high, region.high is None
-            elif isinstance(region, Band):
-                if region.low != reach or NOT_ATTENDING in region.lookup:
-                    return False
-                reach = region.low + len(region.lookup)
-        return right_open
-
     def hull(self, rows: range) -> tuple[int, int]:
         """A range of keys outside of which no pair of these rows attends."""
         keys = len(self.unit.keys)
@@ -141,7 +123,8 @@ class PartInUnit:
             return 0, keys
         start, stop = keys, 0
         for region in self.regions:
-            low, high = _bounds(region)
+            assert not isinstance(region, Block)
+            low, high = region.bounds
             start = min(start, 0 if low is None else rows.start + self.offset.low + low)
             stop = max(stop, keys if high is None else rows.stop - 1 + self.offset.high + high)
         return max(start, 0), min(stop, keys)
@@ -211,13 +194,6 @@ class PartInUnit:
         if self.ids is not None:
             return self.ids[0, row, col].to(torch.int64)
         return ids_by_distance(self.regions, col - row - self.offset.value)
-
-
-def _bounds(region: Region) -> tuple[int | None, int | None]:
-    if isinstance(region, Uniform):
-        return region.low, region.high
-    assert isinstance(region, Band)
-    return region.low, region.low + len(region.lookup)
 
 
 class BlockMoves:

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 FIRST, EXTRA, DEAD = 1, 2, 0
+"""What a listed pair is: the one that stands for its pair, a further label of it, or overruled."""
+
+NOT_ATTENDING = -2
+"""The id of a pair that does not attend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,11 @@ class Uniform:
     low: int | None = None
     high: int | None = None
 
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The distances it spans, ``low <= distance < high``."""
+        return self.low, self.high
+
 
 @dataclass(frozen=True, eq=False)
 class Band:
@@ -32,6 +41,11 @@ class Band:
 
     low: int
     lookup: tuple[int, ...]
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The distances it spans, ``low <= distance < high``."""
+        return self.low, self.low + len(self.lookup)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +104,19 @@ class Part:
     regions: tuple[Region, ...]
     csr: Csr | None = None
     alone: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the regions alone are known to make every pair of a graph attend."""
+        reach, open_end = None, False
+        for region in self.regions:
+            if isinstance(region, Block):
+                return region.full
+            low, high = region.bounds
+            if low != reach or (isinstance(region, Band) and NOT_ATTENDING in region.lookup):
+                return False
+            reach, open_end = high, high is None
+        return open_end
 
 
 @dataclass(frozen=True, eq=False)

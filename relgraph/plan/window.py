@@ -7,36 +7,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relgraph.plan.regions import FIRST, Band, Block, Csr, LabelPlan, Part, Region, Uniform
-
-NOT_ATTENDING = -2
+from relgraph.plan.regions import FIRST, NOT_ATTENDING, Band, Block, Csr, LabelPlan, Part, Region
 
 
 def ids_by_distance(regions: Sequence[Region], distance: Tensor) -> Tensor:
     """The id of each pair by its distance, int64 like ``distance``; -2 where no region speaks."""
-    ids = torch.full_like(distance, NOT_ATTENDING)
-    for region in regions:
-        if isinstance(region, Uniform):
-            ids = _fill_uniform(ids, region, distance)
-        elif isinstance(region, Band):
-            slot = distance - region.low
-            lookup = torch.tensor(region.lookup, device=distance.device)
-            inside = (slot >= 0) & (slot < len(region.lookup))
-            ids = torch.where(inside, lookup[slot.clamp(0, len(region.lookup) - 1)], ids)
-        else:
-            raise AssertionError("a block has no distances")
-    return ids
+    first, lookup = _lookup(regions)
+    table = torch.tensor(lookup, device=distance.device)
+    return table[distance.clamp(first, first + len(lookup) - 1) - first]
 
 
-def _fill_uniform(ids: Tensor, region: Uniform, distance: Tensor) -> Tensor:
-    if region.low is None and region.high is None:
-        return torch.full_like(ids, region.label)
-    inside = torch.ones_like(ids, dtype=torch.bool)
-    if region.low is not None:
-        inside &= distance >= region.low
-    if region.high is not None:
-        inside &= distance < region.high
-    return ids.masked_fill(inside, region.label)
+def _lookup(regions: Sequence[Region]) -> tuple[int, list[int]]:
+    """A distance and the ids from there on; what lies beyond either end is like the end."""
+    by_distance = [region for region in regions if not isinstance(region, Block)]
+    bounds = [bound for region in by_distance for bound in region.bounds if bound is not None]
+    first, stop = (min(bounds) - 1, max(bounds) + 1) if bounds else (0, 1)
+    lookup = [NOT_ATTENDING] * (stop - first)
+    for region in by_distance:
+        low, high = region.bounds
+        start = first if low is None else low
+        ids = region.lookup if isinstance(region, Band) else (region.label,) * ((stop if high is None else high) - start)
+        lookup[start - first : start - first + len(ids)] = ids
+    return first, lookup
 
 
 def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:

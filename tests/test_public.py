@@ -1,0 +1,67 @@
+"""What the package promises to those who import it: its names, its docstrings, and a light import."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import relgraph as rg
+
+NAMES = [
+    "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
+    "FromFunction", "Grid", "GridColumns", "GridRows", "KVCache", "LabelTable", "Labeler", "Labels", "LayerCache",
+    "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
+    "RelationTables", "RelationTransformer", "Segments", "SinusoidalPositions", "StackCache", "SumLabels", "Window",
+    "first_of", "labelers", "labels", "merge", "nn", "product", "relation_attention", "relation_attention_with_aux",
+    "restrict", "total",
+]  # fmt: skip
+
+
+def test_names():
+    assert sorted(rg.__all__) == sorted(NAMES)
+    assert all(hasattr(rg, name) for name in NAMES)
+
+
+DOCUMENTED = sorted({*rg.__all__, *rg.nn.__all__, *rg.labelers.__all__, *rg.labels.__all__} - {"nn", "labels", "labelers"})
+
+
+def public(name):
+    return next(getattr(m, name) for m in (rg, rg.nn, rg.labelers, rg.labels) if hasattr(m, name))
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_every_public_name_is_documented(name):
+    value = public(name)
+    if not (inspect.isclass(value) or inspect.isfunction(value)):
+        return
+    doc = inspect.getdoc(value) or ""
+    assert len(doc.splitlines()[0]) > 20, f"{name} has no summary"
+    abstract = inspect.isabstract(value) or issubclass_of_tuple(value)
+    if not abstract:
+        assert ">>> " in doc, f"{name} has no example"
+    takes_arguments = len(inspect.signature(value).parameters) > 0
+    if takes_arguments and not abstract:
+        assert "Args:" in doc, f"{name} does not say what it takes"
+
+
+def issubclass_of_tuple(value):
+    return inspect.isclass(value) and issubclass(value, tuple)
+
+
+def test_import_is_light():
+    """torch and the standard library alone: no numpy of our own, no graph, plotting or compiler packages."""
+    code = (
+        "import sys, torch; before = {m.split('.')[0] for m in sys.modules}; import relgraph; "
+        "print(*sorted({m.split('.')[0] for m in sys.modules} - before - set(sys.stdlib_module_names)))"
+    )
+    new = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert new == ["relgraph"]
+
+
+def test_typed():
+    from importlib.resources import files
+
+    assert files("relgraph").joinpath("py.typed").is_file()
