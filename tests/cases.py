@@ -57,6 +57,13 @@ def _sum(n):
     return SumLabels(distance(n), EdgeLabels(index, ids, 3, q_len=n), DenseLabels(torch.randint(-1, 2, (n, n)), 2))
 
 
+def _sum_batch(n):
+    index, ids, batch = edges(n, batch=2)
+    again = slice(0, index.shape[1] // 2)
+    index, ids, batch = (torch.cat([x, x[..., again]], -1) for x in (index, ids, batch))
+    return EdgeLabels(index, ids, 4, q_len=n, default=3, batch=batch, batch_size=2, duplicates="sum")
+
+
 def _nested(n):
     (outer, outer_ids, batch), (inner, inner_ids, _) = edges(n, batch=2), edges(n)
     base = EdgeLabels(inner, inner_ids, 5, q_len=n, default=distance(n), duplicates="sum")
@@ -92,6 +99,7 @@ KINDS = {
     "edges default packed": lambda n: EdgeLabels(*packed_edges(pointers(n)), 4, q_len=n, ptr=pointers(n), default=3),
     "edges first": lambda n: EdgeLabels(*parallel_edges(n), 4, q_len=n, default=3, duplicates="first"),
     "edges sum": lambda n: EdgeLabels(*parallel_edges(n), 4, q_len=n, default=3, duplicates="sum"),
+    "edges sum batch": _sum_batch,
     "edges over distance": lambda n: EdgeLabels(*edges(n)[:2], 5, q_len=n, default=distance(n)),
     "edges over distance packed": lambda n: EdgeLabels(
         *packed_edges(pointers(n)), 5, q_len=n, ptr=pointers(n), default=distance(n, ptr=pointers(n))

@@ -62,6 +62,22 @@ def test_causal(kind, impl):
     check(make(labels, **causal_options(labels, 7)), impl)
 
 
+@pytest.mark.parametrize("impl", FAST)
+@pytest.mark.parametrize(
+    ("kind", "offset"),
+    [
+        ("edges only packed", torch.tensor([0, 1, -1, 2])),
+        ("edges only", torch.tensor([1, -2])),
+        ("edges default packed", torch.tensor([0, 1, -1, 2])),
+        ("dense", torch.tensor([1, -2])),
+        ("block", torch.tensor(1)),
+        ("none", torch.tensor([0, 3])),
+    ],
+)
+def test_causal_with_an_offset_a_row_or_a_graph(kind, offset, impl):
+    check(make(KINDS[kind](7), is_causal=True, q_offset=offset), impl)
+
+
 def masks(labels, n, batch, heads):
     q_len, k_len = (n, n) if labels is None else (labels.q_len, labels.k_len)
     lead = () if labels is not None and labels.packed else (batch,)
