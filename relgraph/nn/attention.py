@@ -1,0 +1,294 @@
+"""Multi-head attention over a labeled graph: nn.MultiheadAttention with tables for what the labels say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from relgraph import _check
+from relgraph.functional import LabelsLike, relation_attention_with_aux
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.nn.cache import KVCache
+from relgraph.nn.inputs import Inputs, Widths, check_inputs
+from relgraph.nn.masks import join
+from relgraph.nn.tables import NumLabels, RelationTables
+
+
+class RelationAttention(nn.Module):
+    """Multi-head attention in which scores and values carry a vector for each pair's label.
+
+    Names, shapes and initial values of the projections are those of ``nn.MultiheadAttention``, whose state loads (with
+    ``strict=False``, as the tables are missing). Batch first only.
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5.
+
+    Args:
+        embed_dim: E, the width of queries and outputs.
+        num_heads: H; divides E.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the projections have a bias.
+        num_labels: R, or a tuple, one number a part, for a sum of labels. None for attention without tables.
+        kdim: width of the keys; E when left out.
+        vdim: width of the values; E when left out.
+        num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``; or a
+            :class:`RelationTables`, which is used as it is and tied among all layers that it is given to.
+        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        tie_tables: whether one table serves as key and value table.
+        names: the labels' names, saved with the tables; for a sum one sequence a part.
+        frozen: the label whose rows stay zero; for a sum one a part.
+        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+        device: where the parameters live.
+        dtype: floating type of the parameters.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: heads that do not divide, sizes below 1, table options that do not fit.
+
+    Example:
+        >>> labeler = rg.ClippedDistance(2)
+        >>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels, names=labeler.names)
+        >>> x, labels = torch.randn(2, 7, 16), labeler(7)
+        >>> layer(x, labels=labels).shape
+        torch.Size([2, 7, 16])
+        >>> z, mass = layer(x, labels=labels, need_label_mass=True)
+        >>> mass.shape
+        torch.Size([2, 4, 7, 5])
+    """
+
+    batch_first = True
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    tables: RelationTables | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        num_labels: NumLabels = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        num_kv_heads: int | None = None,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
+        per_head: bool | Sequence[str] = False,
+        tie_tables: bool = False,
+        names: Sequence[Any] | None = None,
+        frozen: int | Sequence[int | None] | None = None,
+        impl: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.embed_dim = _check.integer("embed_dim", embed_dim, minimum=1)
+        self.num_heads = _check.integer("num_heads", num_heads, minimum=1)
+        if embed_dim % num_heads:
+            raise ValueError(f"num_heads must divide embed_dim = {embed_dim}, got {num_heads}")
+        self.head_dim = embed_dim // num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads % _check.integer("num_kv_heads", self.num_kv_heads, minimum=1):
+            raise ValueError(f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}")
+        self.dropout = _check.probability("dropout", dropout)
+        self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
+        self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
+        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
+        self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+        self._make_projections(_check.boolean("bias", bias), {"device": device, "dtype": dtype})
+        options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
+        # A stack copies its layer, but not the tables that somebody handed in to share.
+        self.tables_given = isinstance(tables, RelationTables)
+        if isinstance(tables, RelationTables):
+            self.tables = self._check_given(tables, num_labels, options)
+        elif num_labels is None:
+            _check_unused(options)
+            self.tables = None
+        else:
+            self.tables = RelationTables(
+                num_labels, self.head_dim, num_heads, kinds=tables, **options, device=device, dtype=dtype
+            )
+
+    def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
+        width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
+        shapes = {"in_proj": (width + 2 * kv_width, width)}
+        if not self._qkv_same_embed_dim:
+            shapes = {"q_proj": (width, width), "k_proj": (kv_width, self.kdim), "v_proj": (kv_width, self.vdim)}
+        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
+            weight = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
+            self.register_parameter(f"{name}_weight", weight)
+        in_proj_bias = nn.Parameter(torch.empty(width + 2 * kv_width, **factory)) if bias else None
+        self.register_parameter("in_proj_bias", in_proj_bias)
+        self.out_proj = nn.Linear(width, width, bias=bias, **factory)
+        self._reset_projections()
+
+    def _reset_projections(self) -> None:
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+
+    def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
+        _check_unused(options)
+        num_labels = tuple(num_labels) if isinstance(num_labels, list) else num_labels
+        if num_labels not in (None, tables.num_labels):
+            raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
+        if tables.dim != self.head_dim or tables.heads not in (None, self.num_heads):
+            raise ValueError(
+                f"tables must be for {self.num_heads} heads of {self.head_dim}, "
+                f"got {tables.heads or 'any number of'} heads of {tables.dim}"
+            )
+        return tables
+
+    def reset_parameters(self) -> None:
+        """Draw projections and tables afresh; tables that were handed in too."""
+        self.out_proj.reset_parameters()
+        self._reset_projections()
+        if self.tables is not None:
+            self.tables.reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        labels: LabelsLike = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        q_offset: int | Tensor | None = None,
+        need_weights: bool = False,
+        need_label_mass: bool = False,
+        cache: KVCache | None = None,
+        bank_features: Any = None,
+    ) -> Tensor | tuple[Any, ...]:
+        """Attend from ``query`` to ``key`` (to ``query`` itself when there is none).
+
+        Masks have the polarity of ``nn.MultiheadAttention``: True blocks, and floats are added to the scores. A query
+        that sees nothing gives the bias of the output projection.
+
+        Args:
+            query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, or packed ``[T, E]`` when the labels are packed.
+            key: ``[B, N_k, kdim]``, likewise; ``query`` when left out.
+            value: ``[B, N_k, vdim]``, likewise; ``key`` when left out.
+            labels: which label every pair carries: Labels, or integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``. Must be
+                given when the layer has tables.
+            key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
+                cache of the new keys only: it is remembered.
+            attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
+            is_causal: query i sees keys j ≤ i + q_offset only, beside what the masks say.
+            q_offset: the key position of query row 0; see :func:`~relgraph.relation_attention`.
+            need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
+            need_label_mass: give the attention that each label receives too.
+            cache: the keys and values of earlier calls. One that grows sets ``q_offset``; labels then cover the new
+                queries and all keys, ``[n, len(cache) + n]``. A static one holds the projected memory.
+            bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
+
+        Returns:
+            z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``,
+            ``(z, mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and
+            mass ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+        """
+        inputs = check_inputs(
+            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self.out_proj.weight), self.tables,
+            query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
+        )  # fmt: skip
+        if self.tables is None and bank_features is not None:
+            raise ValueError("bank_features must be None for a layer without tables")
+        if _check.boolean("need_label_mass", need_label_mass) and labels is None:
+            raise ValueError("need_label_mass must be False without labels, which could receive attention")
+        tables = {} if self.tables is None else self.tables(bank_features)
+        q, k, v, mask = self._project(inputs, cache)
+        z, aux = relation_attention_with_aux(
+            q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
+            dropout_p=self.dropout if self.training else 0.0, enable_gqa=self.num_kv_heads != self.num_heads,
+            impl=self.impl, need_weights=need_weights, need_label_mass=need_label_mass,
+        )  # fmt: skip
+        return self._leave(z, aux.weights, aux.label_mass, inputs)
+
+    def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries, all keys and all values by heads, and one mask, as ``functional`` wants them."""
+        q, k, v = self._projections(inputs)
+        padding = inputs.padding
+        if cache is not None and k is not None and v is not None:
+            k, v, padding = cache.append(k, v, padding)
+        elif cache is not None:
+            k, v, padding = cache.key, cache.value, cache.padding if padding is None else padding
+        assert k is not None and v is not None
+        mask = join(inputs.pairs, padding)
+        return q, k, v, mask[0] if inputs.packed and mask is not None else mask
+
+    def _projections(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        kv_heads, bias = self.num_kv_heads, self.in_proj_bias
+        sizes = [self.embed_dim, kv_heads * self.head_dim, kv_heads * self.head_dim]
+        if self.in_proj_weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
+            q, k, v = linear(inputs.query, self.in_proj_weight, bias).split(sizes, -1)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = weights if self.in_proj_weight is None else self.in_proj_weight.split(sizes)
+            biases = (None, None, None) if bias is None else bias.split(sizes)
+            named = zip((inputs.query, inputs.key, inputs.value), weights, biases, strict=True)
+            q, k, v = (None if x is None else linear(x, w, b) for x, w, b in named)  # pyright: ignore[reportArgumentType]
+        assert q is not None
+        q = self._by_heads(q, self.num_heads, inputs)
+        return q, *(None if x is None else self._by_heads(x, kv_heads, inputs) for x in (k, v))  # pyright: ignore[reportReturnType]
+
+    def _by_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
+        """``[B, N, heads · D]`` as ``[B, heads, N, D]``; packed ``[T, heads, D]``."""
+        x = x.unflatten(-1, (heads, self.head_dim))
+        if inputs.packed:
+            return x
+        x = x.transpose(-3, -2)
+        return x[None] if inputs.alone else x
+
+    def _leave(
+        self, z: Tensor, weights: Tensor | None, mass: Tensor | tuple[Tensor, ...] | None, inputs: Inputs
+    ) -> Tensor | tuple[Any, ...]:
+        """What ``forward`` returns, without a batch axis where the input had none."""
+
+        def lone(x: Tensor) -> Tensor:
+            return x.transpose(0, 1) if inputs.packed else x[0] if inputs.alone else x
+
+        if not inputs.packed:
+            z = z[0].transpose(0, 1) if inputs.alone else z.transpose(1, 2)
+        extra: list[Any] = []
+        if weights is not None:
+            extra.append(weights[0] if inputs.alone and not inputs.packed else weights)
+        if mass is not None:
+            extra.append(tuple(lone(part) for part in mass) if isinstance(mass, tuple) else lone(mass))
+        out = self.out_proj(z.flatten(-2))
+        return (out, *extra) if extra else out
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is out of the ordinary."""
+        parts = [str(self.embed_dim), str(self.num_heads)]
+        usual = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
+        usual["impl"] = None
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value]
+        return ", ".join(parts if self.in_proj_bias is not None else [*parts, "bias=False"])
+
+
+def _check_unused(options: dict[str, Any]) -> None:
+    """Options of tables are left out where the layer makes none."""
+    arguments = {"tied": "tie_tables"}
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(
+                f"{arguments.get(name, name)} must be left out where the layer makes no tables "
+                f"(num_labels=None, or tables that are given), got {value!r}"
+            )

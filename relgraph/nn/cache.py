@@ -1,0 +1,244 @@
+"""Keys and values kept between calls, so that a sequence can be decoded piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.nn.masks import added
+
+
+class KVCache:
+    """The keys and values that one attention layer has projected so far.
+
+    Given to ``RelationAttention(x, cache=cache)`` it takes in the keys and values of ``x`` and the layer attends over
+    all of them: a whole prompt, a chunk or a single row at a time, with the result of one pass over everything. The
+    first new query stands at position ``len(cache)``: build the labels of n new rows with
+    ``labeler(n, len(cache) + n, q_offset=len(cache))``. Batches are padded on the left; the ``key_padding_mask`` of
+    each chunk is remembered.
+
+    A *static* cache is for cross-attention: filled by the first call, only read by the others, so that a memory is
+    projected once.
+
+    Without gradients (``torch.no_grad``, ``torch.inference_mode``) rows are written in place, into room that doubles
+    when it is full, or into ``max_len`` rows from the start. With gradients enabled they are concatenated: slower, and
+    gradients flow through every step as they would in one pass.
+
+    Args:
+        max_len: how many keys there may be; without it the cache grows.
+        static: whether the first call fills the cache for good.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: ``max_len`` below 1.
+
+    Example:
+        >>> layer, labeler = rg.RelationAttention(8, 2, num_labels=5), rg.ClippedDistance(2)
+        >>> x, cache = torch.randn(1, 6, 8), rg.KVCache()
+        >>> first = layer(x[:, :4], labels=labeler(4), is_causal=True, cache=cache)
+        >>> rest = layer(x[:, 4:], labels=labeler(2, 6, q_offset=4), is_causal=True, cache=cache)
+        >>> whole = layer(x, labels=labeler(6), is_causal=True)
+        >>> torch.allclose(torch.cat([first, rest], 1), whole, atol=1e-6), len(cache)
+        (True, 6)
+    """
+
+    def __init__(self, max_len: int | None = None, *, static: bool = False) -> None:
+        self.max_len = None if max_len is None else _check.integer("max_len", max_len, minimum=1)
+        self.static = _check.boolean("static", static)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, and the memory that held it."""
+        self._length = 0
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+        self._padding: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def key(self) -> Tensor | None:
+        """``[B, H_kv, N, D]``, all keys so far; None before the first."""
+        return None if self._key is None else self._key[:, :, : self._length]
+
+    @property
+    def value(self) -> Tensor | None:
+        """``[B, H_kv, N, D_v]``, all values so far; None before the first."""
+        return None if self._value is None else self._value[:, :, : self._length]
+
+    @property
+    def padding(self) -> Tensor | None:
+        """``[B, N]``, the padding mask of all keys so far; None where no chunk had one."""
+        return self._padding
+
+    def check(self, batch: int, length: int) -> None:
+        """That ``length`` more keys of ``batch`` rows can be taken in.
+
+        Raises:
+            ValueError: another batch size than before, or more keys than ``max_len``.
+        """
+        if self._key is not None and self._key.shape[0] != batch:
+            raise ValueError(f"cache holds {self._key.shape[0]} batch rows, got {batch}: reset or reorder it first")
+        if self.max_len is not None and self._length + length > self.max_len:
+            raise ValueError(f"cache must hold at most max_len = {self.max_len} keys, got {self._length} + {length}")
+
+    def append(self, key: Tensor, value: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Take in new keys and values and give all of them.
+
+        Args:
+            key: ``[B, H_kv, n, D]``.
+            value: ``[B, H_kv, n, D_v]``.
+            padding: ``[B, n]``, bool (True is padding) or added to the scores; None when nothing is padding.
+
+        Returns:
+            All keys, all values and the padding mask of all keys (None when no chunk had one).
+
+        Raises:
+            ValueError: another batch size or dtype than before, or more keys than ``max_len``.
+        """
+        self.check(key.shape[0], key.shape[2])
+        if self._key is not None and self._key.dtype != key.dtype:
+            raise ValueError(f"cache holds keys of {self._key.dtype}, got {key.dtype}: reset it first")
+        joined = self._joined_padding(key, padding)
+        keys, values = self._store(self._key, key), self._store(self._value, value)
+        self._key, self._value, self._padding = keys, values, joined
+        self._length += key.shape[2]
+        return keys[:, :, : self._length], values[:, :, : self._length], joined
+
+    def _store(self, buffer: Tensor | None, new: Tensor) -> Tensor:
+        """The buffer with ``new`` after its first ``len(self)`` rows; the same one where that can be."""
+        start, stop = self._length, self._length + new.shape[2]
+        if torch.is_grad_enabled():
+            return new if buffer is None else torch.cat([buffer[:, :, :start], new], 2)
+        room = 0 if buffer is None else buffer.shape[2]
+        if buffer is None or room < stop or _is_locked(buffer):
+            size = self.max_len if self.max_len is not None else stop if buffer is None else max(stop, 2 * room)
+            grown = new.new_zeros(*new.shape[:2], size, new.shape[3])
+            if buffer is not None:
+                grown[:, :, :start] = buffer[:, :, :start]
+            buffer = grown
+        buffer[:, :, start:stop] = new
+        return buffer
+
+    def _joined_padding(self, key: Tensor, new: Tensor | None) -> Tensor | None:
+        old = self._padding
+        if old is None and new is None:
+            return None
+        if old is None:
+            old = torch.zeros(key.shape[0], self._length, dtype=torch.bool, device=key.device)
+        if new is None:
+            new = torch.zeros(key.shape[0], key.shape[2], dtype=torch.bool, device=key.device)
+        if old.dtype != new.dtype:
+            dtype = old.dtype if new.dtype == torch.bool else new.dtype
+            old, new = added(old, dtype), added(new, dtype)
+        return torch.cat([old, new], 1)
+
+    def reorder(self, index: Tensor) -> None:
+        """Let batch row b go on from what row ``index[b]`` holds, as beam search does.
+
+        Args:
+            index: ``[B']``, integer; B' may differ from B.
+
+        Raises:
+            TypeError: no tensor.
+            ValueError: not integers, or not one axis.
+        """
+        index = _check.integer_tensor("index", index, dim=1)
+        self._map(lambda x: x.index_select(0, index.to(x.device)))
+
+    def to(self, target: torch.device | str | torch.dtype) -> Self:
+        """Move to a device or cast to a floating dtype, in place; a bool mask keeps its dtype."""
+        cast = isinstance(target, torch.dtype)
+        self._map(lambda x: x if cast and not x.is_floating_point() else x.to(target))
+        return self
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> None:
+        for name in ("_key", "_value", "_padding"):
+            if (x := getattr(self, name)) is not None:
+                setattr(self, name, fn(x))
+
+    def __repr__(self) -> str:
+        parts = [f"{self._length} keys"] + ["static"] * self.static
+        return f"KVCache({', '.join(parts)}{'' if self.max_len is None else f', max_len={self.max_len}'})"
+
+
+def _is_locked(buffer: Tensor) -> bool:
+    """Whether ``buffer`` was made in inference mode and may not be written outside."""
+    if torch.compiler.is_compiling():
+        return False
+    return buffer.is_inference() and not torch.is_inference_mode_enabled()
+
+
+class LayerCache:
+    """The two caches of a decoder layer: one that grows with the target and a static one for the memory.
+
+    Args:
+        max_len: how many target rows there may be; without it the cache grows.
+    """
+
+    def __init__(self, max_len: int | None = None) -> None:
+        self.self_attn = KVCache(max_len)
+        self.multihead_attn = KVCache(static=True)
+
+    def __len__(self) -> int:
+        return len(self.self_attn)
+
+    def reset(self) -> None:
+        """Forget target and memory."""
+        self.self_attn.reset()
+        self.multihead_attn.reset()
+
+    def reorder(self, index: Tensor) -> None:
+        """Reorder the batch rows of both: see :meth:`KVCache.reorder`."""
+        self.self_attn.reorder(index)
+        self.multihead_attn.reorder(index)
+
+    def to(self, target: torch.device | str | torch.dtype) -> Self:
+        """Move and cast both in place: see :meth:`KVCache.to`."""
+        self.self_attn.to(target)
+        self.multihead_attn.to(target)
+        return self
+
+    def __repr__(self) -> str:
+        return f"LayerCache({self.self_attn!r}, {self.multihead_attn!r})"
+
+
+class StackCache:
+    """The caches of all layers of a stack, moved together; made by the stack's ``new_cache()``.
+
+    Args:
+        layers: one :class:`KVCache` (of an encoder) or :class:`LayerCache` (of a decoder) a layer.
+    """
+
+    def __init__(self, *layers: KVCache | LayerCache) -> None:
+        self.layers = layers
+
+    def __len__(self) -> int:
+        return len(self.layers[0]) if self.layers else 0
+
+    def __iter__(self) -> Iterator[KVCache | LayerCache]:
+        return iter(self.layers)
+
+    def reset(self) -> None:
+        """Forget everything in all layers."""
+        for layer in self.layers:
+            layer.reset()
+
+    def reorder(self, index: Tensor) -> None:
+        """Reorder the batch rows of all layers: see :meth:`KVCache.reorder`."""
+        for layer in self.layers:
+            layer.reorder(index)
+
+    def to(self, target: torch.device | str | torch.dtype) -> Self:
+        """Move and cast all layers in place: see :meth:`KVCache.to`."""
+        for layer in self.layers:
+            layer.to(target)
+        return self
+
+    def __repr__(self) -> str:
+        return f"StackCache({len(self.layers)} layers, {len(self)} keys)"

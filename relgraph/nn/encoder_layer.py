@@ -1,0 +1,171 @@
+"""The encoder layer: self-attention over a labeled graph in the place of torch's TransformerEncoderLayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from relgraph import _check
+from relgraph.functional import LabelsLike
+from relgraph.nn.attention import RelationAttention
+from relgraph.nn.cache import KVCache
+from relgraph.nn.layer_parts import (
+    Activation,
+    check_activation,
+    check_batch_first,
+    check_labeler,
+    describe,
+    like,
+    made_labels,
+    residual,
+)
+from relgraph.nn.tables import NumLabels, RelationTables
+
+
+class RelationEncoderLayer(nn.Module):
+    """Self-attention over a labeled graph, then a feed-forward network; each with a residual sum and a norm.
+
+    The constructor's order, the names of all parts and the order of computation are those of
+    ``nn.TransformerEncoderLayer``, whose state loads (with ``strict=False``, as the tables are missing). With a
+    ``labeler`` the layer makes its own labels and ``nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`` can
+    stack it. Called with ``is_causal=True`` and a cache it is the layer of a decoder-only model.
+
+    Args:
+        d_model: E, the width of inputs and outputs.
+        nhead: H; divides E.
+        dim_feedforward: width of the feed-forward network.
+        dropout: probability of dropout, on attention weights and in each step.
+        activation: ``"relu"``, ``"gelu"`` or a function.
+        layer_norm_eps: added to variances in the norms.
+        batch_first: must be True: ``[B, N, E]``.
+        norm_first: whether norms come before each step, not after each sum.
+        bias: whether projections and norms have a bias.
+        device: where the parameters live.
+        dtype: floating type of the parameters.
+        labeler: makes the labels of n rows when the layer is called without any: ``labeler(n)``, with a cache
+            ``labeler(n, past + n, q_offset=past)``. The number of its labels and their names are the tables'.
+        num_labels: R, when there is no labeler; None for a layer without tables.
+        tables: kinds of tables, or :class:`RelationTables`: see :class:`RelationAttention`.
+        per_head: see :class:`RelationAttention`.
+        tie_tables: see :class:`RelationAttention`.
+        names: the labels' names, when there is no labeler.
+        frozen: see :class:`RelationAttention`.
+        num_kv_heads: see :class:`RelationAttention`.
+        impl: see :class:`RelationAttention`.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names.
+
+    Example:
+        >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
+        >>> layer(torch.randn(2, 7, 16)).shape
+        torch.Size([2, 7, 16])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        labeler: Callable[..., Any] | None = None,
+        num_labels: NumLabels = None,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
+        per_head: bool | Sequence[str] = False,
+        tie_tables: bool = False,
+        names: Sequence[Any] | None = None,
+        frozen: int | Sequence[int | None] | None = None,
+        num_kv_heads: int | None = None,
+        impl: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_batch_first(batch_first)
+        num_labels, names = check_labeler(labeler, num_labels, names, tables)
+        self.labeler = labeler
+        self.norm_first = _check.boolean("norm_first", norm_first)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.self_attn = RelationAttention(
+            d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
+            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
+        )  # fmt: skip
+        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **factory)
+        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
+        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.activation = check_activation(activation)
+
+    @classmethod
+    def from_plain(cls, layer: nn.TransformerEncoderLayer, **options: Any) -> Self:
+        """A layer with the weights, dropout, activation and order of norms of one of torch's.
+
+        Args:
+            layer: the plain layer; the new one is batch first whether or not this one was.
+            options: the keyword-only arguments of the constructor.
+
+        Raises:
+            TypeError: another kind of layer, or an unknown option.
+        """
+        return like(cls, layer, nn.TransformerEncoderLayer, options)
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        *,
+        labels: LabelsLike = None,
+        cache: KVCache | None = None,
+        bank_features: Any = None,
+    ) -> Tensor:
+        """Attend, then feed forward.
+
+        Args:
+            src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
+            src_mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
+            src_key_padding_mask: ``[B, N]``, True for padding.
+            is_causal: rows see no later rows, beside what the masks say.
+            labels: of all pairs; made by the labeler when left out.
+            cache: keys and values of earlier rows.
+            bank_features: what the banks of the tables read.
+
+        Returns:
+            The shape of ``src``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+        """
+        labels = made_labels(self.labeler, labels, "src", src, cache)
+
+        def attend(x: Tensor) -> Tensor:
+            z = self.self_attn(
+                x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
+                cache=cache, bank_features=bank_features,
+            )  # fmt: skip
+            return self.dropout1(z)
+
+        def feed_forward(x: Tensor) -> Tensor:
+            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+        return residual(src, self.norm_first, (self.norm1, attend), (self.norm2, feed_forward))
+
+    def extra_repr(self) -> str:
+        """What the parts below do not show."""
+        return describe(self)

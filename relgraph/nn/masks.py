@@ -1,0 +1,91 @@
+"""The masks of nn.MultiheadAttention, checked, joined and turned into one in which True attends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+
+
+def check_padding(mask: Any, batch: int, length: int, *, alone: bool) -> Tensor | None:
+    """``key_padding_mask`` as ``[B, N_k]``, bool (True is padding) or floating.
+
+    Args:
+        mask: ``[B, N_k]``, or ``[N_k]`` where the input came without a batch axis (``alone``).
+        batch: B.
+        length: N_k.
+        alone: whether the input came without a batch axis.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another shape or dtype.
+    """
+    if mask is None:
+        return None
+    _check_dtype("key_padding_mask", mask)
+    wanted = [length] if alone else [batch, length]
+    if list(mask.shape) != wanted:
+        what = "[N_k]" if alone else "[B, N_k]"
+        raise ValueError(f"key_padding_mask must have shape {what} = {wanted}, got {list(mask.shape)}")
+    return mask[None] if alone else mask
+
+
+def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, alone: bool) -> Tensor | None:
+    """``attn_mask`` as ``[B or 1, H or 1, N_q, N_k]``, bool (True blocks) or floating.
+
+    Args:
+        mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]`` with B or H 1 where rows or heads share it.
+        batch: B, 1 where the input came without a batch axis.
+        heads: H.
+        q_len: N_q.
+        k_len: N_k.
+        alone: whether the input came without a batch axis.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another shape or dtype.
+    """
+    if mask is None:
+        return None
+    _check_dtype("attn_mask", mask)
+    shape = list(mask.shape)
+    if shape == [q_len, k_len]:
+        return mask[None, None]
+    if shape == [batch * heads, q_len, k_len]:
+        return mask.view(batch, heads, q_len, k_len)
+    if len(shape) == 4 and shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2:] == [q_len, k_len]:
+        return mask
+    forms = [[q_len, k_len], [batch * heads, q_len, k_len], [batch, heads, q_len, k_len]]
+    raise ValueError(
+        f"attn_mask must have shape [N_q, N_k], {'[H' if alone else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
+        f"{forms[0]}, {forms[1]} or {forms[2]}, got {shape}"
+    )
+
+
+def join(pairs: Tensor | None, padding: Tensor | None) -> Tensor | None:
+    """One mask, ``[B or 1, H or 1, N_q or 1, N_k]``: bool where True attends, or floating and added."""
+    if padding is not None:
+        padding = padding[:, None, None, :]
+    if pairs is None or padding is None:
+        only = padding if pairs is None else pairs
+        return None if only is None else ~only if only.dtype == torch.bool else only
+    if pairs.dtype == padding.dtype == torch.bool:
+        return ~(pairs | padding)
+    dtype = pairs.dtype if padding.dtype == torch.bool else padding.dtype
+    return added(pairs, dtype) + added(padding, dtype)
+
+
+def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask of either sort in the form that is added to the scores."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, float("-inf"))
+
+
+def _check_dtype(name: str, mask: Any) -> None:
+    _check.tensor(name, mask)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")

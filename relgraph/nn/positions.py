@@ -1,0 +1,95 @@
+"""Absolute positions as sines and cosines of many wavelengths, added to the input."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from relgraph import _check
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds to row p: sin(p / 10000^(2i/d)) in column 2i and cos(p / 10000^(2i/d)) in column 2i + 1.
+
+    Computed afresh for the positions at hand, so that there is no longest sequence and nothing in ``state_dict``.
+    Source: Vaswani et al. 2017, section 3.5.
+
+    Args:
+        d_model: E, the width of the input.
+        dropout: probability with which a number of the sum is dropped in training.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: ``d_model`` below 1, ``dropout`` outside [0, 1).
+
+    Example:
+        >>> positions = rg.SinusoidalPositions(4)
+        >>> positions(torch.zeros(2, 4))
+        tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+                [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+
+    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.d_model = _check.integer("d_model", d_model, minimum=1)
+        self.dropout = nn.Dropout(_check.probability("dropout", dropout))
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """``x`` with its positions added.
+
+        Args:
+            x: ``[B, N, E]`` or ``[N, E]``, floating.
+            offset: position of the first row: an int, a scalar tensor or one number a batch row. For a batch padded on
+                the left it is minus the padding of each row; when decoding, the number of rows that came before.
+
+        Returns:
+            The shape and dtype of ``x``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes that do not fit.
+        """
+        _check.tensor("x", x)
+        if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
+            raise ValueError(f"x must have shape [B, N, {self.d_model}] or [N, {self.d_model}], got {list(x.shape)}")
+        rows = torch.arange(x.shape[-2], device=x.device)
+        if isinstance(offset, Tensor):
+            offset = self._check_rows(offset, x)
+        else:
+            _check.integer("offset", offset)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return self.dropout(x + self.encode((rows + offset).to(dtype)).to(x.dtype))
+
+    def encode(self, positions: Tensor) -> Tensor:
+        """The vector of each position.
+
+        Args:
+            positions: ``[...]``, floating; computed in their dtype.
+
+        Returns:
+            ``[..., E]``.
+        """
+        _check.tensor("positions", positions)
+        if not positions.is_floating_point():
+            raise ValueError(f"positions must be floating, got {positions.dtype}")
+        even = torch.arange(0, self.d_model, 2, device=positions.device, dtype=positions.dtype)
+        angle = positions[..., None] * torch.exp(even * (-math.log(10000.0) / self.d_model))
+        waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
+        return waves[..., : self.d_model]
+
+    @staticmethod
+    def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
+        """Offsets that broadcast against the rows of ``x``."""
+        offset = _check.integer_tensor("offset", offset, dim=(0, 1)).to(x.device)
+        if offset.dim() == 0:
+            return offset
+        if x.dim() != 3 or offset.shape[0] != x.shape[0]:
+            wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number a batch row, {x.shape[0]}"
+            raise ValueError(f"offset must be {wanted}, got {offset.shape[0]} numbers")
+        return offset[:, None]
+
+    def extra_repr(self) -> str:
+        """The width."""
+        return str(self.d_model)

@@ -1,0 +1,210 @@
+"""Stacks of relation layers: the labels are made once for all layers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from relgraph import _check
+from relgraph.functional import LabelsLike
+from relgraph.nn.attention import RelationAttention
+from relgraph.nn.cache import KVCache, LayerCache, StackCache
+from relgraph.nn.decoder_layer import RelationDecoderLayer
+from relgraph.nn.encoder_layer import RelationEncoderLayer
+from relgraph.nn.layer_parts import made_labels
+
+_Layer = TypeVar("_Layer", bound=nn.Module)
+
+
+class RelationEncoder(nn.Module):
+    """Copies of an encoder layer, one after the other.
+
+    As in ``nn.TransformerEncoder``, whose state loads, the copies start with equal parameters. Tables that were handed
+    to the layer as :class:`RelationTables` are not copied: all layers share them.
+
+    Args:
+        layer: what to copy.
+        num_layers: how many copies.
+        norm: applied to the output of the last layer.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: ``num_layers`` below 1.
+
+    Example:
+        >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
+        >>> rg.RelationEncoder(layer, 2)(torch.randn(3, 7, 16)).shape
+        torch.Size([3, 7, 16])
+    """
+
+    def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers = _copies(layer, RelationEncoderLayer, num_layers)
+        self.num_layers = num_layers
+        self.norm = _check_norm(norm)
+
+    def new_cache(self, max_len: int | None = None) -> StackCache:
+        """Empty caches for all layers.
+
+        Args:
+            max_len: how many rows there may be; without it the caches grow.
+        """
+        return StackCache(*(KVCache(max_len) for _ in self.layers))
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+        *,
+        labels: LabelsLike = None,
+        cache: StackCache | None = None,
+        bank_features: Any = None,
+    ) -> Tensor:
+        """All layers' work.
+
+        Args:
+            src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
+            mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
+            src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
+            is_causal: rows see no later rows, beside what the masks say.
+            labels: of all pairs; made by the layers' labeler when left out.
+            cache: keys and values of earlier rows, from :meth:`new_cache`.
+            bank_features: what the banks of the tables read.
+
+        Returns:
+            The shape of ``src``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+        """
+        caches = _check_cache(cache, self.num_layers, KVCache)
+        labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            src = layer(
+                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
+            )
+        return src if self.norm is None else self.norm(src)
+
+
+class RelationDecoder(nn.Module):
+    """Copies of a decoder layer, one after the other.
+
+    As in ``nn.TransformerDecoder``, whose state loads, the copies start with equal parameters. Tables that were handed
+    to the layer as :class:`RelationTables` are not copied: all layers share them.
+
+    Args:
+        layer: what to copy.
+        num_layers: how many copies.
+        norm: applied to the output of the last layer.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: ``num_layers`` below 1.
+
+    Example:
+        >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
+        >>> decoder, memory = rg.RelationDecoder(layer, 2), torch.randn(3, 7, 16)
+        >>> cache = decoder.new_cache()
+        >>> for _ in range(4):
+        ...     z = decoder(torch.randn(3, 1, 16), memory, tgt_is_causal=True, cache=cache)
+        >>> z.shape, len(cache)
+        (torch.Size([3, 1, 16]), 4)
+    """
+
+    def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers = _copies(layer, RelationDecoderLayer, num_layers)
+        self.num_layers = num_layers
+        self.norm = _check_norm(norm)
+
+    def new_cache(self, max_len: int | None = None) -> StackCache:
+        """Empty caches for all layers, of target and memory.
+
+        Args:
+            max_len: how many target rows there may be; without it the caches grow.
+        """
+        return StackCache(*(LayerCache(max_len) for _ in self.layers))
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor | None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+        *,
+        labels: LabelsLike = None,
+        memory_labels: LabelsLike = None,
+        cache: StackCache | None = None,
+        bank_features: Any = None,
+    ) -> Tensor:
+        """All layers' work.
+
+        Args:
+            tgt: ``[B, N, E]``; this and all further arguments as in :meth:`RelationDecoderLayer.forward`.
+            memory: ``[B, M, E]``; may be None once a cache holds it.
+            tgt_mask: which pairs of the target are blocked.
+            memory_mask: which pairs of target and memory are blocked.
+            tgt_key_padding_mask: ``[B, N]``, True for padding.
+            memory_key_padding_mask: ``[B, M]``, True for padding.
+            tgt_is_causal: rows see no later rows.
+            memory_is_causal: row i of the target sees rows j ≤ i of the memory.
+            labels: of the target's pairs; made by the layers' labeler when left out.
+            memory_labels: of the pairs of target and memory.
+            cache: from :meth:`new_cache`.
+            bank_features: what the banks of the self-attention's tables read.
+
+        Returns:
+            The shape of ``tgt``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+        """
+        caches = _check_cache(cache, self.num_layers, LayerCache)
+        labels = made_labels(_labeler(self.layers), labels, "tgt", tgt, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            tgt = layer(
+                tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+                memory_is_causal, labels=labels, memory_labels=memory_labels, cache=own, bank_features=bank_features,
+            )  # fmt: skip
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:
+    """Deep copies that share the tables which the layer was given."""
+    if not isinstance(layer, kind):
+        raise TypeError(f"layer must be a {kind.__name__}, got {type(layer).__name__}")
+    _check.integer("num_layers", num_layers, minimum=1)
+    attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
+    given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
+    return nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))
+
+
+def _check_norm(norm: Any) -> nn.Module | None:
+    if norm is not None and not isinstance(norm, nn.Module):
+        raise TypeError(f"norm must be a Module or None, got {type(norm).__name__}")
+    return norm
+
+
+def _check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:
+    """One cache a layer, or one None a layer."""
+    if cache is None:
+        return (None,) * num_layers
+    if not isinstance(cache, StackCache):
+        raise TypeError(f"cache must be a StackCache or None, got {type(cache).__name__}")
+    if len(cache.layers) != num_layers or not all(isinstance(layer, kind) for layer in cache.layers):
+        raise ValueError(f"cache must hold one {kind.__name__} for each of the {num_layers} layers, got {cache!r}")
+    return cache.layers
+
+
+def _labeler(layers: nn.ModuleList) -> Any:
+    return layers[0].labeler

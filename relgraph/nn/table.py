@@ -1,0 +1,193 @@
+"""The learned rows that labels own: one vector, or one scalar, for each label; free or computed by a bank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relgraph import _check
+
+
+class LabelTable(nn.Module):
+    """One table: row r is what label r adds.
+
+    Free rows are a Parameter ``rows``. They start as torch's embeddings do, scaled to the head size: N(0, 1/√D) for
+    vectors; scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there are no rows: a module computes
+    them from the features of the labels that a batch holds, so that a label can be a whole path or a vector.
+
+    The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read
+    with its labels in another order.
+
+    Args:
+        num_labels: R. None with a bank, when every batch has labels of its own.
+        dim: D, the size of a row; None for a bias table, whose rows are scalars.
+        heads: H for rows of each head's own; None for rows that all heads share.
+        names: the name of each label, R strings.
+        frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
+        bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``.
+        device: where the rows live.
+        dtype: floating type of the rows.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes below 1, names that are not R different strings, a frozen label outside ``[0, R)``.
+
+    Example:
+        >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
+        >>> table().shape, table()[1].tolist()
+        (torch.Size([3, 4]), [0.0, 0.0, 0.0, 0.0])
+        >>> paths = rg.LabelTable(None, 4, bank=torch.nn.Linear(7, 4))
+        >>> paths(torch.randn(5, 7)).shape
+        torch.Size([5, 4])
+    """
+
+    rows: nn.Parameter | None
+    bank: nn.Module | None
+
+    def __init__(
+        self,
+        num_labels: int | None,
+        dim: int | None,
+        *,
+        heads: int | None = None,
+        names: Sequence[str] | None = None,
+        frozen: int | None = None,
+        bank: nn.Module | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if bank is not None and not isinstance(bank, nn.Module):
+            raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
+        if num_labels is None and bank is None:
+            raise ValueError("num_labels must be given for a table without a bank, got None")
+        for name, value in (("num_labels", num_labels), ("dim", dim), ("heads", heads)):
+            if value is not None:
+                _check.integer(name, value, minimum=0 if name == "num_labels" else 1)
+        self.num_labels, self.dim, self.heads = num_labels, dim, heads
+        self.names = _check_names(names, num_labels)
+        self.frozen = _check_frozen(frozen, num_labels, bank)
+        self.bank = bank
+        own = () if heads is None else (heads,)
+        width = () if dim is None else (dim,)
+        rows = None
+        if bank is None:
+            assert num_labels is not None
+            rows = nn.Parameter(torch.empty(*own, num_labels, *width, device=device, dtype=dtype))
+        self.register_parameter("rows", rows)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw free rows afresh; a bank is left as it is."""
+        if self.rows is None:
+            return
+        if self.dim is None:
+            nn.init.zeros_(self.rows)
+        else:
+            nn.init.normal_(self.rows, std=self.dim**-0.5)
+        self._clear_frozen()
+
+    def forward(self, features: Any = None) -> Tensor:
+        """The rows of all labels.
+
+        Args:
+            features: what the bank reads, commonly ``[R', F]``: one row for each label that the batch holds. None for
+                free rows.
+
+        Returns:
+            ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``.
+
+        Raises:
+            ValueError: features without a bank or a bank without features; a bank that gives another shape.
+        """
+        if self.bank is not None:
+            return self._computed(self.bank, features)
+        if features is not None:
+            raise ValueError("features must be None for a table without a bank, got features")
+        assert self.rows is not None
+        if self.frozen is None:
+            return self.rows
+        sizes = [self.frozen, 1, self.rows.shape[self._axis] - self.frozen - 1]
+        before, row, after = self.rows.split(sizes, self._axis)
+        return torch.cat([before, torch.zeros_like(row), after], self._axis)
+
+    @property
+    def _axis(self) -> int:
+        """The axis of the rows that counts labels."""
+        return -1 if self.dim is None else -2
+
+    def _computed(self, bank: nn.Module, features: Any) -> Tensor:
+        if features is None:
+            raise ValueError("features must be given to a table with a bank, got None")
+        rows = _check.tensor("the bank's output", bank(features))
+        labels = "R'" if self.num_labels is None else self.num_labels
+        wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
+        got = list(rows.shape)
+        if len(got) != len(wanted) or any(w not in (g, "R'") for w, g in zip(wanted, got, strict=True)):
+            raise ValueError(f"the bank's output must have shape [{', '.join(map(str, wanted))}], got {got}")
+        return rows
+
+    def _clear_frozen(self) -> None:
+        if self.rows is not None and self.frozen is not None:
+            with torch.no_grad():
+                self.rows.select(self._axis, self.frozen).zero_()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._clear_frozen()
+
+    def get_extra_state(self) -> Tensor:
+        """The names as bytes in a tensor, empty when there are none; a tensor, as all else in a ``state_dict``."""
+        text = b"" if self.names is None else json.dumps(self.names).encode()
+        return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Compare the names of a checkpoint with this table's; either may have none.
+
+        Raises:
+            ValueError: they differ.
+        """
+        text = bytes(state.to("cpu", torch.uint8).tolist())
+        if self.names is None or not text:
+            return
+        for label, (saved, mine) in enumerate(zip_longest(json.loads(text), self.names)):
+            if saved != mine:
+                raise ValueError(
+                    f"names must be those of the loaded state, got another at label {label}: "
+                    f"the state has {saved!r}, this table {mine!r}"
+                )
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is out of the ordinary."""
+        parts = [str(self.num_labels), str(self.dim)]
+        parts += [f"{name}={value}" for name in ("heads", "frozen") if (value := getattr(self, name)) is not None]
+        if self.names is not None:
+            parts.append(f"names={_shorten(self.names)}")
+        return ", ".join(parts)
+
+
+def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a sequence of strings, got {names!r}")
+    if len(names) != num_labels or len(set(names)) != len(names):
+        raise ValueError(f"names must be {num_labels} different strings, got {len(names)}, {len(set(names))} different")
+    return tuple(names)
+
+
+def _check_frozen(frozen: Any, num_labels: int | None, bank: nn.Module | None) -> int | None:
+    if frozen is None:
+        return None
+    if bank is not None or num_labels is None:
+        raise ValueError(f"frozen must be None for a table with a bank, which has no rows, got {frozen!r}")
+    return _check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)
+
+
+def _shorten(names: tuple[str, ...]) -> str:
+    return repr(names) if len(names) <= 4 else f"({names[0]!r}, {names[1]!r}, ..., {names[-1]!r})"

@@ -1,0 +1,245 @@
+"""The encoder-decoder of Vaswani et al. with relative positions as Shaw et al. give it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from relgraph import _check
+from relgraph.labelers import ClippedDistance
+from relgraph.nn.attention import RelationAttention
+from relgraph.nn.cache import StackCache
+from relgraph.nn.decoder_layer import RelationDecoderLayer
+from relgraph.nn.encoder_layer import RelationEncoderLayer
+from relgraph.nn.layer_parts import Activation
+from relgraph.nn.positions import SinusoidalPositions
+from relgraph.nn.stack import RelationDecoder, RelationEncoder
+from relgraph.nn.tables import RelationTables
+
+POSITIONS = ("relative", "sinusoidal", "both", "none")
+
+
+class RelationTransformer(nn.Module):
+    """An encoder and a decoder over embedded sequences; the labels of both self-attentions are clipped distances.
+
+    Parts and masks are those of ``nn.Transformer``, whose state loads (with ``strict=False``, as the tables are
+    missing), with two differences: the batch comes first, and the target is causal unless ``tgt_is_causal=False``.
+    Dropout acts on the embedded inputs too, after sinusoidal positions are added.
+    Source: Vaswani et al. 2017; Shaw et al. 2018, section 3.2: tables in encoder and decoder self-attention, for each
+    layer its own, none towards the memory.
+
+    Args:
+        d_model: E, the width of the embedded sequences.
+        nhead: H; divides E.
+        num_encoder_layers: depth of the encoder.
+        num_decoder_layers: depth of the decoder.
+        dim_feedforward: width of the feed-forward networks.
+        dropout: probability of dropout.
+        activation: ``"relu"``, ``"gelu"`` or a function.
+        layer_norm_eps: added to variances in the norms.
+        batch_first: must be True.
+        norm_first: whether norms come before each step.
+        bias: whether projections and norms have a bias.
+        device: where the parameters live.
+        dtype: floating type of the parameters.
+        positions: ``"relative"``, tables for clipped distances; ``"sinusoidal"``, added to the inputs; ``"both"``;
+            ``"none"``.
+        max_distance: k; distances beyond ±k are as ±k. This and the options of tables count with relative positions.
+        tables: kinds of tables, or :class:`RelationTables`, which all layers then share.
+        per_head: whether each head has rows of its own.
+        tie_tables: whether one table serves as key and value table.
+        num_kv_heads: see :class:`RelationAttention`.
+        impl: see :class:`RelationAttention`.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: unknown positions, or what the layers refuse.
+
+    Example:
+        >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
+        >>> src, tgt = torch.randn(2, 7, 16), torch.randn(2, 5, 16)
+        >>> model(src, tgt).shape
+        torch.Size([2, 5, 16])
+        >>> memory, cache = model.encode(src), model.new_cache()
+        >>> steps = [model.decode(tgt[:, i : i + 1], memory, cache=cache) for i in range(5)]
+        >>> torch.allclose(torch.cat(steps, 1), model(src, tgt), atol=1e-5)
+        True
+    """
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: Activation = functional.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        positions: str = "relative",
+        max_distance: int = 16,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
+        per_head: bool | Sequence[str] = False,
+        tie_tables: bool = False,
+        num_kv_heads: int | None = None,
+        impl: str | None = None,
+    ) -> None:
+        super().__init__()
+        _check.choice("positions", positions, POSITIONS)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
+        if positions in ("relative", "both"):
+            labeler = ClippedDistance(max_distance)
+            options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
+        shared: tuple[Any, ...] = (
+            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
+        )  # fmt: skip
+        norms = [nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory) for _ in range(2)]
+        self.encoder = RelationEncoder(
+            RelationEncoderLayer(*shared, **factory, **options), num_encoder_layers, norms[0]
+        )
+        self.decoder = RelationDecoder(
+            RelationDecoderLayer(*shared, **factory, **options), num_decoder_layers, norms[1]
+        )
+        self.positions = SinusoidalPositions(d_model) if positions in ("sinusoidal", "both") else None
+        self.dropout = nn.Dropout(dropout)
+        self.d_model, self.nhead = d_model, nhead
+        self.reset_parameters()
+
+    @classmethod
+    def base(cls, **overrides: Any) -> Self:
+        """The smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
+
+        Args:
+            overrides: arguments of the constructor that shall differ.
+        """
+        preset: dict[str, Any] = {
+            "d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 1024,
+            "dropout": 0.1, "max_distance": 16, "per_head": True,
+        }  # fmt: skip
+        return cls(**{**preset, **overrides})
+
+    @classmethod
+    def big(cls, **overrides: Any) -> Self:
+        """The larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
+
+        Dropout is that of English-German.
+
+        Args:
+            overrides: arguments of the constructor that shall differ.
+        """
+        preset: dict[str, Any] = {
+            "d_model": 1024, "nhead": 16, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 4096,
+            "dropout": 0.3, "max_distance": 8, "per_head": False,
+        }  # fmt: skip
+        return cls(**{**preset, **overrides})
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh: Xavier-uniform matrices as in ``nn.Transformer``, tables as their own way is.
+
+        Tables that were handed in stay as they are.
+        """
+        attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
+        tables = [module.tables for module in attentions if module.tables is not None]
+        rows = {id(parameter) for table in tables for parameter in table.parameters()}
+        for parameter in self.parameters():
+            if parameter.dim() > 1 and id(parameter) not in rows:
+                nn.init.xavier_uniform_(parameter)
+        for module in attentions:
+            if module.tables is not None and not module.tables_given:
+                module.tables.reset_parameters()
+
+    def new_cache(self, max_len: int | None = None) -> StackCache:
+        """Empty caches for :meth:`decode`.
+
+        Args:
+            max_len: how many target rows there may be; without it the caches grow.
+        """
+        return self.decoder.new_cache(max_len)
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool = False,
+        tgt_is_causal: bool = True,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Encode the source and decode the target.
+
+        Args:
+            src: ``[B, M, E]`` or ``[M, E]``, embedded.
+            tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
+            src_mask: pairs of the source that are blocked.
+            tgt_mask: pairs of the target that are blocked.
+            memory_mask: pairs of target and source that are blocked.
+            src_key_padding_mask: ``[B, M]``, True for padding.
+            tgt_key_padding_mask: ``[B, N]``, True for padding.
+            memory_key_padding_mask: ``[B, M]``, True for padding; not taken from the source's unless given.
+            src_is_causal: source rows see no later ones.
+            tgt_is_causal: target rows see no later ones.
+            memory_is_causal: target row i sees memory rows j ≤ i.
+
+        Returns:
+            The shape of ``tgt``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+        """
+        memory = self.encode(src, src_mask, src_key_padding_mask, src_is_causal)
+        return self.decode(
+            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+            memory_is_causal,
+        )  # fmt: skip
+
+    def encode(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool = False,
+    ) -> Tensor:
+        """The memory, ``[B, M, E]``; arguments as in :meth:`forward`."""
+        return self.encoder(self._enter("src", src, 0), src_mask, src_key_padding_mask, src_is_causal)
+
+    def decode(
+        self,
+        tgt: Tensor,
+        memory: Tensor | None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = True,
+        memory_is_causal: bool = False,
+        *,
+        cache: StackCache | None = None,
+    ) -> Tensor:
+        """The decoder's output for ``tgt``, the rows after those in the ``cache``; else as in :meth:`forward`."""
+        x = self._enter("tgt", tgt, 0 if cache is None else len(cache))
+        return self.decoder(
+            x, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
+            memory_is_causal, cache=cache,
+        )  # fmt: skip
+
+    def _enter(self, name: str, x: Any, offset: int) -> Tensor:
+        if _check.tensor(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
+            raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
+        return self.dropout(x if self.positions is None else self.positions(x, offset))

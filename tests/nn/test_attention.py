@@ -1,0 +1,422 @@
+"""The multi-head layer: torch's own without tables, the reference with them, and all that a module must survive."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+
+from relgraph.labelers import ClippedDistance, Window
+from relgraph.labels import BlockLabels, DenseLabels
+from relgraph.nn import RelationAttention, RelationTables
+
+from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
+
+LABELER = ClippedDistance(2)
+KINDS = ("key", "value", "query", "bias")
+
+
+def make(embed_dim=12, num_heads=3, *, num_labels=5, seed=0, **options):
+    torch.manual_seed(seed)
+    layer = RelationAttention(embed_dim, num_heads, num_labels=num_labels, dtype=F64, **options)
+    nn.init.normal_(layer.in_proj_bias) if layer.in_proj_bias is not None else None
+    return fill_tables(layer)
+
+
+def pair(*, zero_labels=None, **options):
+    """torch's layer and ours with its state."""
+    torch.manual_seed(0)
+    plain = nn.MultiheadAttention(12, 3, batch_first=True, dtype=F64, **options)
+    if plain.in_proj_bias is not None:
+        nn.init.normal_(plain.in_proj_bias)
+    ours = RelationAttention(12, 3, num_labels=zero_labels, dtype=F64, **options)
+    found = ours.load_state_dict(plain.state_dict(), strict=zero_labels is None)
+    assert zero_labels is None or table_keys(found.missing_keys)
+    return plain, zero_tables(ours)
+
+
+class TestAgainstTorch:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("zero_labels", [None, 5])
+    def test_self_attention(self, zero_labels, bias):
+        plain, ours = pair(zero_labels=zero_labels, bias=bias)
+        x = torch.randn(2, 7, 12, dtype=F64)
+        labels = None if zero_labels is None else LABELER(7)
+        wanted, weights = plain(x, x, x, average_attn_weights=False)
+        close(ours(x, labels=labels), wanted)
+        got = ours(x, x, x, labels=labels, need_weights=True)
+        close(got[0], wanted)
+        close(got[1], weights)
+        close(ours(x[0], labels=labels), wanted[0])
+        close(ours(x[0], labels=labels, need_weights=True)[1], weights[0])
+
+    @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}, {"kdim": 5}, {"vdim": 7}])
+    def test_cross_attention(self, widths):
+        plain, ours = pair(**widths)
+        query = torch.randn(2, 4, 12, dtype=F64)
+        key, value = (torch.randn(2, 6, widths.get(name, 12), dtype=F64) for name in ("kdim", "vdim"))
+        close(ours(query, key, value), plain(query, key, value)[0])
+        assert ours._qkv_same_embed_dim == plain._qkv_same_embed_dim == (not widths)
+
+    def test_value_defaults_to_key(self):
+        plain, ours = pair()
+        query, key = torch.randn(2, 4, 12, dtype=F64), torch.randn(2, 6, 12, dtype=F64)
+        close(ours(query, key), plain(query, key, key)[0])
+
+    @pytest.mark.parametrize("form", ["pairs", "rows and heads"])
+    @pytest.mark.parametrize("dtype", [torch.bool, F64])
+    @pytest.mark.parametrize("padded", [False, True])
+    def test_masks(self, form, dtype, padded):
+        plain, ours = pair()
+        x = torch.randn(2, 6, 12, dtype=F64)
+        shape = (6, 6) if form == "pairs" else (6, 6, 6)
+        mask = torch.rand(shape) > 0.6 if dtype == torch.bool else torch.randn(shape, dtype=F64)
+        if dtype == torch.bool:
+            mask[..., 0] = False
+        padding = torch.tensor([[False] * 6, [False] * 3 + [True] * 3]) if padded else None
+        if padded and dtype == F64:
+            padding = torch.zeros(2, 6, dtype=F64).masked_fill(padding, float("-inf"))
+        wanted = plain(x, x, x, attn_mask=mask, key_padding_mask=padding)[0]
+        close(ours(x, attn_mask=mask, key_padding_mask=padding), wanted)
+        if form != "pairs":
+            close(ours(x, attn_mask=mask.view(2, 3, 6, 6), key_padding_mask=padding), wanted)
+
+    def test_causal(self):
+        plain, ours = pair()
+        x = torch.randn(2, 6, 12, dtype=F64)
+        mask = nn.Transformer.generate_square_subsequent_mask(6, dtype=F64)
+        wanted = plain(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
+        close(ours(x, is_causal=True), wanted)
+        close(ours(x, is_causal=True, attn_mask=mask), wanted)
+
+    @pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}])
+    def test_equal_seeds_make_equal_parameters(self, widths):
+        torch.manual_seed(3)
+        plain = nn.MultiheadAttention(12, 3, batch_first=True, **widths)
+        torch.manual_seed(3)
+        ours = RelationAttention(12, 3, num_labels=5, **widths)
+        state = ours.state_dict()
+        assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
+
+    def test_the_same_attributes(self):
+        plain, ours = pair()
+        names = ("embed_dim", "num_heads", "head_dim", "dropout", "batch_first", "kdim", "vdim", "_qkv_same_embed_dim")
+        for name in names:
+            assert getattr(ours, name) == getattr(plain, name)
+        assert ours.q_proj_weight is None
+        assert pair(bias=False)[1].in_proj_bias is None
+
+
+class TestAgainstTheReference:
+    @pytest.mark.parametrize("kv_heads", [1, 2, 4])
+    @pytest.mark.parametrize("per_head", [False, True, ("bias", "value")])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_all_tables_and_every_gradient(self, kv_heads, per_head, causal):
+        layer = make(16, 4, tables=KINDS, per_head=per_head, num_kv_heads=kv_heads)
+        x = torch.randn(2, 7, 16, dtype=F64, requires_grad=True)
+        leaves = [x, *layer.parameters()]
+        got = layer(x, labels=LABELER(7), is_causal=causal)
+        wanted = by_hand(layer, x, labels=LABELER(7), is_causal=causal)
+        close(got, wanted)
+        weight = torch.randn_like(got)
+        grads = [torch.autograd.grad((z * weight).sum(), leaves) for z in (got, wanted)]
+        close(*grads)
+        assert all(grad.abs().sum() > 0 for grad in grads[0])
+
+    @pytest.mark.parametrize("impl", ["reference", "dense", "chunked", None])
+    @pytest.mark.parametrize("default", [None, 2, -1])
+    def test_edges_by_every_implementation(self, impl, default):
+        layer, x = make(num_labels=3, impl=impl), torch.randn(2, 7, 12, dtype=F64)
+        labels = some_edges(7, 3, default)
+        close(layer(x, labels=labels), by_hand(layer, x, labels=labels))
+
+    def test_cross_attention_with_widths_and_labels(self):
+        layer = make(kdim=5, vdim=7, num_kv_heads=1, tables=KINDS)
+        query, key, value = (torch.randn(2, *shape, dtype=F64) for shape in ((4, 12), (6, 5), (6, 7)))
+        labels = DenseLabels(torch.randint(-1, 5, (2, 4, 6)), 5)
+        close(layer(query, key, value, labels=labels), by_hand(layer, query, key, value, labels=labels))
+        offset = LABELER(4, 6, q_offset=2)
+        got = layer(query, key, value, labels=offset, is_causal=True)
+        close(got, by_hand(layer, query, key, value, labels=offset, is_causal=True))
+        plain_ids = torch.randint(-1, 5, (4, 6))
+        got = layer(query, key, value, labels=plain_ids, is_causal=True, q_offset=2)
+        close(got, by_hand(layer, query, key, value, labels=plain_ids, is_causal=True, q_offset=2))
+
+    def test_raw_labels(self):
+        layer, x = make(), torch.randn(2, 7, 12, dtype=F64)
+        ids = torch.randint(-1, 5, (2, 7, 7))
+        close(layer(x, labels=ids), layer(x, labels=DenseLabels(ids, 5)))
+
+    def test_a_sum_of_labels(self):
+        labeler = ClippedDistance(2) + ClippedDistance(1)
+        layer = make(num_labels=labeler.num_labels, tables=KINDS, names=labeler.names, per_head=True)
+        x = torch.randn(2, 7, 12, dtype=F64)
+        z, mass = layer(x, labels=labeler(7), need_label_mass=True)
+        close(z, by_hand(layer, x, labels=labeler(7)))
+        assert [m.shape for m in mass] == [(2, 3, 7, 5), (2, 3, 7, 3)]
+        _, lone = layer(x[0], labels=labeler(7), need_label_mass=True)
+        close(lone, tuple(m[0] for m in mass))
+
+    def test_labels_without_tables_still_say_who_attends(self):
+        layer, x = make(num_labels=None), torch.randn(2, 7, 12, dtype=F64)
+        distance = torch.arange(7) - torch.arange(7)[:, None]
+        close(layer(x, labels=Window(1)(7)), layer(x, attn_mask=distance.abs() > 1))
+
+    def test_tied_and_frozen_tables(self):
+        layer, x = make(num_labels=3, tie_tables=True, frozen=2), torch.randn(2, 7, 12, dtype=F64)
+        labels = some_edges(7, 3, 2)
+        close(layer(x, labels=labels), by_hand(layer, x, labels=labels))
+        close(layer(x, labels=labels), layer(x, labels=some_edges_without(labels)))
+        layer(x, labels=labels).sum().backward()
+        assert layer.tables.key.rows.grad[2].abs().max() == 0
+        assert layer.tables.key.rows.grad[:2].abs().min() > 0
+
+    def test_banks_learn(self):
+        banks = {"key": nn.Linear(3, 4, dtype=F64), "value": nn.Linear(3, 4, dtype=F64)}
+        layer = make(num_labels=None, tables=RelationTables(None, 4, banks=banks))
+        x, features = torch.randn(2, 7, 12, dtype=F64), torch.randn(6, 3, dtype=F64, requires_grad=True)
+        labels = DenseLabels(torch.randint(0, 6, (7, 7)), 6)
+        z = layer(x, labels=labels, bank_features=features)
+        close(z, by_hand(layer, x, labels=labels, features=features))
+        z.square().sum().backward()
+        assert features.grad.abs().sum() > 0
+        assert all(p.grad.abs().sum() > 0 for bank in banks.values() for p in bank.parameters())
+
+
+def some_edges_without(labels):
+    """The same labels with nothing where the default was."""
+    ids = labels.to_dense()[0]
+    return DenseLabels(ids.masked_fill(ids == 2, -1), 3)
+
+
+class TestPadding:
+    @pytest.mark.parametrize("side", ["left", "right"])
+    @pytest.mark.parametrize("floating", [False, True])
+    def test_it_changes_nothing(self, side, floating):
+        layer = make(tables=KINDS)
+        short, long = torch.randn(4, 12, dtype=F64), torch.randn(7, 12, dtype=F64)
+        filler = torch.randn(3, 12, dtype=F64)
+        rows = slice(3, None) if side == "left" else slice(4)
+        batch = torch.stack([torch.cat([filler, short] if side == "left" else [short, filler]), long])
+        padding = torch.zeros(2, 7, dtype=torch.bool)
+        padding[0, : 3 if side == "left" else None] = side == "left"
+        if side == "right":
+            padding[0, 4:] = True
+        mask = torch.zeros(2, 7, dtype=F64).masked_fill(padding, float("-inf")) if floating else padding
+        got = layer(batch, labels=LABELER(7), key_padding_mask=mask, is_causal=True)
+        close(got[0, rows], layer(short, labels=LABELER(4), is_causal=True))
+        close(got[1], layer(long, labels=LABELER(7), is_causal=True))
+
+    @pytest.mark.parametrize("impl", ["dense", "chunked", "reference"])
+    def test_a_row_that_sees_nothing(self, impl):
+        layer, x = make(impl=impl), torch.randn(2, 5, 12, dtype=F64, requires_grad=True)
+        mask = torch.zeros(5, 5, dtype=torch.bool)
+        mask[2] = True
+        padding = torch.tensor([[True] * 5, [False] * 5])
+        z, mass = layer(x, labels=LABELER(5), attn_mask=mask, key_padding_mask=padding, need_label_mass=True)
+        nothing = layer.out_proj.bias.expand(5, -1)
+        close(z[0], nothing)
+        close(z[1, 2], nothing[0])
+        assert mass[0].abs().max() == 0
+        z.square().sum().backward()
+        assert all(torch.isfinite(p.grad).all() for p in [x, *layer.parameters()])
+        assert x.grad[0].abs().max() == 0
+
+    def test_float_mask_learns(self):
+        layer, x = make(), torch.randn(2, 5, 12, dtype=F64)
+        mask = torch.randn(5, 5, dtype=F64, requires_grad=True)
+        layer(x, labels=LABELER(5), attn_mask=mask).square().sum().backward()
+        assert mask.grad.abs().min() > 0
+
+    def test_empty_inputs(self):
+        layer = make()
+        assert layer(torch.zeros(2, 0, 12, dtype=F64), labels=LABELER(0)).shape == (2, 0, 12)
+        assert layer(torch.zeros(0, 3, 12, dtype=F64), labels=LABELER(3)).shape == (0, 3, 12)
+        query, key = torch.zeros(2, 3, 12, dtype=F64), torch.zeros(2, 0, 12, dtype=F64)
+        close(layer(query, key, labels=LABELER(3, 0)), layer.out_proj.bias.expand(2, 3, 12))
+
+
+class TestWhatIsReturned:
+    def test_weights_and_mass(self):
+        layer, x = make(), torch.randn(2, 6, 12, dtype=F64)
+        labels = some_edges(6, 5, -1)
+        z = layer(x, labels=labels)
+        both = layer(x, labels=labels, need_weights=True, need_label_mass=True)
+        close(both[0], z)
+        weights, mass = both[1:]
+        close(weights.sum(-1), torch.ones(2, 3, 6, dtype=F64))
+        ids = labels.to_dense()[0]
+        for r in range(5):
+            close(mass[..., r], (weights * (ids == r)).sum(-1))
+        close(layer(x, labels=labels, need_weights=True), (z, weights))
+        close(layer(x, labels=labels, need_label_mass=True), (z, mass))
+        close(layer(x[0], labels=labels, need_weights=True, need_label_mass=True), (z[0], weights[0], mass[0]))
+
+    def test_dropout_in_training_only(self):
+        layer, x = make(dropout=0.5), torch.randn(2, 6, 12, dtype=F64)
+        kept = make(dropout=0.0)(x, labels=LABELER(6))
+        close(layer.eval()(x, labels=LABELER(6)), kept)
+        assert (layer.train()(x, labels=LABELER(6)) - kept).abs().max() > 1e-3
+        _, weights = layer(x, labels=LABELER(6), need_weights=True)
+        close(weights.sum(-1), torch.ones(2, 3, 6, dtype=F64))
+
+
+class TestPacked:
+    def packed(self):
+        lengths = [3, 0, 1, 5]
+        ptr = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
+        return ptr, [torch.randn(n, 12, dtype=F64) for n in lengths]
+
+    def test_each_graph_alone(self):
+        layer = make(tables=KINDS, num_kv_heads=1)
+        ptr, graphs = self.packed()
+        x = torch.cat(graphs)
+        z, weights, mass = layer(x, labels=LABELER(9, ptr=ptr), is_causal=True, need_weights=True, need_label_mass=True)
+        assert (z.shape, weights.shape, mass.shape) == ((9, 12), (3, 9, 9), (3, 9, 5))
+        for graph, start, stop in zip(graphs, ptr, ptr[1:], strict=False):
+            own = slice(int(start), int(stop))
+            alone = layer(graph, labels=LABELER(len(graph)), is_causal=True, need_weights=True, need_label_mass=True)
+            close((z[own], weights[:, own, own], mass[:, own]), alone)
+
+    def test_blocks_masks_and_sums(self):
+        layer = make(num_labels=4)
+        _, graphs = self.packed()
+        blocks = [torch.randint(0, 4, (len(graph), len(graph))) for graph in graphs]
+        z = layer(torch.cat(graphs), labels=BlockLabels.from_blocks(blocks, 4))
+        alone = [layer(g, labels=DenseLabels(block, 4)) for g, block in zip(graphs, blocks, strict=True)]
+        close(z, torch.cat(alone))
+        padding = torch.zeros(9, dtype=torch.bool)
+        padding[2] = padding[5] = True
+        labels = BlockLabels.from_blocks(blocks, 4)
+        close(
+            layer(torch.cat(graphs), labels=labels, key_padding_mask=padding),
+            layer(torch.cat(graphs), labels=labels, attn_mask=padding.expand(9, 9)),
+        )
+
+    def test_queries_and_keys_of_different_lengths(self):
+        layer = make(kdim=5, vdim=5)
+        q_ptr, ptr = torch.tensor([0, 2, 3]), torch.tensor([0, 4, 9])
+        query, key = torch.randn(3, 12, dtype=F64), torch.randn(9, 5, dtype=F64)
+        z = layer(query, key, labels=LABELER(3, 9, ptr=ptr, q_ptr=q_ptr, q_offset=1))
+        close(z[:2], layer(query[:2], key[:4], labels=LABELER(2, 4, q_offset=1)))
+        close(z[2:], layer(query[2:], key[4:], labels=LABELER(1, 5, q_offset=1)))
+
+
+class TestStates:
+    def test_names_keep_labels_in_order(self):
+        state = make(names=LABELER.names).state_dict()
+        other = make(names=LABELER.names[::-1])
+        with pytest.raises(ValueError, match=r"another at label 0: the state has '-2', this table '2'"):
+            other.load_state_dict(state)
+        same = make(names=LABELER.names, seed=1)
+        same.load_state_dict(state)
+        x = torch.randn(1, 4, 12, dtype=F64)
+        close(same(x, labels=LABELER(4)), make(names=LABELER.names)(x, labels=LABELER(4)))
+
+    def test_a_plain_state_lacks_the_tables_only(self):
+        plain = nn.MultiheadAttention(12, 3, dtype=F64)
+        layer = make(tables=KINDS, names=LABELER.names)
+        found = layer.load_state_dict(plain.state_dict(), strict=False)
+        assert table_keys(found.missing_keys)
+        assert len(found.missing_keys) == 8
+        assert found.unexpected_keys == []
+
+    def test_tables_tied_across_layers(self):
+        tables = RelationTables(5, 4, 3, per_head=True, dtype=F64)
+        model = nn.ModuleList(RelationAttention(12, 3, tables=tables, dtype=F64) for _ in range(3))
+        rows = [name for name, _ in model.named_parameters() if name.endswith("rows")]
+        assert rows == ["0.tables.key.rows", "0.tables.value.rows"]
+        x = torch.randn(2, 5, 12, dtype=F64)
+        sum(layer(x, labels=LABELER(5)).sum() for layer in model).backward()
+        alone = [torch.autograd.grad(layer(x, labels=LABELER(5)).sum(), tables.key.rows)[0] for layer in model]
+        close(tables.key.rows.grad, sum(alone))
+        assert len({id(layer.tables) for layer in copy.deepcopy(model)}) == 1
+
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+    def test_copies(self, clone):
+        layer = make(names=LABELER.names, frozen=1)
+        other, x = clone(layer), torch.randn(2, 5, 12, dtype=F64)
+        close(other(x, labels=LABELER(5)), layer(x, labels=LABELER(5)))
+        fill_tables(other)
+        assert (other(x, labels=LABELER(5)) - layer(x, labels=LABELER(5))).abs().max() > 1e-3
+
+    def test_casts(self):
+        layer, x = make(), torch.randn(2, 5, 12, dtype=F64)
+        wanted = layer(x, labels=LABELER(5))
+        single = layer.to(torch.float32)(x.float(), labels=LABELER(5))
+        assert single.dtype == torch.float32
+        close(single.double(), wanted, atol=1e-5)
+        half = layer.to(torch.bfloat16)(x.bfloat16(), labels=LABELER(5))
+        assert half.dtype == torch.bfloat16
+        close(half.double(), wanted, atol=0.1)
+
+    def test_reset_draws_all_again(self):
+        layer = make(tables=KINDS)
+        before = {name: p.detach().clone() for name, p in layer.named_parameters()}
+        layer.reset_parameters()
+        zero = {"in_proj_bias", "out_proj.bias", "tables.bias.rows"}
+        for name, parameter in layer.named_parameters():
+            assert not torch.equal(parameter, before[name]) or name == "out_proj.bias"
+            assert (parameter.abs().max() == 0) == (name in zero)
+
+    def test_repr(self):
+        layer = RelationAttention(12, 4, 0.1, False, num_labels=5, num_kv_heads=2, kdim=6, impl="dense")
+        first, *rest = repr(layer).split("\n")
+        assert first == "RelationAttention("
+        assert rest[0] == "  12, 4, num_kv_heads=2, kdim=6, dropout=0.1, impl='dense', bias=False"
+        assert "(key): LabelTable(5, 3)" in repr(layer)
+
+
+class TestTraining:
+    def test_autocast(self):
+        layer = make(tables=KINDS).float()
+        x = torch.randn(2, 9, 12, requires_grad=True)
+        wanted = layer(x, labels=LABELER(9))
+        with torch.autocast("cpu", torch.bfloat16):
+            got = layer(x, labels=LABELER(9))
+        assert got.dtype == torch.bfloat16
+        close(got.float(), wanted, atol=0.1)
+        got.float().square().sum().backward()
+        assert x.grad.dtype == torch.float32
+        assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+
+    def test_checkpointing(self):
+        layer, x = make(dropout=0.3), torch.randn(2, 9, 12, dtype=F64, requires_grad=True)
+        grads = []
+        for run in (layer, lambda x, **options: checkpoint(layer, x, use_reentrant=False, **options)):
+            torch.manual_seed(1)
+            z = run(x, labels=LABELER(9))
+            grads.append((z, *torch.autograd.grad(z.square().sum(), [x, *layer.parameters()])))
+        close(*grads)
+
+    @pytest.mark.parametrize("given", ["distance", "dense"])
+    def test_compiled_for_all_lengths(self, given):
+        layer = make(num_kv_heads=1, impl="dense").float()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(layer, backend=counter, fullgraph=True)
+        for length in (5, 9, 12, 7):
+            x = torch.randn(2, length, 12, requires_grad=True)
+            labels = LABELER(length) if given == "distance" else LABELER(length).dense()
+            leaves = [x, *layer.parameters()]
+            got, wanted = (torch.autograd.grad(f(x, labels=labels).square().sum(), leaves) for f in (compiled, layer))
+            close(got, wanted, atol=1e-4)
+        assert counter.frame_count <= 3
+
+    @torch.no_grad()
+    def test_compiled_with_masks_and_labels_made_inside(self):
+        layer = make(impl="dense").float().eval()
+        counter = CompileCounterWithBackend("aot_eager")
+
+        def run(x, padding):
+            return layer(x, labels=LABELER(x.shape[1]), key_padding_mask=padding, is_causal=True)
+
+        compiled = torch.compile(run, backend=counter, fullgraph=True)
+        for length in (5, 9, 12):
+            x, padding = torch.randn(2, length, 12), torch.rand(2, length) > 0.7
+            close(compiled(x, padding), run(x, padding), atol=1e-5)
+        assert counter.frame_count <= 3

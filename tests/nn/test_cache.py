@@ -1,0 +1,309 @@
+"""Decoding piece by piece gives what one pass gives."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from relgraph.labelers import ClippedDistance
+from relgraph.labels import DenseLabels
+from relgraph.nn import KVCache, LayerCache, RelationAttention, StackCache
+
+from .helpers import F64, close, fill_tables
+
+LABELER = ClippedDistance(2)
+
+
+def make(**options):
+    torch.manual_seed(0)
+    options = {"num_labels": 5, "tables": ("key", "value", "query", "bias"), **options}
+    return fill_tables(RelationAttention(12, 3, dtype=F64, **options)).eval()
+
+
+def decode(layer, x, chunks, cache, *, padding=None, **options):
+    """``layer`` over ``x`` chunk by chunk."""
+    out, start = [], 0
+    for size in chunks:
+        stop = start + size
+        mask = None if padding is None else padding[..., start:stop]
+        labels = LABELER(size, stop, q_offset=start)
+        assert len(cache) == start
+        z = layer(x[..., start:stop, :], labels=labels, is_causal=True, cache=cache, key_padding_mask=mask, **options)
+        out.append(z)
+        start = stop
+    return torch.cat(out, -2)
+
+
+CHUNKS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
+
+
+class TestPieces:
+    @given(chunks=CHUNKS, max_len=st.sampled_from([None, 36]), kv_heads=st.sampled_from([1, 3]), grad=st.booleans())
+    def test_any_chunks(self, chunks, max_len, kv_heads, grad):
+        layer, length = make(num_kv_heads=kv_heads), sum(chunks)
+        x = torch.randn(2, length, 12, dtype=F64)
+        with torch.set_grad_enabled(grad):
+            cache = KVCache(max_len)
+            close(decode(layer, x, chunks, cache), layer(x, labels=LABELER(length), is_causal=True))
+        assert len(cache) == length
+        assert cache.key.shape == cache.value.shape == (2, kv_heads, length, 4)
+
+    @given(chunks=CHUNKS, pads=st.lists(st.integers(0, 4), min_size=3, max_size=3), floating=st.booleans())
+    def test_rows_padded_on_the_left(self, chunks, pads, floating):
+        layer, length = make(), sum(chunks)
+        pads = [min(pad, length - 1) for pad in pads]
+        x = torch.randn(3, length, 12, dtype=F64)
+        padding = torch.arange(length) < torch.tensor(pads)[:, None]
+        mask = torch.zeros(3, length, dtype=F64).masked_fill(padding, float("-inf")) if floating else padding
+        with torch.no_grad():
+            got = decode(layer, x, chunks, KVCache(), padding=mask)
+            for row, pad in enumerate(pads):
+                alone = layer(x[row, pad:], labels=LABELER(length - pad), is_causal=True)
+                close(got[row, pad:], alone)
+
+    @given(chunks=CHUNKS, bools=st.lists(st.sampled_from(["none", "bool", "float"]), min_size=6, max_size=6))
+    def test_masks_of_any_chunk_are_remembered(self, chunks, bools):
+        layer, length, cache = make(), sum(chunks), KVCache()
+        x, start = torch.randn(2, length, 12, dtype=F64), 0
+        whole = torch.zeros(2, length, dtype=F64)
+        out = []
+        with torch.no_grad():
+            for size, kind in zip(chunks, bools, strict=False):
+                rows, mask = slice(start, start + size), None
+                if kind != "none":
+                    mask = torch.rand(2, size) > 0.5
+                    whole[:, rows] = whole[:, rows].masked_fill(mask, float("-inf"))
+                if kind == "float":
+                    mask = torch.zeros(2, size, dtype=F64).masked_fill(mask, float("-inf"))
+                labels = LABELER(size, start + size, q_offset=start)
+                options = {"labels": labels, "is_causal": True, "key_padding_mask": mask}
+                out.append(layer(x[:, rows], cache=cache, **options))
+                start += size
+            wanted = layer(x, labels=LABELER(length), is_causal=True, key_padding_mask=whole)
+        close(torch.cat(out, 1), wanted)
+
+    def test_without_a_batch(self):
+        layer, x = make(), torch.randn(7, 12, dtype=F64)
+        padding = torch.tensor([True, *[False] * 6])
+        wanted = layer(x, labels=LABELER(7), is_causal=True, key_padding_mask=padding)
+        close(decode(layer, x, (3, 1, 3), KVCache(), padding=padding), wanted)
+
+    def test_other_labels_and_masks_over_all_keys(self):
+        layer, x = make(), torch.randn(2, 7, 12, dtype=F64)
+        ids, mask = torch.randint(-1, 5, (2, 7, 7)), torch.rand(7, 7) > 0.7
+        wanted = layer(x, labels=DenseLabels(ids, 5), attn_mask=mask, is_causal=True)
+        cache = KVCache()
+        for rows in (slice(0, 4), slice(4, 5), slice(5, 7)):
+            labels = DenseLabels(ids[:, rows, : rows.stop], 5)
+            pairs = mask[rows, : rows.stop]
+            got = layer(x[:, rows], labels=labels, attn_mask=pairs, is_causal=True, cache=cache)
+            close(got, wanted[:, rows])
+
+    def test_what_else_is_returned(self):
+        layer, x, cache = make(), torch.randn(2, 5, 12, dtype=F64), KVCache()
+        whole = layer(x, labels=LABELER(5), is_causal=True, need_weights=True, need_label_mass=True)
+        layer(x[:, :3], labels=LABELER(3), is_causal=True, cache=cache)
+        options = {"is_causal": True, "cache": cache, "need_weights": True, "need_label_mass": True}
+        z, weights, mass = layer(x[:, 3:], labels=LABELER(2, 5, q_offset=3), **options)
+        close((z, weights, mass), (whole[0][:, 3:], whole[1][:, :, 3:], whole[2][:, :, 3:]))
+
+
+class TestGradients:
+    def test_they_are_those_of_one_pass(self):
+        layer, x = make(), torch.randn(2, 7, 12, dtype=F64, requires_grad=True)
+        leaves = [x, *layer.parameters()]
+        whole = layer(x, labels=LABELER(7), is_causal=True)
+        weight = torch.randn_like(whole)
+        pieces = decode(layer, x, (3, 1, 2, 1), KVCache(16))
+        close(*(torch.autograd.grad((z * weight).sum(), leaves) for z in (pieces, whole)))
+
+    def test_rows_written_without_gradients_stay_constant(self):
+        layer, x, cache = make(), torch.randn(2, 6, 12, dtype=F64), KVCache()
+        with torch.no_grad():
+            decode(layer, x[:, :4], (3, 1), cache)
+        keys, values = cache.key.clone(), cache.value.clone()
+        z = layer(x[:, 4:], labels=LABELER(2, 6, q_offset=4), is_causal=True, cache=cache)
+        close(z, layer(x, labels=LABELER(6), is_causal=True)[:, 4:])
+        grads = torch.autograd.grad(z.sum(), layer.in_proj_weight)[0]
+        other = KVCache()
+        other.append(keys, values)
+        z = layer(x[:, 4:], labels=LABELER(2, 6, q_offset=4), is_causal=True, cache=other)
+        close(grads, torch.autograd.grad(z.sum(), layer.in_proj_weight)[0])
+
+    def test_writing_on_without_gradients_does_not_disturb_backward(self):
+        layer, x, cache = make(), torch.randn(2, 9, 12, dtype=F64), KVCache()
+        z = decode(layer, x[:, :4], (2, 2), cache)
+        with torch.no_grad():
+            for start in range(4, 8):
+                layer(x[:, start : start + 1], labels=LABELER(1, start + 1, q_offset=start), cache=cache)
+        wanted = layer(x[:, :4], labels=LABELER(4), is_causal=True)
+        close(*(torch.autograd.grad(y.square().sum(), layer.in_proj_weight) for y in (z, wanted)))
+
+    def test_inference_mode_then_not(self):
+        layer, x, cache = make(), torch.randn(2, 8, 12, dtype=F64), KVCache(16)
+        parts = []
+        for index, mode in enumerate((torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad)):
+            rows = slice(2 * index, 2 * index + 2)
+            with mode():
+                labels = LABELER(2, rows.stop, q_offset=rows.start)
+                parts.append(layer(x[:, rows], labels=labels, is_causal=True, cache=cache).clone())
+        close(torch.cat([part.detach() for part in parts], 1), layer(x, labels=LABELER(8), is_causal=True).detach())
+
+
+class TestStorage:
+    def test_room_doubles(self):
+        cache, row = KVCache(), torch.zeros(1, 1, 1, 2)
+        rooms = []
+        with torch.no_grad():
+            for _ in range(9):
+                cache.append(row, row)
+                rooms.append(cache._key.shape[2])
+        assert rooms == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+
+    def test_a_fixed_room_is_made_once(self):
+        cache, row = KVCache(5), torch.zeros(1, 1, 1, 2)
+        with torch.no_grad():
+            cache.append(row, row)
+            place = cache._key.data_ptr()
+            for _ in range(4):
+                cache.append(row, row)
+            assert cache._key.data_ptr() == place
+            with pytest.raises(ValueError, match=r"cache must hold at most max_len = 5 keys, got 5 \+ 1"):
+                cache.append(row, row)
+        assert len(cache) == 5
+
+    def test_reorder_follows_the_beams(self):
+        layer, x = make(), torch.randn(3, 5, 12, dtype=F64)
+        padding = torch.tensor([[True, False], [False, False], [False, False]])
+        cache, index = KVCache(), torch.tensor([1, 1, 0, 2], dtype=torch.int32)
+        with torch.no_grad():
+            decode(layer, x[:, :2], (2,), cache, padding=padding)
+            cache.reorder(index)
+            step = torch.randn(4, 1, 12, dtype=F64)
+            got = layer(step, labels=LABELER(1, 3, q_offset=2), is_causal=True, cache=cache)
+            mask = torch.cat([padding[index], torch.zeros(4, 1, dtype=torch.bool)], 1)
+            whole = torch.cat([x[index, :2], step], 1)
+            wanted = layer(whole, labels=LABELER(3), is_causal=True, key_padding_mask=mask)
+        close(got, wanted[:, 2:])
+
+    def test_reset_begins_anew(self):
+        layer, cache = make(), KVCache()
+        decode(layer, torch.randn(2, 3, 12, dtype=F64), (3,), cache)
+        cache.reset()
+        assert len(cache) == 0
+        assert cache.key is cache.value is cache.padding is None
+        x = torch.randn(4, 5, 12, dtype=F64)
+        close(decode(layer, x, (2, 3), cache), layer(x, labels=LABELER(5), is_causal=True))
+
+    def test_to_casts_numbers_and_keeps_bool_masks(self):
+        cache = KVCache()
+        cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.zeros(1, 2, dtype=torch.bool))
+        assert cache.to(F64) is cache
+        assert (cache.key.dtype, cache.value.dtype, cache.padding.dtype) == (F64, F64, torch.bool)
+        cache.to("meta")
+        assert {x.device.type for x in (cache.key, cache.value, cache.padding)} == {"meta"}
+
+    def test_other_dtypes(self):
+        cache = KVCache()
+        cache.append(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+        with pytest.raises(ValueError, match="cache holds keys of torch.float32, got torch.float64: reset it first"):
+            cache.append(torch.ones(1, 1, 2, 2, dtype=F64), torch.ones(1, 1, 2, 2, dtype=F64))
+
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+    def test_copies_go_their_own_way(self, clone):
+        layer, x, cache = make(), torch.randn(2, 5, 12, dtype=F64), KVCache(8)
+        with torch.no_grad():
+            decode(layer, x[:, :3], (3,), cache)
+            other = clone(cache)
+            options = {"labels": LABELER(2, 5, q_offset=3), "is_causal": True}
+            close(layer(x[:, 3:], cache=other, **options), layer(x[:, 3:], cache=cache, **options))
+            close(other.key, cache.key)
+
+    def test_bad_arguments(self):
+        with pytest.raises(ValueError, match="max_len must be at least 1, got 0"):
+            KVCache(0)
+        with pytest.raises(TypeError, match="static must be a bool, got int"):
+            KVCache(static=1)
+        with pytest.raises(TypeError, match="index must be a Tensor, got list"):
+            KVCache().reorder([0])
+        with pytest.raises(ValueError, match="index must have an integer dtype, got torch.float32"):
+            KVCache().reorder(torch.zeros(2))
+
+    def test_repr(self):
+        assert repr(KVCache()) == "KVCache(0 keys)"
+        assert repr(KVCache(8, static=True)) == "KVCache(0 keys, static, max_len=8)"
+        assert repr(LayerCache()) == "LayerCache(KVCache(0 keys), KVCache(0 keys, static))"
+        assert repr(StackCache(KVCache(), KVCache())) == "StackCache(2 layers, 0 keys)"
+
+    def test_compiled_step(self):
+        layer = make(impl="dense")
+        counter = CompileCounterWithBackend("aot_eager")
+
+        @torch.no_grad()
+        def step(x, cache):
+            past = len(cache)
+            return layer(x, labels=LABELER(1, past + 1, q_offset=past), is_causal=True, cache=cache)
+
+        compiled = torch.compile(step, backend=counter, fullgraph=True)
+        mine, theirs = KVCache(16), KVCache(16)
+        for _ in range(6):
+            x = torch.randn(2, 1, 12, dtype=F64)
+            close(compiled(x, mine), step(x, theirs))
+        assert counter.frame_count <= 3
+
+
+class TestStatic:
+    def test_a_memory_is_projected_once(self, monkeypatch):
+        layer = make(num_labels=None, tables=("key", "value"), kdim=5, vdim=5)
+        memory, x = torch.randn(2, 6, 5, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        padding = torch.rand(2, 6) > 0.6
+        wanted = layer(x, memory, key_padding_mask=padding)
+        cache = KVCache(static=True)
+        first = layer(x[:, :1], memory, key_padding_mask=padding, cache=cache)
+        seen = []
+        monkeypatch.setattr("relgraph.nn.attention.linear", lambda x, w, b: seen.append(x) or x @ w.T + b)
+        second = layer(x[:, 1:2], memory, cache=cache)
+        third = layer(x[:, 2:], cache=cache)
+        close(torch.cat([first, second, third], 1), wanted)
+        assert len(seen) == 2
+        assert len(cache) == 6
+
+    def test_a_new_mask_takes_the_place_of_the_old(self):
+        layer, cache = make(num_labels=None, tables=("key", "value")), KVCache(static=True)
+        memory, x = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        padding = torch.rand(2, 6) > 0.6
+        layer(x, memory, cache=cache)
+        close(layer(x, cache=cache, key_padding_mask=padding), layer(x, memory, key_padding_mask=padding))
+        close(layer(x, cache=cache), layer(x, memory))
+
+    def test_labels_towards_the_memory(self):
+        layer, cache = make(), KVCache(static=True)
+        memory, x = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        wanted = layer(x, memory, labels=LABELER(4, 6), is_causal=True, q_offset=0)
+        for row in range(4):
+            labels = LABELER(1, 6, q_offset=row)
+            close(
+                layer(x[:, row : row + 1], memory, labels=labels, is_causal=True, cache=cache), wanted[:, row : row + 1]
+            )
+
+
+class TestGroups:
+    def test_all_layers_move_together(self):
+        cache = StackCache(LayerCache(4), LayerCache(4))
+        for layer in cache:
+            for one in (layer.self_attn, layer.multihead_attn):
+                one.append(torch.arange(2.0).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1))
+        assert len(cache) == len(cache.layers[0]) == 1
+        cache.reorder(torch.tensor([1, 0, 1]))
+        assert all(c.key.flatten().tolist() == [1, 0, 1] for layer in cache for c in vars(layer).values())
+        assert cache.to(F64) is cache
+        assert all(c.key.dtype == F64 for layer in cache for c in vars(layer).values())
+        cache.reset()
+        assert [len(c) for layer in cache for c in vars(layer).values()] == [0, 0, 0, 0]
+        assert len(StackCache()) == 0

@@ -1,0 +1,187 @@
+"""The decoder layer: torch's own with zero tables, relations on both sides, and the cache."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from relgraph.labelers import ClippedDistance
+from relgraph.labels import DenseLabels
+from relgraph.nn import KVCache, LayerCache, RelationDecoderLayer, RelationTables
+
+from .helpers import F64, by_hand, close, fill_tables, table_keys, zero_tables
+
+LABELER = ClippedDistance(2)
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return fill_tables(RelationDecoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})).eval()
+
+
+def plain_layer(**options):
+    torch.manual_seed(0)
+    layer = nn.TransformerDecoderLayer(12, 3, 20, batch_first=True, dtype=F64, **options).eval()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer
+
+
+def inputs(batch=2, tgt=5, memory=7):
+    return torch.randn(batch, tgt, 12, dtype=F64), torch.randn(batch, memory, 12, dtype=F64)
+
+
+class TestAgainstTorch:
+    @pytest.mark.parametrize("norm_first", [False, True])
+    @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": False}])
+    @pytest.mark.parametrize("tables", [{}, {"labeler": LABELER}])
+    def test_the_same_values(self, norm_first, options, tables):
+        plain = plain_layer(norm_first=norm_first, layer_norm_eps=1e-3, **options)
+        ours = zero_tables(RelationDecoderLayer.from_plain(plain, **tables))
+        tgt, memory = inputs()
+        causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
+        padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+        blocked = torch.rand(5, 7) > 0.7
+        close(ours(tgt, memory), plain(tgt, memory))
+        close(ours(tgt[0], memory[0]), plain(tgt[0], memory[0]))
+        close(ours(tgt, memory, tgt_is_causal=True), plain(tgt, memory, causal, tgt_is_causal=True))
+        arguments = (tgt, memory, causal, blocked, torch.zeros(2, 5, dtype=F64), padding)
+        close(ours(*arguments), plain(*arguments[:3], *arguments[3:]))
+
+    def test_causal_towards_the_memory(self):
+        plain = plain_layer()
+        ours = RelationDecoderLayer.from_plain(plain)
+        tgt, memory = inputs()
+        mask = torch.ones(5, 7, dtype=torch.bool).triu(1)
+        close(ours(tgt, memory, memory_is_causal=True), plain(tgt, memory, memory_mask=mask))
+
+    def test_under_torchs_stack(self):
+        layer = make()
+        stack = nn.TransformerDecoder(layer, 2)
+        tgt, memory = inputs()
+        mask = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
+        wanted = tgt
+        for _ in range(2):
+            wanted = layer(wanted, memory, tgt_is_causal=True)
+        close(stack(tgt, memory, mask), wanted)
+
+    def test_gradients(self):
+        plain, (tgt, memory) = plain_layer(), inputs()
+        ours = zero_tables(RelationDecoderLayer.from_plain(plain, labeler=LABELER))
+        for layer in (plain, ours):
+            layer(tgt, memory).square().sum().backward()
+        mine = dict(ours.named_parameters())
+        for name, parameter in plain.named_parameters():
+            close(mine[name].grad, parameter.grad)
+
+    def test_from_plain_keeps_all_settings(self):
+        plain = nn.TransformerDecoderLayer(12, 3, 20, 0.3, "gelu", norm_first=True)
+        plain.multihead_attn.dropout, plain.dropout3.p = 0.1, 0.2
+        ours = RelationDecoderLayer.from_plain(plain, labeler=LABELER)
+        assert ours.norm_first
+        assert ours.activation is functional.gelu
+        assert [ours.self_attn.dropout, ours.multihead_attn.dropout, ours.dropout3.p] == [0.3, 0.1, 0.2]
+        with pytest.raises(TypeError, match=r"layer must be a nn.TransformerDecoderLayer, got TransformerEncoderLayer"):
+            RelationDecoderLayer.from_plain(nn.TransformerEncoderLayer(12, 3, batch_first=True))
+
+    def test_a_plain_state_lacks_the_tables_only(self):
+        found = make(num_memory_labels=4).load_state_dict(plain_layer().state_dict(), strict=False)
+        assert table_keys(found.missing_keys)
+        assert found.unexpected_keys == []
+
+
+class TestLabels:
+    def test_written_out(self):
+        layer, (tgt, memory) = make(num_memory_labels=4, memory_tables=("key", "bias")), inputs()
+        towards = DenseLabels(torch.randint(-1, 4, (2, 5, 7)), 4)
+        x = layer.norm1(tgt + by_hand(layer.self_attn, tgt, labels=LABELER(5), is_causal=True))
+        x = layer.norm2(x + by_hand(layer.multihead_attn, x, memory, labels=towards))
+        wanted = layer.norm3(x + layer.linear2(functional.relu(layer.linear1(x))))
+        close(layer(tgt, memory, tgt_is_causal=True, memory_labels=towards), wanted)
+        close(layer(tgt, memory, tgt_is_causal=True, labels=LABELER(5), memory_labels=towards), wanted)
+
+    def test_without_memory_labels(self):
+        layer = make(num_memory_labels=4)
+        with pytest.raises(ValueError, match="labels must be given, as the layer has tables for 4, got None"):
+            layer(*inputs())
+
+    def test_packed(self):
+        layer, ((tgt,), (memory,)) = make(num_memory_labels=5), inputs(1)
+        q_ptr, ptr = torch.tensor([0, 2, 5]), torch.tensor([0, 3, 7])
+        towards = LABELER(5, 7, ptr=ptr, q_ptr=q_ptr)
+        z = layer(tgt, memory, labels=LABELER(5, ptr=q_ptr), memory_labels=towards)
+        first = layer(tgt[:2], memory[:3], memory_labels=LABELER(2, 3))
+        second = layer(tgt[2:], memory[3:], memory_labels=LABELER(3, 4))
+        close(z, torch.cat([first, second]))
+
+    def test_tables_tied_to_the_memorys(self):
+        tables = RelationTables(5, 4, dtype=F64)
+        layer = make(tables=tables, memory_tables=tables)
+        assert layer.self_attn.tables is layer.multihead_attn.tables
+        assert sum(name.endswith("rows") for name, _ in layer.named_parameters()) == 2
+
+    def test_memory_names(self):
+        layer = make(num_memory_labels=2, memory_names=("a", "b"))
+        assert layer.multihead_attn.tables.key.names == ("a", "b")
+
+
+class TestCache:
+    @pytest.mark.parametrize("again", [False, True])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_piece_by_piece(self, again, causal):
+        layer, (tgt, memory) = make(), inputs()
+        padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+        own = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
+        options = {"tgt_is_causal": True, "memory_is_causal": causal}
+        wanted = layer(tgt, memory, None, None, own, padding, **options)
+        cache, pieces = LayerCache(), []
+        for start, stop in ((0, 2), (2, 3), (3, 5)):
+            given = (memory, padding) if again or not start else (None, None)
+            mask = own[:, start:stop]
+            pieces.append(layer(tgt[:, start:stop], given[0], None, None, mask, given[1], cache=cache, **options))
+        close(torch.cat(pieces, 1), wanted)
+        assert len(cache) == 5
+        assert len(cache.multihead_attn) == 7
+
+    def test_memory_labels_row_by_row(self):
+        layer, (tgt, memory) = make(num_memory_labels=5), inputs()
+        wanted, cache = layer(tgt, memory, tgt_is_causal=True, memory_labels=LABELER(5, 7)), LayerCache()
+        for row in range(5):
+            towards = LABELER(1, 7, q_offset=row)
+            got = layer(tgt[:, row : row + 1], memory, tgt_is_causal=True, memory_labels=towards, cache=cache)
+            close(got, wanted[:, row : row + 1])
+
+
+class TestModule:
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+    def test_copies(self, clone):
+        layer, (tgt, memory) = make(), inputs()
+        close(clone(layer)(tgt, memory), layer(tgt, memory))
+
+    def test_dropout_in_training_only(self):
+        layer, (tgt, memory) = make(dropout=0.5), inputs()
+        close(layer(tgt, memory), make(dropout=0.0)(tgt, memory))
+        assert (layer.train()(tgt, memory) - layer.eval()(tgt, memory)).abs().max() > 1e-3
+
+    def test_repr(self):
+        assert repr(make()).split("\n")[1] == "  norm_first=False, activation=relu, labeler=ClippedDistance(2)"
+
+    def test_bad_input(self):
+        layer, (tgt, memory) = make(), inputs()
+        with pytest.raises(ValueError, match="memory must be given as long as no cache holds it, got None"):
+            layer(tgt, None)
+        with pytest.raises(ValueError, match="memory must be given as long as no cache holds it, got None"):
+            layer(tgt, None, cache=LayerCache())
+        with pytest.raises(TypeError, match="cache must be a LayerCache or None, got KVCache"):
+            layer(tgt, memory, cache=KVCache())
+        with pytest.raises(TypeError, match="tgt must be a Tensor, got NoneType"):
+            layer(None, memory)
+        with pytest.raises(ValueError, match="batch_first must be True"):
+            make(batch_first=False)
+        with pytest.raises(ValueError, match="num_labels must be left out beside a labeler"):
+            make(num_labels=5)

@@ -1,0 +1,243 @@
+"""The encoder layer: torch's own with zero tables, and under torch's own stack."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from relgraph.labelers import ClippedDistance, Window
+from relgraph.labels import DenseLabels
+from relgraph.nn import KVCache, RelationEncoder, RelationEncoderLayer, RelationTables
+
+from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
+
+LABELER = ClippedDistance(2)
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return fill_tables(RelationEncoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})).eval()
+
+
+def plain_layer(**options):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, dtype=F64, **options).eval()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer
+
+
+class TestAgainstTorch:
+    @pytest.mark.parametrize("norm_first", [False, True])
+    @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}, {"bias": False}, {"activation": torch.tanh}])
+    @pytest.mark.parametrize("tables", [False, True])
+    def test_the_same_values(self, norm_first, options, tables):
+        plain = plain_layer(norm_first=norm_first, layer_norm_eps=1e-3, **options)
+        ours = RelationEncoderLayer.from_plain(plain, **({"labeler": LABELER} if tables else {}))
+        zero_tables(ours)
+        x = torch.randn(2, 6, 12, dtype=F64)
+        padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+        mask = nn.Transformer.generate_square_subsequent_mask(6, dtype=F64)
+        close(ours(x), plain(x))
+        close(ours(x[0]), plain(x[0]))
+        got = ours(x, src_key_padding_mask=padding)
+        close(got[~padding], plain(x, src_key_padding_mask=padding)[~padding])
+        close(ours(x, mask, is_causal=True), plain(x, mask, is_causal=True))
+        close(ours(x, is_causal=True), plain(x, mask, is_causal=True))
+        wanted = plain(x, mask, torch.zeros(2, 6, dtype=F64).masked_fill(padding, float("-inf")))
+        close(ours(x, mask, padding)[~padding], wanted[~padding])
+
+    def test_in_single_precision(self):
+        plain = plain_layer().float()
+        ours, x = zero_tables(RelationEncoderLayer.from_plain(plain, num_labels=5)), torch.randn(2, 6, 12)
+        close(ours(x, labels=LABELER(6)), plain(x), atol=1e-6)
+
+    def test_gradients(self):
+        plain = plain_layer()
+        ours, x = zero_tables(RelationEncoderLayer.from_plain(plain, labeler=LABELER)), torch.randn(2, 6, 12, dtype=F64)
+        for layer in (plain, ours):
+            layer(x).square().sum().backward()
+        grads = dict(ours.named_parameters())
+        close(
+            {name: p.grad for name, p in plain.named_parameters()},
+            {n: grads[n].grad for n, _ in plain.named_parameters()},
+        )
+        assert all(p.grad.abs().sum() > 0 for p in ours.parameters())
+
+    def test_from_plain_keeps_all_settings(self):
+        plain = nn.TransformerEncoderLayer(12, 3, 20, 0.3, nn.PReLU(dtype=F64), norm_first=True, bias=False, dtype=F64)
+        plain.dropout2.p, plain.self_attn.dropout, plain.norm2.eps = 0.2, 0.1, 0.5
+        ours = RelationEncoderLayer.from_plain(plain, num_labels=5, names=LABELER.names)
+        assert [ours.dropout.p, ours.dropout1.p, ours.dropout2.p, ours.self_attn.dropout] == [0.3, 0.3, 0.2, 0.1]
+        assert [ours.norm1.eps, ours.norm2.eps] == [1e-5, 0.5]
+        assert ours.norm_first
+        assert ours.training
+        assert isinstance(ours.activation, nn.PReLU)
+        assert ours.activation is not plain.activation
+        assert ours.self_attn.in_proj_bias is None
+        assert ours.self_attn.tables.key.names == LABELER.names
+        assert not RelationEncoderLayer.from_plain(plain.eval()).training
+        state = ours.state_dict()
+        assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
+
+    def test_a_plain_state_lacks_the_tables_only(self):
+        found = make().load_state_dict(plain_layer().state_dict(), strict=False)
+        assert table_keys(found.missing_keys)
+        assert found.unexpected_keys == []
+
+    def test_from_something_else(self):
+        with pytest.raises(TypeError, match=r"layer must be a nn.TransformerEncoderLayer, got Linear"):
+            RelationEncoderLayer.from_plain(nn.Linear(2, 2))
+        with pytest.raises(TypeError, match="unexpected keyword argument 'heads'"):
+            RelationEncoderLayer.from_plain(plain_layer(), heads=3)
+
+
+class TestUnderTorchsStack:
+    def stacks(self, **options):
+        layer = make(dropout=0.0, **options)
+        theirs = nn.TransformerEncoder(layer, 2, nn.LayerNorm(12, dtype=F64), enable_nested_tensor=False)
+        ours = RelationEncoder(layer, 2, nn.LayerNorm(12, dtype=F64))
+        with torch.no_grad():
+            for parameter in theirs.parameters():
+                parameter.normal_(std=0.3)
+        ours.load_state_dict(theirs.state_dict())
+        return theirs, ours
+
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    def test_it_equals_ours(self, mode):
+        theirs, ours = self.stacks()
+        x = torch.randn(2, 6, 12, dtype=F64)
+        padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+        mask = nn.Transformer.generate_square_subsequent_mask(6, dtype=F64)
+        getattr(theirs, mode)(), getattr(ours, mode)()
+        with torch.set_grad_enabled(mode == "train"):
+            close(theirs(x), ours(x))
+            close(theirs(x, src_key_padding_mask=padding), ours(x, src_key_padding_mask=padding))
+            close(theirs(x, mask), ours(x, mask))
+            close(theirs(x, mask), ours(x, is_causal=True))
+
+    def test_it_trains(self):
+        theirs, _ = self.stacks()
+        x, target = torch.randn(4, 6, 12, dtype=F64), torch.randn(4, 6, 12, dtype=F64)
+        optimizer = torch.optim.Adam(theirs.train().parameters(), lr=1e-2)
+        losses = []
+        before = theirs.layers[1].self_attn.tables.key.rows.detach().clone()
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = (theirs(x) - target).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < 0.8 * losses[0]
+        assert (theirs.layers[1].self_attn.tables.key.rows - before).abs().min() > 0
+
+
+class TestLabels:
+    def test_made_or_given(self):
+        layer, x = make(), torch.randn(2, 6, 12, dtype=F64)
+        close(layer(x), layer(x, labels=LABELER(6)))
+        assert (layer(x) - layer(x, labels=ClippedDistance(1, 3)(6))).abs().max() > 1e-3
+        assert layer.self_attn.tables.value.names == LABELER.names
+
+    def test_written_out(self):
+        layer, x = make(per_head=True, tables=("key", "value", "query", "bias"), num_kv_heads=1), torch.randn(2, 6, 12)
+        x = x.double()
+        y = layer.norm1(x + by_hand(layer.self_attn, x, labels=LABELER(6)))
+        wanted = layer.norm2(y + layer.linear2(functional.relu(layer.linear1(y))))
+        close(layer(x), wanted)
+
+    def test_a_sum(self):
+        labeler = LABELER + ClippedDistance(1, 0)
+        layer, x = make(labeler=labeler), torch.randn(2, 6, 12, dtype=F64)
+        assert layer.self_attn.tables.num_labels == (5, 2)
+        close(layer(x), layer(x, labels=labeler(6)))
+
+    def test_a_labeler_without_labels_makes_no_tables(self):
+        layer, x = make(labeler=Window(1)), torch.randn(2, 6, 12, dtype=F64)
+        assert layer.self_attn.tables is None
+        distance = torch.arange(6) - torch.arange(6)[:, None]
+        close(layer(x), make(labeler=None)(x, distance.abs() > 1))
+
+    def test_packed(self):
+        layer, x = make(), torch.randn(7, 12, dtype=F64)
+        z = layer(x, labels=LABELER(7, ptr=torch.tensor([0, 3, 7])))
+        close(z, torch.cat([layer(x[:3]), layer(x[3:])]))
+
+    def test_banks(self):
+        tables = RelationTables(None, 4, kinds=("key",), banks={"key": nn.Linear(2, 4, dtype=F64)})
+        layer, x = make(labeler=None, tables=tables), torch.randn(2, 6, 12, dtype=F64)
+        labels, features = DenseLabels(torch.randint(0, 3, (6, 6)), 3), torch.randn(3, 2, dtype=F64)
+        layer(x, labels=labels, bank_features=features).square().sum().backward()
+        assert tables.key.bank.weight.grad.abs().sum() > 0
+
+    def test_given_tables_beside_a_labeler(self):
+        tables = RelationTables(5, 4, names=LABELER.names, dtype=F64)
+        assert make(tables=tables).self_attn.tables is tables
+
+
+class TestCache:
+    @pytest.mark.parametrize("norm_first", [False, True])
+    def test_piece_by_piece(self, norm_first):
+        layer, x, cache = make(norm_first=norm_first), torch.randn(2, 7, 12, dtype=F64), KVCache()
+        pieces = [layer(x[:, a:b], is_causal=True, cache=cache) for a, b in ((0, 3), (3, 4), (4, 7))]
+        close(torch.cat(pieces, 1), layer(x, is_causal=True))
+
+
+class TestModule:
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+    def test_copies(self, clone):
+        layer, x = make(activation="gelu"), torch.randn(2, 6, 12, dtype=F64)
+        close(clone(layer)(x), layer(x))
+
+    def test_checkpointing(self):
+        layer, x = make().train(), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
+        grads = []
+        for run in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
+            torch.manual_seed(1)
+            grads.append(torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()]))
+        close(*grads)
+
+    def test_autocast(self):
+        layer, x = make().float(), torch.randn(2, 6, 12)
+        with torch.autocast("cpu", torch.bfloat16):
+            got = layer(x)
+        close(got.float(), layer(x), atol=0.1)
+
+    def test_repr(self):
+        first = repr(make(norm_first=True)).split("\n")[1]
+        assert first == "  norm_first=True, activation=relu, labeler=ClippedDistance(2)"
+        assert "activation" not in repr(make(labeler=None, activation=nn.ReLU())).split("\n")[1]
+
+    @pytest.mark.parametrize(
+        ("options", "error", "match"),
+        [
+            ({"batch_first": False}, ValueError, r"batch_first must be True: inputs have shape \[B, N, E\], got False"),
+            ({"batch_first": 1}, TypeError, "batch_first must be a bool, got int"),
+            ({"norm_first": None}, TypeError, "norm_first must be a bool, got NoneType"),
+            ({"activation": "tanh"}, ValueError, r"unknown activation 'tanh'; expected one of \['relu', 'gelu'\]"),
+            ({"activation": 3}, TypeError, "activation must be a string or a function, got int"),
+            ({"labeler": len}, TypeError, "labeler must be callable and know num_labels and names, got builtin"),
+            ({"num_labels": 5}, ValueError, "num_labels must be left out beside a labeler, which knows them, got 5"),
+            ({"names": ("a",)}, ValueError, "names must be left out beside a labeler"),
+            ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\)"),
+        ],
+    )
+    def test_bad_arguments(self, options, error, match):
+        with pytest.raises(error, match=match):
+            make(**options)
+
+    def test_bad_input(self):
+        with pytest.raises(TypeError, match="src must be a Tensor, got list"):
+            make()([1.0])
+        with pytest.raises(
+            ValueError, match=r"src must have shape \[B, N, E\], \[N, E\] or, packed, \[T, E\], got \[12\]"
+        ):
+            make()(torch.zeros(12))
+        with pytest.raises(ValueError, match=r"labels must cover \[N_q, N_k\] = \[6, 6\]"):
+            make()(torch.zeros(2, 6, 12, dtype=F64), labels=some_edges(5, 5, 0))

@@ -1,0 +1,167 @@
+"""Stacks: labels made once, tables of each layer or shared, caches of all layers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from relgraph.labelers import ClippedDistance
+from relgraph.labels import DenseLabels
+from relgraph.nn import (
+    KVCache,
+    RelationDecoder,
+    RelationDecoderLayer,
+    RelationEncoder,
+    RelationEncoderLayer,
+    RelationTables,
+    StackCache,
+)
+
+from .helpers import F64, close, fill_tables, zero_tables
+
+
+class Counting:
+    """A labeler that counts how often it is asked."""
+
+    def __init__(self):
+        self.inner, self.calls = ClippedDistance(2), 0
+        self.num_labels, self.names = self.inner.num_labels, self.inner.names
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return self.inner(*args, **kwargs)
+
+
+LABELER = ClippedDistance(2)
+
+
+def encoder(num_layers=3, **options):
+    torch.manual_seed(0)
+    layer = RelationEncoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
+    return fill_tables(RelationEncoder(layer, num_layers, nn.LayerNorm(12, dtype=F64))).eval()
+
+
+def decoder(num_layers=3, **options):
+    torch.manual_seed(0)
+    layer = RelationDecoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})
+    return fill_tables(RelationDecoder(layer, num_layers, nn.LayerNorm(12, dtype=F64))).eval()
+
+
+def test_layer_after_layer():
+    stack, x = encoder(), torch.randn(2, 6, 12, dtype=F64)
+    padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    wanted = x
+    for layer in stack.layers:
+        wanted = layer(wanted, None, padding, True)
+    close(stack(x, None, padding, True), stack.norm(wanted))
+    stack, memory = decoder(), torch.randn(2, 4, 12, dtype=F64)
+    wanted = x
+    for layer in stack.layers:
+        wanted = layer(wanted, memory, tgt_is_causal=True)
+    close(stack(x, memory, tgt_is_causal=True), stack.norm(wanted))
+
+
+def test_torchs_stacks_load_and_agree():
+    x, memory = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+    theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True, dtype=F64), 2).eval()
+    ours = zero_tables(RelationEncoder(RelationEncoderLayer(12, 4, 20, labeler=LABELER, dtype=F64), 2)).eval()
+    assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
+    close(ours(x), theirs(x))
+    theirs = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 20, batch_first=True, dtype=F64), 2).eval()
+    ours = zero_tables(RelationDecoder(RelationDecoderLayer(12, 3, 20, labeler=LABELER, dtype=F64), 2)).eval()
+    assert all(".tables." in key for key in ours.load_state_dict(theirs.state_dict(), strict=False).missing_keys)
+    close(ours(x, memory), theirs(x, memory))
+
+
+def test_labels_are_made_once():
+    labeler, x = Counting(), torch.randn(2, 6, 12, dtype=F64)
+    stack = encoder(labeler=labeler)
+    for layer in stack.layers:
+        layer.labeler = labeler
+    stack(x)
+    assert labeler.calls == 1
+    close(stack(x, labels=LABELER(6)), stack(x))
+    assert labeler.calls == 2
+
+
+def test_each_layer_has_its_own_tables():
+    stack = encoder()
+    assert len({id(layer.self_attn.tables) for layer in stack.layers}) == 3
+    assert sum(name.endswith("rows") for name, _ in stack.named_parameters()) == 6
+
+
+def test_tables_that_were_given_are_shared():
+    tables = RelationTables(5, 4, dtype=F64)
+    for stack in (encoder(tables=tables), decoder(tables=tables)):
+        assert all(layer.self_attn.tables is tables for layer in stack.layers)
+        assert sum(name.endswith("rows") for name, _ in stack.named_parameters()) == 2
+        assert len({id(layer.self_attn.tables) for layer in copy.deepcopy(stack).layers}) == 1
+        assert len({id(layer.linear1) for layer in stack.layers}) == 3
+
+
+def test_banks_and_memory_labels():
+    tables = RelationTables(None, 4, kinds=("key",), banks={"key": nn.Linear(2, 4, dtype=F64)})
+    x, features = torch.randn(2, 6, 12, dtype=F64), torch.randn(3, 2, dtype=F64)
+    labels = DenseLabels(torch.randint(0, 3, (6, 6)), 3)
+    encoder(tables=tables, labeler=None)(x, labels=labels, bank_features=features).square().sum().backward()
+    assert tables.key.bank.weight.grad.abs().sum() > 0
+    stack, memory = decoder(num_memory_labels=5), torch.randn(2, 4, 12, dtype=F64)
+    base = stack(x, memory, memory_labels=LABELER(6, 4))
+    assert (stack(x, memory, memory_labels=LABELER(6, 4, q_offset=2)) - base).abs().max() > 1e-3
+
+
+class TestCaches:
+    def test_encoder_as_a_causal_model(self):
+        stack, x = encoder(num_kv_heads=1), torch.randn(2, 7, 12, dtype=F64)
+        padding = torch.tensor([[True] * 2 + [False] * 5, [False] * 7])
+        wanted = stack(x, None, padding, True)
+        cache = stack.new_cache(7)
+        pieces = [stack(x[:, a:b], None, padding[:, a:b], True, cache=cache) for a, b in ((0, 4), (4, 5), (5, 7))]
+        close(torch.cat(pieces, 1)[~padding], wanted[~padding])
+        assert len(cache) == 7
+        with pytest.raises(ValueError, match=r"cache must hold at most max_len = 7 keys, got 7 \+ 1"):
+            stack(x[:, :1], cache=cache)
+
+    def test_decoder_step_by_step_with_beams(self):
+        stack, memory = decoder(), torch.randn(2, 4, 12, dtype=F64)
+        tgt, index = torch.randn(2, 3, 12, dtype=F64), torch.tensor([1, 0, 1])
+        cache = stack.new_cache()
+        with torch.no_grad():
+            for row in range(3):
+                stack(tgt[:, row : row + 1], memory, tgt_is_causal=True, cache=cache)
+            cache.reorder(index)
+            step = torch.randn(3, 1, 12, dtype=F64)
+            got = stack(step, None, tgt_is_causal=True, cache=cache)
+            whole = torch.cat([tgt[index], step], 1)
+            wanted = stack(whole, memory[index], tgt_is_causal=True)
+        close(got, wanted[:, 3:])
+
+    def test_caches_that_do_not_fit(self):
+        stack, x = encoder(2), torch.randn(2, 3, 12, dtype=F64)
+        with pytest.raises(TypeError, match="cache must be a StackCache or None, got KVCache"):
+            stack(x, cache=KVCache())
+        with pytest.raises(ValueError, match="one KVCache for each of the 2 layers, got StackCache"):
+            stack(x, cache=StackCache(KVCache()))
+        with pytest.raises(ValueError, match="one KVCache for each of the 2 layers, got StackCache"):
+            stack(x, cache=decoder(2).new_cache())
+        with pytest.raises(ValueError, match="one LayerCache for each of the 2 layers"):
+            decoder(2)(x, x, cache=stack.new_cache())
+
+
+def test_bad_arguments():
+    layer = RelationEncoderLayer(12, 3, 20)
+    with pytest.raises(TypeError, match="layer must be a RelationEncoderLayer, got TransformerEncoderLayer"):
+        RelationEncoder(nn.TransformerEncoderLayer(12, 3, batch_first=True), 2)
+    with pytest.raises(TypeError, match="layer must be a RelationDecoderLayer, got RelationEncoderLayer"):
+        RelationDecoder(layer, 2)
+    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
+        RelationEncoder(layer, 0)
+    with pytest.raises(TypeError, match="num_layers must be an int, got float"):
+        RelationEncoder(layer, 2.0)
+    with pytest.raises(TypeError, match="norm must be a Module or None, got float"):
+        RelationEncoder(layer, 2, 1e-5)
+    with pytest.raises(TypeError, match="src must be a Tensor, got NoneType"):
+        RelationEncoder(layer, 2)(None)

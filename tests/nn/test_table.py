@@ -1,0 +1,195 @@
+"""One table: rows, names, the frozen row and banks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from relgraph.nn import LabelTable
+
+F64 = torch.float64
+
+
+def test_rows_start_as_normal_vectors_of_about_unit_length():
+    rows = LabelTable(4000, 16)()
+    assert rows.shape == (4000, 16)
+    assert rows.dtype == torch.float32
+    assert rows.std().item() == pytest.approx(0.25, rel=0.02)
+    assert rows.mean().item() == pytest.approx(0.0, abs=0.01)
+
+
+def test_heads_come_first():
+    assert LabelTable(5, 8, heads=3, dtype=F64)().shape == (3, 5, 8)
+    assert LabelTable(5, None, heads=3)().shape == (3, 5)
+
+
+def test_bias_starts_at_zero():
+    table = LabelTable(5, None)
+    assert table().tolist() == [0.0] * 5
+    assert list(table.state_dict()) == ["rows", "_extra_state"]
+
+
+def test_reset_draws_again_and_keeps_the_frozen_row():
+    table = LabelTable(5, 8, frozen=2)
+    before = table.rows.detach().clone()
+    table.reset_parameters()
+    assert not torch.equal(before, table.rows)
+    assert table.rows[2].abs().max() == 0
+
+
+@pytest.mark.parametrize(("dim", "heads"), [(4, None), (4, 2), (None, None), (None, 2)])
+def test_frozen_row_is_zero_without_gradient_before_and_after_training_and_loading(dim, heads):
+    table, free = LabelTable(5, dim, heads=heads, frozen=1), LabelTable(5, dim, heads=heads)
+    nn.init.ones_(free.rows)
+    at = 1 if heads is None else (slice(None), 1)
+    optimizer = torch.optim.AdamW(table.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (table() - 1.0).square().sum().backward()
+        assert table.rows.grad[at].abs().max() == 0
+        optimizer.step()
+    assert table()[at].abs().max() == 0
+    assert table().abs().sum() > 0
+    table.load_state_dict(free.state_dict())
+    assert table.rows[at].abs().max() == 0
+    assert table().sum() == free().sum() - free()[at].sum()
+    table.load_state_dict(free.state_dict(), assign=True)
+    assert table.rows[at].abs().max() == 0
+
+
+def test_made_without_memory_and_filled_later():
+    with torch.device("meta"):
+        table = LabelTable(3, 4, names=("a", "b", "c"), frozen=1)
+    saved = LabelTable(3, 4, names=("a", "b", "c"))
+    table.to_empty(device="cpu").load_state_dict(saved.state_dict())
+    assert torch.equal(table()[[0, 2]], saved()[[0, 2]])
+    assert table()[1].tolist() == [0.0] * 4
+
+
+def test_names_travel_with_the_state_and_must_agree():
+    saved = LabelTable(3, 4, names=("child", "nsubj⁻¹", "−13"))
+    LabelTable(3, 4, names=["child", "nsubj⁻¹", "−13"]).load_state_dict(saved.state_dict())
+    other = LabelTable(3, 4, names=("child", "−13", "nsubj⁻¹"))
+    with pytest.raises(ValueError, match=r"another at label 1: the state has 'nsubj⁻¹', this table '−13'"):
+        other.load_state_dict(saved.state_dict())
+
+
+def test_names_survive_what_people_do_to_states():
+    saved, loaded = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "b", "c"))
+    for change in (torch.clone, torch.Tensor.half, torch.Tensor.bfloat16, lambda t: t.to("cpu")):
+        loaded.load_state_dict({name: change(value) for name, value in saved.state_dict().items()})
+        wrong = LabelTable(3, 4, names=("a", "c", "b"))
+        with pytest.raises(ValueError, match="another at label 1"):
+            wrong.load_state_dict({name: change(value) for name, value in saved.state_dict().items()})
+
+
+def test_names_through_a_file(tmp_path):
+    torch.save(LabelTable(2, 4, names=("a", "b")).state_dict(), tmp_path / "table.pt")
+    state = torch.load(tmp_path / "table.pt", weights_only=True)
+    with pytest.raises(ValueError, match="another at label 0: the state has 'a', this table 'b'"):
+        LabelTable(2, 4, names=("b", "a")).load_state_dict(state)
+
+
+def test_tables_without_names_load_anything_and_keep_none():
+    named, nameless = LabelTable(2, 4, names=("a", "b")), LabelTable(2, 4)
+    nameless.load_state_dict(named.state_dict())
+    assert nameless.names is None
+    assert torch.equal(nameless(), named())
+    named.load_state_dict(LabelTable(2, 4).state_dict())
+    assert named.names == ("a", "b")
+
+
+def test_bank_computes_the_rows_and_learns():
+    table = LabelTable(None, 4, bank=nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)))
+    features = torch.randn(6, 3, requires_grad=True)
+    rows = table(features)
+    assert torch.equal(rows, table.bank(features))
+    rows.sum().backward()
+    assert features.grad.abs().sum() > 0
+    assert all(p.grad.abs().sum() > 0 for p in table.parameters())
+    assert not any(name == "rows" for name, _ in table.named_parameters())
+
+
+def test_bank_reads_whatever_it_likes():
+    class Longest(nn.Module):
+        def forward(self, paths):
+            return torch.tensor([[float(len(path))] * 2 for path in paths])
+
+    assert LabelTable(None, 2, bank=Longest())(["ab", "c"]).tolist() == [[2.0, 2.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "wanted"),
+    [
+        ({"num_labels": None, "dim": 4}, (6, 5), r"\[R', 4\], got \[6, 5\]"),
+        ({"num_labels": None, "dim": 4}, (2, 6, 4), r"\[R', 4\], got \[2, 6, 4\]"),
+        ({"num_labels": 7, "dim": 4}, (6, 4), r"\[7, 4\], got \[6, 4\]"),
+        ({"num_labels": None, "dim": 4, "heads": 2}, (3, 6, 4), r"\[2, R', 4\], got \[3, 6, 4\]"),
+        ({"num_labels": None, "dim": None, "heads": 2}, (2, 6, 1), r"\[2, R'\], got \[2, 6, 1\]"),
+    ],
+)
+def test_bank_of_another_shape(options, out, wanted):
+    class Fixed(nn.Module):
+        def forward(self, features):
+            return torch.zeros(out)
+
+    with pytest.raises(ValueError, match=f"the bank's output must have shape {wanted}"):
+        LabelTable(**options, bank=Fixed())(torch.zeros(6, 1))
+
+
+def test_bank_that_gives_no_tensor():
+    with pytest.raises(TypeError, match="the bank's output must be a Tensor, got tuple"):
+        LabelTable(None, 2, bank=nn.LSTM(2, 2))(torch.zeros(3, 2))
+
+
+def test_features_and_banks_belong_together():
+    with pytest.raises(ValueError, match="features must be None for a table without a bank"):
+        LabelTable(3, 4)(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="features must be given to a table with a bank, got None"):
+        LabelTable(None, 4, bank=nn.Linear(2, 4))()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((3, 4, {"bank": 1}), TypeError, "bank must be a Module, got int"),
+        ((None, 4, {}), ValueError, "num_labels must be given for a table without a bank, got None"),
+        ((3.0, 4, {}), TypeError, "num_labels must be an int, got float"),
+        ((-1, 4, {}), ValueError, "num_labels must be at least 0, got -1"),
+        ((3, 0, {}), ValueError, "dim must be at least 1, got 0"),
+        ((3, 4, {"heads": 0}), ValueError, "heads must be at least 1, got 0"),
+        ((3, 4, {"names": "abc"}), TypeError, "names must be a sequence of strings, got 'abc'"),
+        ((3, 4, {"names": (1, 2, 3)}), TypeError, "names must be a sequence of strings"),
+        ((3, 4, {"names": ("a", "b")}), ValueError, "names must be 3 different strings, got 2, 2 different"),
+        ((3, 4, {"names": ("a", "b", "a")}), ValueError, "names must be 3 different strings, got 3, 2 different"),
+        ((3, 4, {"frozen": 3}), ValueError, "frozen must be at most 2, got 3"),
+        ((3, 4, {"frozen": True}), TypeError, "frozen must be an int, got bool"),
+        ((3, 4, {"frozen": 1, "bank": nn.Linear(2, 4)}), ValueError, "frozen must be None for a table with a bank"),
+    ],
+)
+def test_bad_arguments(arguments, error, match):
+    num_labels, dim, options = arguments
+    with pytest.raises(error, match=match):
+        LabelTable(num_labels, dim, **options)
+
+
+def test_copies_pickles_and_casts():
+    table = LabelTable(3, 4, names=("a", "b", "c"), frozen=1)
+    for other in (copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert torch.equal(other(), table())
+        assert other.names == table.names
+    assert table.to(torch.float64)().dtype == F64
+    assert table()[1].tolist() == [0.0] * 4
+
+
+def test_repr():
+    assert repr(LabelTable(3, 4)) == "LabelTable(3, 4)"
+    assert repr(LabelTable(3, None, heads=2, frozen=0, names=("a", "b", "c"))) == (
+        "LabelTable(3, None, heads=2, frozen=0, names=('a', 'b', 'c'))"
+    )
+    names = tuple(str(n) for n in range(9))
+    assert repr(LabelTable(9, 4, names=names)) == "LabelTable(9, 4, names=('0', '1', ..., '8'))"

@@ -1,0 +1,176 @@
+"""The tables of one attention: kinds, heads, ties, sums, banks and their states."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import relgraph as rg
+from relgraph.labelers import ClippedDistance
+from relgraph.nn import LabelTable, RelationTables
+
+F64 = torch.float64
+
+
+def shapes(tables):
+    return {name: [list(x.shape) for x in t] if isinstance(t, tuple) else list(t.shape) for name, t in tables.items()}
+
+
+def test_key_and_value_tables_of_different_rows_by_default():
+    tables = RelationTables(5, 8)
+    assert shapes(tables()) == {"key_table": [5, 8], "value_table": [5, 8]}
+    assert not torch.equal(tables.key(), tables.value())
+    assert tables.query is None
+    assert tables.bias is None
+
+
+def test_all_kinds_by_head():
+    tables = RelationTables(5, 8, 2, kinds=("bias", "query", "value", "key"), per_head=True)
+    vectors = {f"{kind}_table": [2, 5, 8] for kind in ("key", "value", "query")}
+    assert shapes(tables()) == vectors | {"bias_table": [2, 5]}
+
+
+def test_some_kinds_by_head():
+    tables = RelationTables(5, 8, 2, kinds=("key", "bias"), per_head=("bias",))
+    assert shapes(tables()) == {"key_table": [5, 8], "bias_table": [2, 5]}
+
+
+def test_heads_without_per_head_make_shared_rows():
+    tables = RelationTables(5, 8, 2)
+    assert shapes(tables())["key_table"] == [5, 8]
+    assert tables.heads is None
+
+
+def test_tied_rows_get_both_gradients():
+    tables = RelationTables(5, 8, tied=True)
+    given = tables()
+    assert given["key_table"] is given["value_table"]
+    assert [name for name, _ in tables.named_parameters()] == ["key.rows"]
+    (given["key_table"].sum() + 2 * given["value_table"].sum()).backward()
+    assert torch.equal(tables.key.rows.grad, torch.full((5, 8), 3.0))
+
+
+def test_a_sum_has_one_table_a_part():
+    tables = RelationTables((5, 3), 8, 2, kinds=("key", "bias"), per_head=True, frozen=(None, 0))
+    assert shapes(tables()) == {"key_table": [[2, 5, 8], [2, 3, 8]], "bias_table": [[2, 5], [2, 3]]}
+    assert tables.key[1]()[:, 0].abs().max() == 0
+    assert tables.key[0].frozen is None
+
+
+def test_they_are_arguments_of_relation_attention():
+    torch.manual_seed(0)
+    labeler = ClippedDistance(2) + ClippedDistance(1)
+    tables = RelationTables(labeler.num_labels, 4, 2, kinds=("key", "value", "query", "bias"), names=labeler.names)
+    tables = tables.to(F64)
+    q = torch.randn(2, 2, 6, 4, dtype=F64)
+    got = rg.relation_attention(q, q, q, labeler(6), **tables(), impl="dense")
+    wanted = rg.relation_attention(q, q, q, labeler(6), **tables(), impl="reference")
+    torch.testing.assert_close(got, wanted)
+    assert (got - rg.relation_attention(q, q, q, None)).abs().max() > 1e-3
+
+
+def test_names_of_every_part_are_checked_on_loading():
+    labeler = ClippedDistance(2) + ClippedDistance(1)
+    tables = RelationTables(labeler.num_labels, 4, names=labeler.names)
+    swapped = RelationTables((5, 3), 4, names=(labeler.names[0], labeler.names[1][::-1]))
+    with pytest.raises(ValueError, match="another at label 0: the state has '-1', this table '1'"):
+        swapped.load_state_dict(tables.state_dict())
+    fresh = RelationTables(labeler.num_labels, 4, names=labeler.names)
+    fresh.load_state_dict(tables.state_dict())
+    assert torch.equal(fresh.value[1](), tables.value[1]())
+
+
+def test_banks_by_kind_and_gradients_reach_them():
+    features = torch.randn(6, 3)
+    tables = RelationTables(None, 4, banks={"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)})
+    given = tables(features)
+    assert shapes(given) == {"key_table": [6, 4], "value_table": [6, 4]}
+    (given["key_table"].sum() + given["value_table"].square().sum()).backward()
+    assert all(p.grad.abs().sum() > 0 for p in tables.parameters())
+
+
+def test_a_bank_beside_free_rows():
+    tables = RelationTables(6, 4, kinds=("key", "bias"), banks={"key": nn.Linear(3, 4)})
+    assert shapes(tables(torch.randn(6, 3))) == {"key_table": [6, 4], "bias_table": [6]}
+
+
+def test_a_sum_with_a_bank_in_one_part():
+    tables = RelationTables((5, None), 4, banks=(None, {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}))
+    given = tables((None, torch.randn(7, 3)))
+    assert shapes(given) == {"key_table": [[5, 4], [7, 4]], "value_table": [[5, 4], [7, 4]]}
+    with pytest.raises(ValueError, match="features must be a tuple with one entry for each of the 2 parts, got Tensor"):
+        tables(torch.randn(7, 3))
+    with pytest.raises(ValueError, match="features must be None for part 0, as no bank reads them, got Tensor"):
+        tables((torch.randn(5, 3), torch.randn(7, 3)))
+    with pytest.raises(ValueError, match="features must be given to a table with a bank, got None"):
+        tables()
+
+
+def test_features_that_no_bank_reads():
+    with pytest.raises(ValueError, match="features must be None, as no bank reads them, got Tensor"):
+        RelationTables(5, 4)(torch.zeros(5, 2))
+
+
+def test_fits():
+    assert RelationTables(5, 4).fits(5)
+    assert not RelationTables(5, 4).fits(4)
+    assert not RelationTables(5, 4).fits((5, 3))
+    assert RelationTables((5, 3), 4).fits((5, 3))
+    assert not RelationTables((5, 3), 4).fits((3, 5))
+    assert not RelationTables((5, 3), 4).fits((5, 3, 1))
+    assert not RelationTables((5, 3), 4).fits(5)
+    banks = {"key": nn.Linear(3, 4), "value": nn.Linear(3, 4)}
+    assert RelationTables(None, 4, banks=banks).fits(99)
+    assert not RelationTables(None, 4, banks=banks).fits((9, 9))
+    assert RelationTables((5, None), 4, banks=(None, banks)).fits((5, 99))
+
+
+def test_reset_draws_again():
+    tables = RelationTables((5, 3), 4, kinds=("key", "bias"))
+    before = copy.deepcopy(tables.state_dict())
+    with torch.no_grad():
+        tables.bias[0].rows.fill_(1.0)
+    tables.reset_parameters()
+    assert not torch.equal(tables.key[1].rows, before["key.1.rows"])
+    assert tables.bias[0]().abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"kinds": "key"}, TypeError, "kinds must be a sequence of kinds of tables, got 'key'"),
+        (
+            {"kinds": ()},
+            ValueError,
+            r"kinds must hold different kinds of \['key', 'value', 'query', 'bias'\], at least",
+        ),
+        ({"kinds": ("key", "key")}, ValueError, "kinds must hold different kinds"),
+        ({"kinds": ("keys",)}, ValueError, "unknown kinds 'keys'"),
+        ({"kinds": ("key",), "tied": True}, ValueError, r"of the kinds 'key' and 'value', got \['key'\]"),
+        ({"tied": 1}, TypeError, "tied must be a bool, got int"),
+        ({"per_head": True}, ValueError, "heads must be given with per_head, got None"),
+        ({"heads": 2, "per_head": ("bias",)}, ValueError, r"per_head must name some of the kinds \['key', 'value'\]"),
+        ({"heads": 2, "per_head": "key"}, TypeError, "per_head must be a sequence of kinds"),
+        ({"heads": 0}, ValueError, "heads must be at least 1, got 0"),
+        ({"num_labels": ()}, ValueError, "num_labels must hold one number a part of the sum, got none"),
+        ({"num_labels": (5, 3), "names": ("a", "b", "c")}, ValueError, "names must be a tuple with one entry for each"),
+        ({"num_labels": (5, 3), "frozen": 1}, ValueError, "frozen must be a tuple with one entry .* got int"),
+        ({"num_labels": (5, None)}, ValueError, "num_labels must be given for a table without a bank"),
+        ({"banks": nn.Linear(3, 4)}, TypeError, "banks must be a mapping from kinds to Modules, got Linear"),
+        ({"banks": {"bias": nn.Linear(3, 4)}}, ValueError, r"for some of the kinds \['key', 'value'\], got \['bias'\]"),
+        ({"banks": {"value": nn.Linear(3, 4)}, "tied": True}, ValueError, r"kinds \['key'\], got \['value'\]"),
+        ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments(options, error, match):
+    with pytest.raises(error, match=match):
+        RelationTables(**{"num_labels": 5, "dim": 4, **options})
+
+
+def test_repr_and_parts():
+    tables = RelationTables(5, 4, tied=True)
+    assert repr(tables) == "RelationTables(\n  num_labels=5, tied=True\n  (key): LabelTable(5, 4)\n)"
+    assert isinstance(tables.key, LabelTable)

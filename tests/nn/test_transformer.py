@@ -1,0 +1,233 @@
+"""The encoder-decoder: torch's own without relations, step-by-step decoding, presets."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from relgraph.labelers import ClippedDistance
+from relgraph.nn import RelationTables, RelationTransformer
+
+from .helpers import F64, close, fill_tables, table_keys, zero_tables
+
+
+def make(*, kind="relative", heads=3, seed=0, **options):
+    torch.manual_seed(seed)
+    model = RelationTransformer(12, heads, 2, 2, 20, positions=kind, max_distance=2, dtype=F64, **options)
+    return fill_tables(model).eval()
+
+
+def inputs(src=6, tgt=5, batch=2):
+    return torch.randn(batch, src, 12, dtype=F64), torch.randn(batch, tgt, 12, dtype=F64)
+
+
+def decode(model, tgt, memory, chunks, **options):
+    cache, pieces, start = model.new_cache(), [], 0
+    for size in chunks:
+        pieces.append(model.decode(tgt[:, start : start + size], memory, cache=cache, **options))
+        start += size
+    return torch.cat(pieces, 1)
+
+
+class TestAgainstTorch:
+    @pytest.mark.parametrize("norm_first", [False, True])
+    @pytest.mark.parametrize("kind", ["none", "relative"])
+    def test_the_same_values(self, norm_first, kind):
+        torch.manual_seed(0)
+        options = {"norm_first": norm_first, "activation": "gelu", "layer_norm_eps": 1e-3}
+        with pytest.warns(UserWarning, match="enable_nested_tensor") if norm_first else nullcontext():
+            plain = nn.Transformer(12, 4, 2, 2, 20, batch_first=True, dtype=F64, **options).eval()
+        ours = zero_tables(make(kind=kind, heads=4, **options))
+        found = ours.load_state_dict(plain.state_dict(), strict=False)
+        assert found.unexpected_keys == []
+        assert found.missing_keys == [] if kind == "none" else table_keys(found.missing_keys)
+        src, tgt = inputs()
+        causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
+        padding = torch.zeros(2, 6, dtype=F64)
+        padding[1, 4:] = float("-inf")
+        masks = {"tgt_mask": causal, "src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+        masks |= {"src_mask": torch.randn(6, 6, dtype=F64), "memory_mask": torch.randn(5, 6, dtype=F64)}
+        close(ours(src, tgt, **masks), plain(src, tgt, **masks))
+        close(ours(src, tgt), plain(src, tgt, tgt_mask=causal))
+        close(ours(src, tgt, tgt_is_causal=False), plain(src, tgt))
+        close(ours(src[0], tgt[0]), ours(src, tgt)[0])
+
+    def test_parameters_start_alike(self):
+        model = RelationTransformer(64, 4, 2, 2, 128, max_distance=16, per_head=True)
+        bound = (6 / (64 + 128)) ** 0.5
+        weight = model.decoder.layers[1].linear1.weight
+        assert bound * 0.95 < weight.abs().max() <= bound
+        first, second = (layer.self_attn for layer in model.encoder.layers)
+        assert not torch.equal(first.in_proj_weight, second.in_proj_weight)
+        assert not torch.equal(first.tables.key.rows, second.tables.key.rows)
+        assert first.tables.key.rows.shape == (4, 33, 16)
+        assert first.tables.key.rows.std().item() == pytest.approx(0.25, rel=0.1)
+        assert model.decoder.layers[0].multihead_attn.tables is None
+
+
+class TestDecoding:
+    @settings(max_examples=15)
+    @given(chunks=st.lists(st.integers(1, 3), min_size=1, max_size=4), kind=st.sampled_from(["relative", "both"]))
+    def test_step_by_step(self, chunks, kind):
+        model = make(kind=kind, num_kv_heads=1, per_head=True)
+        src, tgt = inputs(tgt=sum(chunks))
+        padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+        wanted = model(src, tgt, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        with torch.no_grad():
+            memory = model.encode(src, src_key_padding_mask=padding)
+            close(decode(model, tgt, memory, chunks, memory_key_padding_mask=padding), wanted)
+
+    def test_the_future_does_not_matter(self):
+        model, (src, tgt) = make(), inputs()
+        changed = tgt.clone()
+        changed[:, 3:] += 1.0
+        close(model(src, changed)[:, :3], model(src, tgt)[:, :3])
+        assert (model(src, changed, tgt_is_causal=False) - model(src, tgt, tgt_is_causal=False))[
+            :, :3
+        ].abs().max() > 1e-3
+
+    def test_padding_changes_nothing(self):
+        model, (src, tgt) = make(kind="both"), inputs()
+        padding = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+        got = model(src, tgt, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        close(got[1], model(src[1, :4], tgt[1]))
+
+
+class TestPositions:
+    def test_relative_positions_do_not_see_a_shift(self):
+        model = make(kind="relative")
+        src, _ = inputs(src=9)
+        padding = torch.zeros(2, 9, dtype=torch.bool)
+        padding[:, :3] = True
+        memory = model.encode(src, src_key_padding_mask=padding)
+        close(memory[:, 3:], model.encode(src[:, 3:]))
+        sinusoidal = make(kind="sinusoidal").encode(src, src_key_padding_mask=padding)
+        assert (sinusoidal[:, 3:] - make(kind="sinusoidal").encode(src[:, 3:])).abs().max() > 1e-3
+
+    @pytest.mark.parametrize("kind", ["none", "relative", "sinusoidal", "both"])
+    def test_what_each_kind_holds(self, kind):
+        model, (src, tgt) = make(kind=kind), inputs()
+        relative = kind in ("relative", "both")
+        assert (model.encoder.layers[0].self_attn.tables is not None) == relative
+        assert (model.decoder.layers[0].self_attn.tables is not None) == relative
+        assert model.encoder.layers[0].labeler == (ClippedDistance(2) if relative else None)
+        assert (model.positions is not None) == (kind in ("sinusoidal", "both"))
+        order = torch.tensor([5, 0, 1, 2, 3, 4])
+        moved = (model.encode(src[:, order]) - model.encode(src)[:, order]).abs().max()
+        assert (moved < 1e-10) == (kind == "none")
+        assert model(src, tgt).shape == tgt.shape
+
+    def test_sinusoids_are_added_to_both_inputs(self):
+        model, bare = make(kind="sinusoidal"), make(kind="none")
+        src, tgt = inputs()
+        close(model(src, tgt), bare(model.positions(src), model.positions(tgt)))
+
+    def test_dropout_acts_on_the_inputs(self):
+        model, (src, _) = make(kind="none", dropout=0.5), inputs()
+        seen = []
+        model.encoder.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
+        model.train().encode(src)
+        assert (seen[0] == 0).double().mean().item() == pytest.approx(0.5, abs=0.2)
+
+    def test_given_tables_are_shared_by_all_layers(self):
+        tables = RelationTables(5, 4, names=ClippedDistance(2).names, dtype=F64)
+        before = tables.key.rows.detach().clone()
+        torch.manual_seed(0)
+        model = RelationTransformer(12, 3, 2, 2, 20, max_distance=2, tables=tables, dtype=F64)
+        assert torch.equal(tables.key.rows, before)
+        layers = [*model.encoder.layers, *model.decoder.layers]
+        assert all(layer.self_attn.tables is tables for layer in layers)
+        assert sum(name.endswith("rows") for name, _ in model.named_parameters()) == 2
+        model.reset_parameters()
+        assert torch.equal(tables.key.rows, before)
+
+
+class TestPresets:
+    def test_base(self):
+        with torch.device("meta"):
+            model = RelationTransformer.base()
+        layer = model.encoder.layers[5]
+        assert (model.d_model, model.nhead, layer.linear1.out_features, layer.dropout.p) == (512, 8, 1024, 0.1)
+        assert (model.encoder.num_layers, model.decoder.num_layers) == (6, 6)
+        assert layer.self_attn.tables.key.rows.shape == (8, 33, 64)
+        assert model.decoder.layers[5].self_attn.tables.value.rows.shape == (8, 33, 64)
+        assert model.positions is None
+
+    def test_big(self):
+        with torch.device("meta"):
+            model = RelationTransformer.big(dropout=0.1)
+        layer = model.decoder.layers[5]
+        assert (model.d_model, model.nhead, layer.linear1.out_features, layer.dropout.p) == (1024, 16, 4096, 0.1)
+        assert (model.encoder.num_layers, model.decoder.num_layers) == (6, 6)
+        assert layer.self_attn.tables.key.rows.shape == (17, 64)
+
+    def test_overrides(self):
+        model = RelationTransformer.base(
+            d_model=16, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=8, positions="sinusoidal"
+        )
+        assert model.encoder.layers[0].self_attn.tables is None
+        with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+            RelationTransformer.base(depth=3)
+
+
+class TestModule:
+    def test_state_round_trip(self):
+        model, other, (src, tgt) = make(kind="both"), make(kind="both", seed=1), inputs()
+        assert (other(src, tgt) - model(src, tgt)).abs().max() > 1e-3
+        other.load_state_dict(model.state_dict())
+        close(other(src, tgt), model(src, tgt))
+        close(copy.deepcopy(model)(src, tgt), model(src, tgt))
+
+    def test_a_state_of_other_distances_is_refused(self):
+        state = make().state_dict()
+        with pytest.raises(ValueError, match="another at label 0: the state has '-2', this table '-3'"):
+            RelationTransformer(12, 3, 2, 2, 20, max_distance=3, dtype=F64).load_state_dict(
+                {name: value for name, value in state.items() if not name.endswith("rows")}, strict=False
+            )
+
+    def test_every_parameter_learns(self):
+        model, (src, tgt) = make(kind="relative", tables=("key", "value", "query", "bias")), inputs()
+        model.train()(src, tgt).square().sum().backward()
+        assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+    def test_compiled_for_all_lengths(self):
+        model = RelationTransformer(12, 3, 1, 1, 20, max_distance=2, impl="dense").eval()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        with torch.no_grad():
+            for src, tgt in ((6, 5), (9, 7), (4, 12)):
+                x, y = torch.randn(2, src, 12), torch.randn(2, tgt, 12)
+                close(compiled(x, y), model(x, y), atol=1e-5)
+        assert counter.frame_count <= 3
+
+    @pytest.mark.parametrize(
+        ("options", "error", "match"),
+        [
+            ({"kind": "absolute"}, ValueError, "unknown positions 'absolute'"),
+            ({"batch_first": False}, ValueError, "batch_first must be True"),
+            ({"impl": "flash"}, ValueError, "unknown impl 'flash'"),
+        ],
+    )
+    def test_bad_arguments(self, options, error, match):
+        with pytest.raises(error, match=match):
+            make(**options)
+
+    def test_bad_input(self):
+        model, (src, tgt) = make(), inputs()
+        with pytest.raises(
+            ValueError, match=r"src must have shape \[B, N, E\] or \[N, E\] with E = 12, got \[2, 6, 8\]"
+        ):
+            model(src[..., :8], tgt)
+        with pytest.raises(ValueError, match=r"tgt must have shape .* got \[12\]"):
+            model(src, tgt[0, 0])
+        with pytest.raises(TypeError, match="tgt must be a Tensor, got NoneType"):
+            model(src, None)
+        with pytest.raises(ValueError, match="key must share its batch axis with query"):
+            model(src[:1], tgt)
