@@ -25,7 +25,9 @@ def test_names():
     assert all(hasattr(rg, name) for name in NAMES)
 
 
-DOCUMENTED = sorted({*rg.__all__, *rg.nn.__all__, *rg.labelers.__all__, *rg.labels.__all__} - {"nn", "labels", "labelers"})
+DOCUMENTED = sorted(
+    {*rg.__all__, *rg.nn.__all__, *rg.labelers.__all__, *rg.labels.__all__} - {"nn", "labels", "labelers"}
+)
 
 
 def public(name):

@@ -52,7 +52,9 @@ def ways(q: Tensor, k: Tensor, v: Tensor, slow: bool) -> dict[str, Callable[[], 
         "chunked, ClippedDistance(16)": lambda: rg.relation_attention(
             q, k, v, clipped(length), *distance_tables, impl="chunked"
         ),
-        "chunked, 32 arbitrary labels": lambda: rg.relation_attention(q, k, v, written, *written_tables, impl="chunked"),
+        "chunked, 32 arbitrary labels": lambda: rg.relation_attention(
+            q, k, v, written, *written_tables, impl="chunked"
+        ),
         "dense, ClippedDistance(16)": lambda: rg.relation_attention(
             q, k, v, clipped(length), *distance_tables, impl="dense"
         ),
@@ -149,7 +151,7 @@ def decode(arguments: argparse.Namespace) -> list[dict[str, object]]:
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
 
-def memory(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def memory(_: argparse.Namespace) -> list[dict[str, object]]:
     """Peak memory beyond the inputs, forward and backward, each figure from a fresh process."""
     rows = []
     for kind in ("distance", "written"):
@@ -182,7 +184,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 
 def resident() -> float:
-    """MiB of memory this process holds now; the peak so far must not be above it for the difference to mean anything."""
+    """MiB of memory this process holds now."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
 

@@ -189,7 +189,7 @@ class _Block:
         return self.work.buffers[index][: math.prod(self.shape)].view(self.shape)
 
     def flat(self, pairs: Tensor) -> Tensor:
-        """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: heads that share keys side by side."""
+        """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: heads sharing keys side by side."""
         return pairs.reshape(self.shape[0] * len(self.kv_heads), -1, pairs.shape[-1])
 
     def rows_of(self, x: Tensor) -> Tensor:

@@ -179,6 +179,13 @@ class LayerCache:
 
     Args:
         max_len: how many target rows there may be; without it the cache grows.
+
+    Example:
+        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16, batch_first=True).eval(), rg.LayerCache()
+        >>> with torch.no_grad():
+        ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), tgt_is_causal=True, cache=cache)
+        >>> cache
+        LayerCache(KVCache(3 keys), KVCache(5 keys, static))
     """
 
     def __init__(self, max_len: int | None = None) -> None:
@@ -213,6 +220,12 @@ class StackCache:
 
     Args:
         layers: one :class:`KVCache` (of an encoder) or :class:`LayerCache` (of a decoder) a layer.
+
+    Example:
+        >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2).eval()
+        >>> cache = encoder.new_cache()
+        >>> len(cache.layers), len(cache)
+        (2, 0)
     """
 
     def __init__(self, *layers: KVCache | LayerCache) -> None:

@@ -26,7 +26,8 @@ def _lookup(regions: Sequence[Region]) -> tuple[int, list[int]]:
     for region in by_distance:
         low, high = region.bounds
         start = first if low is None else low
-        ids = region.lookup if isinstance(region, Band) else (region.label,) * ((stop if high is None else high) - start)
+        end = stop if high is None else high
+        ids = region.lookup if isinstance(region, Band) else (region.label,) * (end - start)
         lookup[start - first : start - first + len(ids)] = ids
     return first, lookup
 

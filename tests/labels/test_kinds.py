@@ -12,7 +12,11 @@ from relgraph.labels import SumLabels
 from tests.cases import KINDS, distance
 
 NAMES = [name for name in KINDS if name != "none"]
-DENSE = [name for name in NAMES if name not in ("sum", "edges only parallel", "edges sum", "edges sum batch", "edges over edges")]
+DENSE = [
+    name
+    for name in NAMES
+    if name not in ("sum", "edges only parallel", "edges sum", "edges sum batch", "edges over edges")
+]
 
 
 @pytest.mark.parametrize("kind", DENSE)

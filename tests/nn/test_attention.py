@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import BlockLabels, DenseLabels
-from relgraph.nn import RelationAttention, RelationTables
+from relgraph.nn import KVCache, RelationAttention, RelationTables
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -420,3 +420,10 @@ class TestTraining:
             x, padding = torch.randn(2, length, 12), torch.rand(2, length) > 0.7
             close(compiled(x, padding), run(x, padding), atol=1e-5)
         assert counter.frame_count <= 3
+
+
+def test_weights_that_cannot_be_had_leave_the_cache_alone():
+    layer, cache = RelationAttention(8, 2, impl="chunked"), KVCache()
+    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights"):
+        layer(torch.randn(1, 3, 8), cache=cache, need_weights=True)
+    assert len(cache) == 0

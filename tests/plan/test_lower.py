@@ -25,7 +25,11 @@ from relgraph.plan import (
 from tests.cases import KINDS
 
 CPU = torch.device("cpu")
-NAMES = [name for name in KINDS if name not in ("none", "sum", "edges only parallel", "edges sum", "edges sum batch", "edges over edges")]
+NAMES = [
+    name
+    for name in KINDS
+    if name not in ("none", "sum", "edges only parallel", "edges sum", "edges sum batch", "edges over edges")
+]
 
 
 def times_covered(plan, part):
