@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relgraph import labelers, labels, nn
 from relgraph.functional import AttentionAux, relation_attention, relation_attention_with_aux
-from relgraph.impl.merge import merge
+from relgraph.impl.merging import merge
 from relgraph.labelers import (
     BucketedDistance,
     ClippedDistance,

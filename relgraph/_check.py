@@ -18,6 +18,13 @@ def can_look_at_data(*tensors: Tensor | None) -> bool:
     return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta) for t in tensors)
 
 
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast computes in on this kind of device; None when it is off, or there is no such thing."""
+    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+        return None
+    return torch.get_autocast_dtype(device_type)
+
+
 def integer(name: str, value: Any, *, minimum: int | None = None, maximum: int | None = None) -> int:
     """``value`` itself when it is an int (not a bool) within the bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):

@@ -128,7 +128,7 @@ def relation_attention_with_aux(  # noqa: D417
         query: this and all further arguments up to ``impl`` as in :func:`relation_attention`.
         need_weights: give the attention weights, N_q · N_k numbers a head.
         need_label_mass: give the attention each label receives; it sums to 1 less the unlabeled part.
-        need_lse: give the log-sum-exp of each row, with which partial results merge (:func:`relgraph.impl.merge`).
+        need_lse: give the log-sum-exp of each row, with which partial results merge (:func:`relgraph.merge`).
 
     Returns:
         ``(output, aux)``: see :class:`AttentionAux`.
@@ -165,7 +165,10 @@ def relation_attention_with_aux(  # noqa: D417
 
 def _attend(call: Call, impl: str | None) -> Answer:
     name = choose(call, impl)
-    with torch.autocast(call.query.device.type, enabled=False):  # the implementations choose their own precision
+    device = call.query.device.type
+    if not torch.amp.is_autocast_available(device):
+        return IMPLEMENTATIONS[name](call)
+    with torch.autocast(device, enabled=False):  # the implementations choose their own precision
         return IMPLEMENTATIONS[name](call)
 
 
@@ -230,9 +233,8 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
     for name, x in named.items():
         if x.dim() != dims:
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
-    device = query.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = _check.autocast_dtype(query.device.type)
+    if dtype is not None:
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype} and {value.dtype}")
@@ -262,7 +264,10 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
     if isinstance(labels, Tensor):
         labels = _from_raw(labels, batch, q_len, k_len, tables)
     if labels is None:
-        return None, [None if table is None else (table,) for table in tables]
+        for name, table in zip(_KINDS, tables, strict=True):
+            if table is not None:
+                raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
+        return None, [None] * len(tables)
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {type(labels).__name__}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
@@ -323,7 +328,7 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
         raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
     if not table.is_floating_point():
         raise ValueError(f"{name} must have a floating dtype, got {table.dtype}")
-    if table.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
+    if table.dtype != query.dtype and _check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
     _check.same_device(query=query, **{name: table})
 
@@ -351,15 +356,15 @@ def _offset(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bo
     check_offset(q_offset, graphs)
     if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
         raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
-    own = _labels_offset(labels)
-    if q_offset is None:
-        q_offset = own
-    elif (
-        own is not None
-        and own is not q_offset
-        and (isinstance(own, Tensor) or isinstance(q_offset, Tensor) or own != q_offset)
-    ):
-        raise ValueError(f"q_offset must be left out, as the labels were built with q_offset={own}, got {q_offset}")
+    own = _labels_offsets(labels)
+    if own and q_offset is None and any(offset is not None for offset in own):
+        q_offset = next(offset for offset in own if offset is not None)
+    for offset in own:
+        if q_offset is not None and not _agree(0 if offset is None else offset, q_offset):
+            raise ValueError(
+                f"q_offset must be that of the labels, which count their distances from {offset or 0}, got {q_offset}: "
+                "give it to the labeler"
+            )
     if q_offset is not None:
         return q_offset
     same = plan.q_len == plan.k_len if graphs is None else plan.q_ptr is plan.k_ptr
@@ -378,10 +383,22 @@ def _sees_all(offset: int | Tensor, plan: LabelPlan) -> bool:
     return offset >= plan.k_len - 1
 
 
-def _labels_offset(labels: Labels | None) -> int | Tensor | None:
+def _labels_offsets(labels: Labels | None) -> list[int | Tensor | None]:
+    """The offset of every part that counts distances; None where it was left out."""
     if isinstance(labels, SumLabels):
-        offsets = [offset for offset in map(_labels_offset, labels.parts) if offset is not None]
-        return offsets[0] if offsets else None
+        return [offset for part in labels.parts for offset in _labels_offsets(part)]
     if isinstance(labels, EdgeLabels):
-        return _labels_offset(labels.default) if isinstance(labels.default, Labels) else None
-    return labels.q_offset if isinstance(labels, DistanceLabels) else None
+        return _labels_offsets(labels.default) if isinstance(labels.default, Labels) else []
+    return [labels.q_offset] if isinstance(labels, DistanceLabels) else []
+
+
+def _agree(one: int | Tensor, other: int | Tensor) -> bool:
+    """Whether two offsets are the same, as far as that can be seen without waiting for a device."""
+    if one is other:
+        return True
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    tensors = [x for x in (one, other) if isinstance(x, Tensor)]
+    if any(x.device.type != "cpu" for x in tensors) or not _check.can_look_at_data(*tensors):
+        return True
+    return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())

@@ -189,6 +189,69 @@ def test_offset_of_the_labels_serves_the_causal_order():
     )
 
 
+def test_the_same_offset_twice_is_fine():
+    q, k, v = qkv(q_len=2, k_len=5)
+    own = rg.relation_attention(q, k, v, distance(2, 5, q_offset=3), is_causal=True)
+    for built, given in ((3, torch.tensor(3)), (torch.tensor(3), 3), (torch.tensor([3, 3]), torch.tensor([3, 3]))):
+        got = rg.relation_attention(q, k, v, distance(2, 5, q_offset=built), is_causal=True, q_offset=given)
+        torch.testing.assert_close(got, own)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_meta_tensors_and_no_autocast_there(impl):
+    x = torch.zeros(1, 2, 6, 4, device="meta")
+    assert rg.relation_attention(x, x, x, None, impl=impl).shape == x.shape
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked"])
+@pytest.mark.parametrize(("size", "value_size"), [(0, 3), (3, 0)])
+def test_empty_heads(impl, size, value_size):
+    q, k = (torch.randn(2, 2, 5, size) for _ in range(2))
+    z = rg.relation_attention(q, k, torch.randn(2, 2, 5, value_size), distance(5), torch.randn(5, size), impl=impl)
+    assert z.shape == (2, 2, 5, value_size)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("low", [-1e9, -1e4, float("-inf")])
+def test_a_bias_that_closes_all_but_the_edges(impl, low):
+    """The default's entry is huge; what the edges carry must not be lost in it."""
+    labels = EdgeLabels(torch.tensor([[0, 1, 3], [0, 0, 2]]), torch.tensor([0, 1, 1]), 3, q_len=5, default=2)
+    q, k, v = qkv()
+    bias = torch.tensor([0.5, -1.5, low], dtype=F64)
+    z, aux = rg.relation_attention_with_aux(q, k, v, labels, bias_table=bias, need_label_mass=True, impl=impl)
+    edges = EdgeLabels(labels.edge_index, labels.ids, 3, q_len=5)
+    alone = rg.relation_attention(q, k, v, edges, bias_table=bias, impl="reference")
+    torch.testing.assert_close(z[:, :, [0, 2]], alone[:, :, [0, 2]], atol=1e-12, rtol=0)
+    if low == float("-inf"):
+        assert (z[:, :, [1, 3, 4]] == 0).all()
+    assert (aux.label_mass >= 0).all()
+    assert (aux.label_mass[:, :, 0, 2] == 0).all()
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_bias_of_minus_infinity_closes_a_row(impl):
+    ids = torch.zeros(5, 5, dtype=torch.long)
+    ids[3] = 1
+    q, k, v = qkv()
+    q.requires_grad_()
+    z = rg.relation_attention(
+        q, k, v, DenseLabels(ids, 2), bias_table=torch.tensor([0.0, float("-inf")], dtype=F64), impl=impl
+    )
+    assert (z[:, :, 3] == 0).all()
+    assert torch.autograd.grad(z.sum(), [q])[0].isfinite().all()
+
+
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_labels_used_in_inference_mode_still_train(impl):
+    labels = KINDS["edges default"](5)
+    x, table = torch.randn(1, 2, 5, 4), torch.randn(4, 4)
+    with torch.inference_mode():
+        rg.relation_attention(x, x, x, labels, table, impl=impl)
+    x.requires_grad_()
+    rg.relation_attention(x, x, x, labels, table, impl=impl).sum().backward()
+    assert x.grad.isfinite().all()
+
+
 def test_empty_inputs():
     for impl in IMPLS:
         q, k, v = qkv(q_len=0, k_len=0)
@@ -238,7 +301,7 @@ T = torch.zeros
         (ValueError, "key_table must have the dtype of query, torch.float32, got torch.float64", {"key_table": T(5, 4, dtype=F64)}),
         (ValueError, "key_table must be on the device of query, cpu, got meta", {"key_table": T(5, 4, device="meta")}),
         (TypeError, "key_table must be a Tensor, got list", {"key_table": [0.0]}),
-        (ValueError, r"key_table must have shape \[R, D\].* = \[0, 4\]", {"labels": None}),
+        (ValueError, "key_table must be None where labels is None", {"labels": None}),
         (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got Tensor", {"labels": SumLabels(distance(5), distance(5))}),
         (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got 1", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4),)}),
         (ValueError, r"key_table\[1\] must have shape", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4), T(4, 4))}),
@@ -250,7 +313,10 @@ T = torch.zeros
         (TypeError, "is_causal must be a bool, got int", {"is_causal": 1}),
         (TypeError, "q_offset must be an int, got float", {"q_offset": 1.0}),
         (ValueError, "q_offset must hold one number a batch row, 2, got 3", {"labels": None, "key_table": None, "value_table": None, "q_offset": torch.tensor([0, 1, 2])}),
-        (ValueError, "q_offset must be left out, as the labels were built with q_offset=1, got 2", {"labels": distance(5, q_offset=1), "q_offset": 2}),
+        (ValueError, "q_offset must be that of the labels, which count their distances from 1, got 2: give it to the labeler", {"labels": distance(5, q_offset=1), "q_offset": 2}),
+        (ValueError, "q_offset must be that of the labels, which count their distances from 0, got 2", {"q_offset": 2}),
+        (ValueError, "q_offset must be that of the labels", {"q_offset": torch.tensor([0, 1])}),
+        (ValueError, "q_offset must be that of the labels", {"labels": SumLabels(distance(5), distance(5, q_offset=1)), "key_table": None, "value_table": None}),
         (ValueError, "dropout_p must lie in", {"dropout_p": 1.0}),
         (ValueError, "dropout_p must lie in", {"dropout_p": -0.1}),
         (TypeError, "dropout_p must be a float, got str", {"dropout_p": "0.1"}),

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch.autograd import forward_ad
 
 from relgraph import _check
 from relgraph.impl import chunked, dense, reference
 from relgraph.impl.common import Answer, Call, Tables
-from relgraph.impl.merge import merge
+from relgraph.impl.merging import merge
 
 __all__ = ["IMPLEMENTATIONS", "Answer", "Call", "Tables", "choose", "merge"]
 
@@ -34,7 +35,7 @@ def choose(call: Call, impl: str | None) -> str:
     """
     if impl is not None:
         _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-    _check_torch_func(impl)
+    _check_transforms(call, impl)
     mask_grad = _learns(call.mask)
     if impl == "chunked":
         if call.need_weights:
@@ -45,9 +46,10 @@ def choose(call: Call, impl: str | None) -> str:
             raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
     if impl is not None:
         return impl
+    parallel = any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts)
     if call.need_weights or mask_grad:
-        return "dense"
-    if any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts):
+        return "reference" if parallel else "dense"
+    if parallel:
         return "chunked"
     if torch.compiler.is_exporting():
         return "chunked"  # a rule on sizes would fix the exported lengths
@@ -61,11 +63,26 @@ def _learns(mask: Tensor | None) -> bool:
     return mask is not None and mask.requires_grad and torch.is_grad_enabled()
 
 
-def _check_torch_func(impl: str | None) -> None:
+def _check_transforms(call: Call, impl: str | None) -> None:
+    """Neither torch.func nor forward-mode derivatives reach an implementation with a backward of its own."""
     if torch.compiler.is_compiling() or impl in ("reference", "dense"):
         return
     if peek_interpreter_stack() is not None:
-        raise NotImplementedError(
-            "torch.func transforms (grad, vmap, jvp, ...) need impl='reference' or 'dense', "
-            f"got impl={impl!r}: the other implementations have a backward of their own"
-        )
+        what = "torch.func transforms (grad, vmap, jvp, ...)"
+    elif forward_ad._current_level >= 0 and any(_has_tangent(t) for t in _learnable(call)):
+        what = "forward-mode derivatives"
+    else:
+        return
+    raise NotImplementedError(
+        f"{what} need impl='reference' or 'dense', got impl={impl!r}: "
+        "the other implementations have a backward of their own"
+    )
+
+
+def _learnable(call: Call) -> list[Tensor]:
+    tables = [table for part in call.tables for table in part if table is not None]
+    return [call.query, call.key, call.value, *tables]
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None

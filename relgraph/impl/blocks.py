@@ -126,7 +126,7 @@ class _UnitWork:
     def _keys(self, x: Tensor) -> Tensor:
         """The unit's keys or values, ``[batch · H_kv, keys, D]``."""
         mine = self.of_unit(x, self.unit.keys).to(self.problem.dtype)
-        return mine.reshape(-1, *mine.shape[2:])
+        return mine.flatten(0, 1)
 
     def blocks(self) -> Iterator[_Block]:
         """The blocks in which some pair may attend."""
@@ -190,7 +190,8 @@ class _Block:
 
     def flat(self, pairs: Tensor) -> Tensor:
         """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: heads sharing keys side by side."""
-        return pairs.reshape(self.shape[0] * len(self.kv_heads), -1, pairs.shape[-1])
+        lanes = self.shape[0] * len(self.kv_heads)
+        return pairs.reshape(lanes, self.shape[0] * self.shape[1] * self.shape[2] // lanes, pairs.shape[-1])
 
     def rows_of(self, x: Tensor) -> Tensor:
         """This block's rows of a ``[B, H, N_q, X]`` tensor, flat and in the accumulation dtype."""
@@ -202,7 +203,7 @@ class _Block:
 
     def times(self, pairs: Tensor, keys: Tensor) -> Tensor:
         """Pairs times keys (or values), ``[batch, heads, rows, D]``."""
-        return (self.flat(pairs) @ self.keys_of(keys)).view(*self.shape[:3], -1)
+        return (self.flat(pairs) @ self.keys_of(keys)).view(*self.shape[:3], keys.shape[-1])
 
     def weights(self) -> tuple[Tensor, Tensor]:
         """Attention weights ``[batch, H, rows, width]`` in the first buffer, and the log-sum-exp of each row."""
@@ -226,9 +227,9 @@ class _Block:
         moves.hide(scores)
         top = scores.amax(-1, keepdim=True)
         torch.softmax(scores, -1, out=scores)
-        if not masked:
-            return scores, (top - scores.amax(-1, keepdim=True).log()).squeeze(-1)
         unseeing = top == float("-inf")
+        if not masked and top.device.type == "cpu" and not unseeing.any():  # looking costs nothing here
+            return scores, (top - scores.amax(-1, keepdim=True).log()).squeeze(-1)
         scores.masked_fill_(unseeing, 0.0)
         lse = top - scores.amax(-1, keepdim=True).log()
         return scores, lse.masked_fill_(unseeing, float("-inf")).squeeze(-1)

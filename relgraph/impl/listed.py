@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.problem import Incoming, Problem
-from relgraph.plan import LabelPlan
+from relgraph.plan import graph_at
 
 RUN_NUMBERS = 1 << 21
 """How many gathered numbers (edges · heads · head size) a run of rows holds at most, unless one row alone has more."""
@@ -89,7 +89,7 @@ def _past_limit(problem: Problem) -> Tensor | None:
     query, key = csr.row % max(plan.q_len, 1), csr.col
     offset = problem.causal
     if plan.q_ptr is not None and plan.k_ptr is not None:
-        graph = _graph_of(plan, query)
+        graph = graph_at(plan.q_ptr, query)
         query, key = query - plan.q_ptr[graph], key - plan.k_ptr[graph]
         if isinstance(offset, Tensor) and offset.dim() == 1:
             offset = offset[graph]
@@ -97,11 +97,6 @@ def _past_limit(problem: Problem) -> Tensor | None:
         offset = offset.reshape(-1, 1)
     ahead = key - query - offset > 0
     return ahead if ahead.dim() == 2 else ahead[None]
-
-
-def _graph_of(plan: LabelPlan, query: Tensor) -> Tensor:
-    assert plan.q_ptr is not None
-    return torch.searchsorted(plan.q_ptr[1:].contiguous(), query.contiguous(), right=True)
 
 
 @dataclass(eq=False)

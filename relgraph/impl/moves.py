@@ -79,14 +79,13 @@ class _Tile:
 
 @dataclass(frozen=True, eq=False)
 class _Listed:
-    """Listed pairs of a block: where they stand, the column they add and the one of their tile that they replace."""
+    """Listed pairs of a block: where they stand and the column they add, and the pairs they take from their tile."""
 
     row: Tensor
     col: Tensor
     column: Tensor
-    live: Tensor
-    replaced: Tensor
-    first: Tensor
+    taken_row: Tensor
+    taken_col: Tensor
 
 
 class PartInUnit:
@@ -173,27 +172,14 @@ class PartInUnit:
             return None
         assert self.row_ptr is not None
         batch_row = self.unit.batch.start if csr.batch > 1 else 0
-        first = batch_row * self.q_len + self.unit.queries.start + rows.start
-        begin, end = (int(x) for x in self.row_ptr[[first, first + len(rows)]])
+        corner = batch_row * self.q_len + self.unit.queries.start + rows.start
+        begin, end = (int(x) for x in self.row_ptr[[corner, corner + len(rows)]])
         col = csr.col[begin:end] - self.unit.keys.start
-        row, ids, role = csr.row[begin:end] - first, csr.ids[begin:end], csr.role[begin:end]
+        row, ids, role = csr.row[begin:end] - corner, csr.ids[begin:end], csr.role[begin:end]
         inside = (col >= start) & (col < stop)
-        row, col, ids, role = row[inside], col[inside], ids[inside], role[inside]
-        base = self._ids_at(row + rows.start, col)
-        return _Listed(
-            row,
-            col - start,
-            torch.where(ids < 0, self.part.num_labels, ids) + self.first_column,
-            role != DEAD,
-            torch.where(base < 0, self.part.num_labels, base) + self.first_column,
-            role == FIRST,
-        )
-
-    def _ids_at(self, row: Tensor, col: Tensor) -> Tensor:
-        """The ids that the regions give to single pairs of a one-row unit."""
-        if self.ids is not None:
-            return self.ids[0, row, col].to(torch.int64)
-        return ids_by_distance(self.regions, col - row - self.offset.value)
+        live, first = inside & (role != DEAD), inside & (role == FIRST)
+        column = torch.where(ids < 0, self.part.num_labels, ids) + self.first_column
+        return _Listed(row[live], col[live] - start, column[live], row[first], col[first] - start)
 
 
 class BlockMoves:
@@ -235,7 +221,7 @@ class BlockMoves:
         left_out = torch.zeros(1, len(self.rows), self.width, dtype=torch.bool, device=part.device)
         for first, mask in masks:
             left_out[..., first - self.start : first - self.start + mask.shape[-1]] = mask
-        left_out[0, listed.row[listed.first], listed.col[listed.first]] = False
+        left_out[0, listed.taken_row, listed.taken_col] = False
         return self.start, left_out
 
     def _mask_future(self, causal: Offset, device: torch.device) -> None:
@@ -261,45 +247,48 @@ class BlockMoves:
         """
         if by_query is None:
             out.zero_()
-        for index, tiles in enumerate(self._tiles):
+        for index, (tiles, listed) in enumerate(zip(self._tiles, self._listed, strict=True)):
+            fresh = index == 0 and by_query is not None
+            before = None if listed is None or fresh else out[..., listed.taken_row, listed.taken_col]
             for tile in tiles:
                 piece = out[..., tile.start - self.start : tile.stop - self.start]
                 if by_query is not None:
-                    _spread_rows(piece, by_query, tile.column, add=index > 0)
+                    _spread_rows(piece, by_query, tile.column, add=not fresh)
                 if by_key is not None:
                     _spread_keys(piece, by_key[..., tile.start : tile.stop, :], tile.column)
-        for listed in self._listed:
-            if listed is not None and listed.row.numel():
+            if listed is not None:
+                out[..., listed.taken_row, listed.taken_col] = 0.0 if before is None else before
                 self._spread_listed(out, listed, by_query, by_key)
 
     def collect(self, pairs: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
         """Adds pairs up by label: ``by_query[i, l_ij] += pairs[i, j]`` and ``by_key[j, l_ij] += pairs[i, j]``."""
-        for tiles in self._tiles:
+        for tiles, listed in zip(self._tiles, self._listed, strict=True):
+            taken = None
+            if listed is not None:  # what is listed is no part of its tile's sums
+                taken = pairs[..., listed.taken_row, listed.taken_col]
+                pairs[..., listed.taken_row, listed.taken_col] = 0.0
             for tile in tiles:
                 piece = pairs[..., tile.start - self.start : tile.stop - self.start]
                 if by_query is not None:
                     _collect_rows(piece, by_query, tile.column)
                 if by_key is not None:
                     _collect_keys(piece, by_key[..., tile.start : tile.stop, :], tile.column)
-        for listed in self._listed:
-            if listed is not None and listed.row.numel():
+            if listed is not None and taken is not None:
+                pairs[..., listed.taken_row, listed.taken_col] = taken
                 self._collect_listed(pairs, listed, by_query, by_key)
 
     def _spread_listed(self, out: Tensor, listed: _Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
         flat, at = out.flatten(-2), listed.row * self.width + listed.col
-        live, first = listed.live.to(out.dtype), listed.first.to(out.dtype)
         for table, position in ((by_query, listed.row), (by_key, listed.col + self.start)):
             if table is not None:
-                entries = table[..., position, listed.column] * live - table[..., position, listed.replaced] * first
+                entries = table[..., position, listed.column]
                 flat.scatter_add_(-1, at.expand(entries.shape), entries)
 
     def _collect_listed(self, pairs: Tensor, listed: _Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        taken = pairs[..., listed.row, listed.col]
-        live, first = taken * listed.live.to(taken.dtype), taken * listed.first.to(taken.dtype)
+        weights = pairs[..., listed.row, listed.col]
         for table, position in ((by_query, listed.row), (by_key, listed.col + self.start)):
             if table is not None:
-                table.index_put_((*_grid(table), position, listed.column), live, accumulate=True)
-                table.index_put_((*_grid(table), position, listed.replaced), -first, accumulate=True)
+                table.index_put_((*_grid(table), position, listed.column), weights, accumulate=True)
 
 
 def _grid(table: Tensor) -> tuple[Tensor, Tensor]:

@@ -140,8 +140,10 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
         return stacked.transpose(1, 2)
 
     if not outputs:
-        empty = query.new_zeros(*query.shape[:3], 0)
-        return Answer(value.new_zeros(*query.shape[:3], value.shape[-1]), empty.sum(-1), None, None)
+        rows = query.shape[:3]
+        mass = (query.new_zeros(*rows, part.num_labels),) if call.need_mass else None
+        weights = query.new_zeros(*rows, call.plan.k_len) if call.need_weights else None
+        return Answer(query.new_zeros(*rows, value.shape[-1]), query.new_zeros(rows), mass, weights)
     return Answer(
         whole(outputs),
         whole(lses),

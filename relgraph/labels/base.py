@@ -190,7 +190,7 @@ class Labels(ABC):
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
     """``ptr`` as int64 borders of a packed batch: starts at 0, never falls, ends at ``total``."""
-    ptr = _check.integer_tensor(name, ptr, dim=1).to(torch.int64)
+    ptr = _check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
     if ptr.shape[0] < 1:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
     if _check.can_look_at_data(ptr):
@@ -224,8 +224,12 @@ def row_borders(q_ptr: Tensor, start: int, stop: int) -> Tensor:
 
 def graph_of(ptr: Tensor, length: int) -> Tensor:
     """Which graph each of ``length`` packed positions belongs to, ``[length]``."""
-    positions = torch.arange(length, device=ptr.device)
-    return torch.searchsorted(ptr[1:].contiguous(), positions, right=True)
+    return graph_at(ptr, torch.arange(length, device=ptr.device))
+
+
+def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
+    """Which graph each packed position belongs to; shaped like ``positions``."""
+    return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
 
 
 def check_rows(labels: Labels, start: int, stop: int) -> None:

@@ -13,6 +13,13 @@ from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_ptrs, c
 from relgraph.labels.dense import all_attend, stored_ids
 
 
+def _total(name: str, ptr: Tensor) -> int:
+    """The number of positions that the borders enclose."""
+    if _check.integer_tensor(name, ptr, dim=1).shape[0] == 0:
+        raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
+    return int(ptr[-1])
+
+
 @final
 class BlockLabels(Labels):
     """A flat list of ids: the block of graph 0 row by row, then that of graph 1, and so on.
@@ -23,6 +30,7 @@ class BlockLabels(Labels):
         ptr: ``[G+1]`` borders of the graphs among the keys (and the queries).
         q_ptr: borders among the queries, where they differ.
         attend: bool of the shape of ``ids``; all pairs of a block when left out.
+        lengths: N_q and N_k where they are known, as in compiled code; read off the borders when left out.
 
     Raises:
         ValueError: the number of ids does not fit the borders, or an id is out of range.
@@ -52,8 +60,9 @@ class BlockLabels(Labels):
         lengths: tuple[int, int] | None = None,
     ) -> None:
         ids = stored_ids(ids, num_labels, attend, dim=1)
-        _check.integer_tensor("ptr", ptr, dim=1)
-        q_len, k_len = lengths if lengths is not None else (int((ptr if q_ptr is None else q_ptr)[-1]), int(ptr[-1]))
+        q_len, k_len = lengths or (
+            _total("ptr" if p is ptr else "q_ptr", p) for p in (ptr if q_ptr is None else q_ptr, ptr)
+        )
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         assert q_ptr is not None and k_ptr is not None
         _check.same_device(ids=ids, ptr=k_ptr)

@@ -25,7 +25,7 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
         _check.same_device(ids=ids, attend=attend)
         ids = ids.masked_fill(~attend, UNLABELED)
     _check.id_range("ids", ids, num_labels)
-    ids = ids.to(smallest_dtype(num_labels))
+    ids = ids.to(smallest_dtype(num_labels), copy=True)  # what was checked stays as it was
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 

@@ -74,10 +74,12 @@ class DistanceLabels(Labels):
     ) -> None:
         _check.integer("q_len", q_len, minimum=0)
         k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        if not isinstance(lookup, Sequence) or isinstance(lookup, str):
+            raise TypeError(f"lookup must be a sequence of ints, got {type(lookup).__name__}")
         lookup = tuple(lookup)
         if not lookup:
             raise ValueError("lookup must hold at least one id, got none")
-        for value in (min(lookup), max(lookup)):
+        for value in lookup:
             _check.integer("lookup", value, minimum=NOT_ATTENDING)
         most = max(max(lookup) + 1, 0)
         num_labels = most if num_labels is None else _check.integer("num_labels", num_labels, minimum=0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.labels.base import UNLABELED, Labels, check_ptrs, check_rows, graph_of, smallest_dtype
+from relgraph.labels.base import UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders, smallest_dtype
 from relgraph.labels.sum import SumLabels
 
 DUPLICATES = ("error", "first", "sum")
@@ -76,7 +76,7 @@ class EdgeLabels(Labels):
         _check.integer("num_labels", num_labels, minimum=0)
         _check.integer("q_len", q_len, minimum=0)
         k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
-        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
+        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
         ids = _check.integer_tensor("ids", ids, dim=1)
         if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
             raise ValueError(
@@ -87,7 +87,7 @@ class EdgeLabels(Labels):
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         _check.integer("batch_size", batch_size, minimum=1)
         if batch is not None:
-            batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64)
+            batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
             if batch.shape != ids.shape or k_ptr is not None:
                 raise ValueError(
                     f"batch must have shape [{ids.shape[0]}] and no ptr beside it, got {list(batch.shape)}"
@@ -99,7 +99,7 @@ class EdgeLabels(Labels):
         _check.id_range("ids", ids, num_labels)
         self._set(
             edge_index=edge_index,
-            ids=ids.to(smallest_dtype(num_labels)),
+            ids=ids.to(smallest_dtype(num_labels), copy=True),
             batch=batch,
             q_ptr=q_ptr,
             k_ptr=k_ptr,
@@ -225,7 +225,7 @@ class EdgeLabels(Labels):
         target = self.edge_index[1]
         keep = (target >= start) & (target < stop)
         tensors = self.edge_index[:, keep]
-        q_ptr = None if self.q_ptr is None else self.q_ptr.clamp(start, stop) - start
+        q_ptr = None if self.q_ptr is None else row_borders(self.q_ptr, start, stop)
         return type(self)(
             torch.stack([tensors[0], tensors[1] - start]),
             self.ids[keep],

@@ -37,7 +37,7 @@ def lower(labels: Labels) -> LabelPlan:
         labels.q_ptr,
         labels.k_ptr,
     )
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
         object.__setattr__(labels, "_plan", plan)
     return plan
 

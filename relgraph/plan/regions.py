@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from relgraph.labels.base import NOT_ATTENDING
+
 FIRST, EXTRA, DEAD = 1, 2, 0
 """What a listed pair is: the one that stands for its pair, a further label of it, or overruled."""
-
-NOT_ATTENDING = -2
-"""The id of a pair that does not attend."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relgraph.plan.regions import FIRST, NOT_ATTENDING, Band, Block, Csr, LabelPlan, Part, Region
+from relgraph.labels.base import NOT_ATTENDING, graph_of
+from relgraph.plan.regions import FIRST, Band, Block, Csr, LabelPlan, Part, Region
 
 
 def ids_by_distance(regions: Sequence[Region], distance: Tensor) -> Tensor:
@@ -52,11 +53,6 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
 def listed_pairs(plan: LabelPlan, csr: Csr) -> tuple[Tensor, Tensor, Tensor]:
     """Batch row, query and key of every listed pair, ``[P]`` each."""
     return csr.row // max(plan.q_len, 1), csr.row % max(plan.q_len, 1), csr.col
-
-
-def graph_of(ptr: Tensor, length: int) -> Tensor:
-    """Which graph each of ``length`` packed positions belongs to."""
-    return torch.searchsorted(ptr[1:].contiguous(), torch.arange(length, device=ptr.device), right=True)
 
 
 def inside_graphs(plan: LabelPlan) -> Tensor | None:

@@ -73,6 +73,27 @@ def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():
             torch.func.grad(loss)(table, impl)
 
 
+def test_forward_mode_works_on_plain_torch_and_is_refused_elsewhere():
+    from torch.autograd import forward_ad
+
+    x, table = torch.randn(1, 2, 4, 3), torch.randn(5, 3)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(table, torch.ones_like(table))
+        for impl in ("reference", "dense"):
+            z = rg.relation_attention(x, x, x, KINDS["distance"](4), None, dual, impl=impl)
+            torch.testing.assert_close(forward_ad.unpack_dual(z).tangent, torch.ones_like(z))
+        for impl in (None, "chunked"):
+            with pytest.raises(NotImplementedError, match="forward-mode derivatives need impl='reference' or 'dense'"):
+                rg.relation_attention(x, x, x, KINDS["distance"](4), None, dual, impl=impl)
+        rg.relation_attention(x, x, x, KINDS["distance"](4), None, table, impl="chunked")  # no tangent: nothing is lost
+
+
+def test_weights_of_parallel_edges_come_from_the_reference():
+    case = make(KINDS["edges only parallel"](4), kinds="v")
+    _, aux = rg.relation_attention_with_aux(*case.inputs, case.labels, value_table=case.tables[1], need_weights=True)
+    torch.testing.assert_close(aux.weights.sum(-1), (aux.weights.sum(-1) > 0).double())
+
+
 def test_chunked_has_no_second_derivative():
     case = make(KINDS["distance"](4))
     (grad,) = torch.autograd.grad(raw(case, "chunked")[0].square().sum(), case.inputs[:1], create_graph=True)

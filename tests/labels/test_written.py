@@ -61,6 +61,15 @@ def test_the_first_of_parallel_edges():
     assert labels.to_dense()[0].tolist() == [[[3, 3], [2, 0]]]
 
 
+def test_labels_own_what_was_checked():
+    ids, index = torch.zeros(2, 2, dtype=torch.int8), torch.tensor([[0], [1]])
+    labels, edges = DenseLabels(ids, 1), EdgeLabels(index, torch.zeros(1, dtype=torch.int8), 1, q_len=2)
+    ids.fill_(100)
+    index.fill_(100)
+    assert labels.ids.max() == 0
+    assert edges.edge_index.tolist() == [[0], [1]]
+
+
 def dense(ids=((0, 1), (1, 0)), num_labels=2, **options):
     return DenseLabels(torch.tensor(ids), num_labels, **options)
 
@@ -87,6 +96,7 @@ def edge(index=((0, 1), (1, 0)), ids=(0, 1), num_labels=2, q_len=2, **options):
         (ValueError, r"attend must be a bool tensor of the shape of ids, \[2, 2\]", lambda: dense(attend=torch.ones(2, 2))),
         (ValueError, "ids must have 1 dimensions", lambda: block(((0, 1), (1, 0)))),
         (ValueError, "ids must hold one id a pair of each graph, 4 in all, got 3", lambda: block((0, 1, 1))),
+        (ValueError, r"ptr must hold at least one border, \[0\], got an empty tensor", lambda: BlockLabels(torch.tensor([0]), 1, torch.zeros(0, dtype=torch.long))),
         (ValueError, "blocks must hold at least one tensor, got none", lambda: BlockLabels.from_blocks([], 1)),
         (ValueError, r"blocks\[0\] must have 2 dimensions", lambda: BlockLabels.from_blocks([torch.tensor([0])], 1)),
         (ValueError, r"edge_index must have shape \[2, P\] and ids shape \[P\]", lambda: edge(ids=(0,))),

@@ -22,7 +22,8 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
         ``(output, lse)`` of the union; zeros and -inf on a row that saw no key at all.
 
     Raises:
-        ValueError: no set, or unequal numbers of outputs and lses.
+        TypeError: outputs or lses that are no sequences of tensors.
+        ValueError: no set, unequal numbers of outputs and lses, or shapes that do not fit.
 
     Example:
         >>> one, two = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
@@ -31,10 +32,19 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
         >>> torch.allclose(out, (one + two) / 2)
         True
     """
+    for name, given in (("outputs", outputs), ("lses", lses)):
+        if not isinstance(given, (tuple, list)) or not all(isinstance(t, Tensor) for t in given):
+            raise TypeError(f"{name} must be a list or tuple of Tensors, got {type(given).__name__}")
     if not outputs or len(outputs) != len(lses):
         raise ValueError(
             f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
         )
+    for output, lse in zip(outputs, lses, strict=True):
+        if output.shape != outputs[0].shape or lse.shape != output.shape[:-1]:
+            raise ValueError(
+                f"outputs must all have shape {list(outputs[0].shape)} and lses {list(outputs[0].shape[:-1])}, "
+                f"got {list(output.shape)} and {list(lse.shape)}"
+            )
     stacked = torch.stack(list(lses))
     top = stacked.detach().amax(0)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)

@@ -93,3 +93,11 @@ def test_bad_input():
         merge([], [])
     with pytest.raises(ValueError, match="one entry a key set each, got 1 outputs and 2 lses"):
         merge([torch.zeros(1, 1)], [torch.zeros(1), torch.zeros(1)])
+    with pytest.raises(TypeError, match="outputs must be a list or tuple of Tensors, got Tensor"):
+        merge(torch.zeros(2, 1, 1), [torch.zeros(1)])
+    with pytest.raises(TypeError, match="lses must be a list or tuple of Tensors, got list"):
+        merge([torch.zeros(1, 1)], [0.0])
+    with pytest.raises(
+        ValueError, match=r"outputs must all have shape \[2, 3\] and lses \[2\], got \[2, 3\] and \[3\]"
+    ):
+        merge([torch.zeros(2, 3)], [torch.zeros(3)])
