@@ -94,7 +94,7 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
     low, high = (int(v) for v in torch.aminmax(ids))
     if low < minimum or high >= num_labels:
         raise ValueError(
-            f"{name} must lie in [{minimum}, {num_labels}) = [{minimum}, num_labels), got values from {low} to {high}"
+            f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}"
         )
 
 
