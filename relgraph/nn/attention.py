@@ -12,10 +12,10 @@ from torch.nn.functional import linear
 from relgraph import _check
 from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.nn.cache import KVCache
+from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.masks import join
-from relgraph.nn.tables import NumLabels, RelationTables
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
 
 class RelationAttention(nn.Module):
@@ -108,13 +108,9 @@ class RelationAttention(nn.Module):
         self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
             self.tables = self._check_given(tables, num_labels, options)
-        elif num_labels is None:
-            _check_unused(options)
-            self.tables = None
         else:
-            self.tables = RelationTables(
-                num_labels, self.head_dim, num_heads, kinds=tables, **options, device=device, dtype=dtype
-            )
+            options["kinds"] = check_kinds("tables", tables)
+            self.tables = self._make_tables(num_labels, options, {"device": device, "dtype": dtype})
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -149,6 +145,14 @@ class RelationAttention(nn.Module):
             )
         return tables
 
+    def _make_tables(
+        self, num_labels: NumLabels, options: dict[str, Any], factory: dict[str, Any]
+    ) -> RelationTables | None:
+        if num_labels is not None:
+            return RelationTables(num_labels, self.head_dim, self.num_heads, **options, **factory)
+        _check_unused({name: value for name, value in options.items() if name != "kinds"})
+        return None
+
     def reset_parameters(self) -> None:
         """Draw projections and tables afresh; tables that were handed in too."""
         self.out_proj.reset_parameters()
@@ -156,6 +160,7 @@ class RelationAttention(nn.Module):
         if self.tables is not None:
             self.tables.reset_parameters()
 
+    @undone_when_refused
     def forward(
         self,
         query: Tensor,
@@ -191,13 +196,15 @@ class RelationAttention(nn.Module):
             need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
             need_label_mass: give the attention that each label receives too.
             cache: the keys and values of earlier calls. One that grows sets ``q_offset``; labels then cover the new
-                queries and all keys, ``[n, len(cache) + n]``. A static one holds the projected memory.
+                queries and all keys, ``[n, len(cache) + n]``. A static one holds the projected memory. A call that
+                raises leaves it as it was.
             bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``,
             ``(z, mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and
-            mass ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none.
+            mass ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none:
+            packed, weights are ``[H, T, T_k]`` and mass is ``[H, T, R]``.
 
         Raises:
             TypeError: an argument of the wrong kind.

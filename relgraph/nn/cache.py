@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.nn.masks import added
+from relgraph.nn.masks import added, check_dtype
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class KVCache:
@@ -99,15 +103,19 @@ class KVCache:
             All keys, all values and the padding mask of all keys (None when no chunk had one).
 
         Raises:
-            ValueError: another batch size or dtype than before, or more keys than ``max_len``.
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes that do not fit each other, another batch size, number of heads, width or dtype than
+                before, or more keys than ``max_len``.
         """
-        self.check(key.shape[0], key.shape[2])
-        if self._key is not None and self._key.dtype != key.dtype:
-            raise ValueError(f"cache holds keys of {self._key.dtype}, got {key.dtype}: reset it first")
-        joined = self._joined_padding(key, padding)
+        _check_new(key, value, padding)
+        batch, _, length, _ = key.shape
+        self.check(batch, length)
+        _check_like_held("key", self._key, key)
+        _check_like_held("value", self._value, value)
+        joined = self.joined_padding(padding, batch, length)
         keys, values = self._store(self._key, key), self._store(self._value, value)
         self._key, self._value, self._padding = keys, values, joined
-        self._length += key.shape[2]
+        self._length += length
         return keys[:, :, : self._length], values[:, :, : self._length], joined
 
     def _store(self, buffer: Tensor | None, new: Tensor) -> Tensor:
@@ -125,14 +133,15 @@ class KVCache:
         buffer[:, :, start:stop] = new
         return buffer
 
-    def _joined_padding(self, key: Tensor, new: Tensor | None) -> Tensor | None:
+    def joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
+        """The padding mask of the keys so far and of ``length`` new ones, whose own is ``new``."""
         old = self._padding
-        if old is None and new is None:
-            return None
         if old is None:
-            old = torch.zeros(key.shape[0], self._length, dtype=torch.bool, device=key.device)
+            if new is None:
+                return None
+            old = torch.zeros(batch, self._length, dtype=torch.bool, device=new.device)
         if new is None:
-            new = torch.zeros(key.shape[0], key.shape[2], dtype=torch.bool, device=key.device)
+            new = torch.zeros(batch, length, dtype=torch.bool, device=old.device)
         if old.dtype != new.dtype:
             dtype = old.dtype if new.dtype == torch.bool else new.dtype
             old, new = added(old, dtype), added(new, dtype)
@@ -142,13 +151,15 @@ class KVCache:
         """Let batch row b go on from what row ``index[b]`` holds, as beam search does.
 
         Args:
-            index: ``[B']``, integer; B' may differ from B.
+            index: ``[B']``, integer in ``[0, B)``; B' may differ from B.
 
         Raises:
             TypeError: no tensor.
-            ValueError: not integers, or not one axis.
+            ValueError: not integers, not one axis, or beyond B (found only where the index lives on the CPU).
         """
         index = _check.integer_tensor("index", index, dim=1)
+        if self._key is not None:
+            _check_rows(index, self._key.shape[0])
         self._map(lambda x: x.index_select(0, index.to(x.device)))
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
@@ -172,6 +183,44 @@ def _is_locked(buffer: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     return buffer.is_inference() and not torch.is_inference_mode_enabled()
+
+
+def _check_new(key: Any, value: Any, padding: Any) -> None:
+    """That new keys, values and their padding fit each other."""
+    for name, x in (("key", key), ("value", value)):
+        if _check.tensor(name, x).dim() != 4:
+            raise ValueError(f"{name} must have shape [B, H_kv, n, D], got {list(x.shape)}")
+    if value.shape[:3] != key.shape[:3]:
+        wanted, got = list(key.shape[:3]), list(value.shape[:3])
+        raise ValueError(f"value must share batch, heads and length with key, {wanted}, got {got}")
+    if padding is None:
+        return
+    check_dtype("padding", padding)
+    wanted = [key.shape[0], key.shape[2]]
+    if list(padding.shape) != wanted:
+        raise ValueError(f"padding must have shape [B, n] = {wanted}, got {list(padding.shape)}")
+
+
+def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
+    """That ``new`` has dtype, heads and width of what the cache holds."""
+    if held is None:
+        return
+    if held.dtype != new.dtype:
+        raise ValueError(f"cache holds {name}s of {held.dtype}, got {new.dtype}: reset it first")
+    wanted, got = [held.shape[1], held.shape[3]], [new.shape[1], new.shape[3]]
+    if wanted != got:
+        raise ValueError(f"{name} must have the heads and width that the cache holds, {wanted}, got {got}")
+
+
+def _check_rows(index: Tensor, batch: int) -> None:
+    """That ``index`` names batch rows; not looked at on an accelerator, which would have to be waited for."""
+    if index.device.type != "cpu" or index.numel() == 0 or not _check.can_look_at_data(index):
+        return
+    low, high = (int(x) for x in torch.aminmax(index))
+    if low < 0 or high >= batch:
+        raise ValueError(
+            f"index must lie in [0, {batch}), the batch rows of the cache, got values from {low} to {high}"
+        )
 
 
 class LayerCache:
@@ -221,6 +270,9 @@ class StackCache:
     Args:
         layers: one :class:`KVCache` (of an encoder) or :class:`LayerCache` (of a decoder) a layer.
 
+    Raises:
+        TypeError: something else among the layers.
+
     Example:
         >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2).eval()
         >>> cache = encoder.new_cache()
@@ -229,6 +281,9 @@ class StackCache:
     """
 
     def __init__(self, *layers: KVCache | LayerCache) -> None:
+        for layer in layers:
+            if not isinstance(layer, (KVCache, LayerCache)):
+                raise TypeError(f"layers must be KVCaches or LayerCaches, got {type(layer).__name__}")
         self.layers = layers
 
     def __len__(self) -> int:
@@ -255,3 +310,33 @@ class StackCache:
 
     def __repr__(self) -> str:
         return f"StackCache({len(self.layers)} layers, {len(self)} keys)"
+
+
+def undone_when_refused(forward: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A ``forward`` that leaves its ``cache`` as it was when anything raises, so that the call can be repeated.
+
+    Rows written beyond the length stay where they are: nobody reads them. Compiled code goes straight through.
+    """
+
+    @functools.wraps(forward)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        before = [(part, vars(part).copy()) for part in _parts(kwargs.get("cache"))]
+        try:
+            return forward(*args, **kwargs)
+        except BaseException:
+            for part, state in before:
+                vars(part).update(state)
+            raise
+
+    return guarded
+
+
+def _parts(cache: Any) -> list[KVCache]:
+    """Every cache of one attention within ``cache``."""
+    if isinstance(cache, StackCache):
+        return [part for layer in cache for part in _parts(layer)]
+    if isinstance(cache, LayerCache):
+        return [cache.self_attn, cache.multihead_attn]
+    return [cache] if isinstance(cache, KVCache) else []

@@ -12,18 +12,19 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import LayerCache
+from relgraph.nn.cache import LayerCache, undone_when_refused
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
     check_labeler,
+    check_sizes,
     describe,
     like,
     made_labels,
     residual,
 )
-from relgraph.nn.tables import NumLabels, RelationTables
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
 
 class RelationDecoderLayer(nn.Module):
@@ -96,7 +97,10 @@ class RelationDecoderLayer(nn.Module):
         memory_names: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         check_batch_first(batch_first)
+        if not isinstance(memory_tables, RelationTables):
+            memory_tables = check_kinds("memory_tables", memory_tables)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = _check.boolean("norm_first", norm_first)
@@ -133,6 +137,7 @@ class RelationDecoderLayer(nn.Module):
         """
         return like(cls, layer, nn.TransformerDecoderLayer, options)
 
+    @undone_when_refused
     def forward(
         self,
         tgt: Tensor,
@@ -162,7 +167,7 @@ class RelationDecoderLayer(nn.Module):
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
             labels: of the target's pairs; made by the labeler when left out.
             memory_labels: of the pairs of target and memory.
-            cache: keys and values of earlier rows and of the memory.
+            cache: keys and values of earlier rows and of the memory; a call that raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.
 
         Returns:
@@ -172,9 +177,9 @@ class RelationDecoderLayer(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit, or no memory at all.
         """
-        labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
         if cache is not None and not isinstance(cache, LayerCache):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")
+        labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")

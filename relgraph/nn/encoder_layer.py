@@ -12,12 +12,13 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache
+from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
     check_labeler,
+    check_sizes,
     describe,
     like,
     made_labels,
@@ -32,7 +33,9 @@ class RelationEncoderLayer(nn.Module):
     The constructor's order, the names of all parts and the order of computation are those of
     ``nn.TransformerEncoderLayer``, whose state loads (with ``strict=False``, as the tables are missing). With a
     ``labeler`` the layer makes its own labels and ``nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`` can
-    stack it. Called with ``is_causal=True`` and a cache it is the layer of a decoder-only model.
+    stack it. That stack copies tables handed in as :class:`RelationTables` along with the layer, one set a layer;
+    :class:`RelationEncoder` keeps them tied. Called with ``is_causal=True`` and a cache it is the layer of a
+    decoder-only model.
 
     Args:
         d_model: E, the width of inputs and outputs.
@@ -92,6 +95,7 @@ class RelationEncoderLayer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
@@ -123,6 +127,7 @@ class RelationEncoderLayer(nn.Module):
         """
         return like(cls, layer, nn.TransformerEncoderLayer, options)
 
+    @undone_when_refused
     def forward(
         self,
         src: Tensor,
@@ -142,7 +147,7 @@ class RelationEncoderLayer(nn.Module):
             src_key_padding_mask: ``[B, N]``, True for padding.
             is_causal: rows see no later rows, beside what the masks say.
             labels: of all pairs; made by the labeler when left out.
-            cache: keys and values of earlier rows.
+            cache: keys and values of earlier rows; a call that raises leaves it as it was.
             bank_features: what the banks of the tables read.
 
         Returns:
@@ -152,6 +157,8 @@ class RelationEncoderLayer(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
+        if cache is not None and not isinstance(cache, KVCache):
+            raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
         labels = made_labels(self.labeler, labels, "src", src, cache)
 
         def attend(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph import _check
+from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache
 from relgraph.nn.tables import RelationTables
 
@@ -35,6 +36,16 @@ def check_batch_first(batch_first: Any) -> None:
         raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
 
 
+def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any) -> None:
+    """Sizes by the names that torch's layers give them."""
+    _check.integer("d_model", d_model, minimum=1)
+    if d_model % _check.integer("nhead", nhead, minimum=1):
+        raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
+    _check.integer("dim_feedforward", dim_feedforward, minimum=1)
+    if _check.finite("layer_norm_eps", layer_norm_eps) < 0:
+        raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
+
+
 def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tuple[Any, Any]:
     """Number and names of the labels, of the labeler's where there is one; None without labels to look up."""
     if labeler is None:
@@ -51,13 +62,17 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
 
 
 def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
-    """The labels that were given, or those that the labeler makes for the rows of ``x`` and all keys before them."""
+    """The labels that were given, or those that the labeler makes for the rows of ``x`` and all keys before them.
+
+    Labels that the labeler writes out elsewhere go to the device of ``x``.
+    """
     if _check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]
-    return labeler(length, past + length, q_offset=past) if past else labeler(length)
+    made = labeler(length, past + length, q_offset=past) if past else labeler(length)
+    return made.to(x.device) if isinstance(made, Labels) and made.device not in (None, x.device) else made
 
 
 def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Tensor], Tensor]]) -> Tensor:

@@ -25,7 +25,7 @@ def check_padding(mask: Any, batch: int, length: int, *, alone: bool) -> Tensor 
     """
     if mask is None:
         return None
-    _check_dtype("key_padding_mask", mask)
+    check_dtype("key_padding_mask", mask)
     wanted = [length] if alone else [batch, length]
     if list(mask.shape) != wanted:
         what = "[N_k]" if alone else "[B, N_k]"
@@ -50,7 +50,7 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, al
     """
     if mask is None:
         return None
-    _check_dtype("attn_mask", mask)
+    check_dtype("attn_mask", mask)
     shape = list(mask.shape)
     if shape == [q_len, k_len]:
         return mask[None, None]
@@ -85,7 +85,8 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, float("-inf"))
 
 
-def _check_dtype(name: str, mask: Any) -> None:
+def check_dtype(name: str, mask: Any) -> None:
+    """A mask is bool, True for what is blocked, or floating."""
     _check.tensor(name, mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relgraph import _check
+from relgraph.nn.cache import KVCache
+from relgraph.nn.masks import check_padding
 
 
 class SinusoidalPositions(nn.Module):
@@ -93,3 +96,32 @@ class SinusoidalPositions(nn.Module):
     def extra_repr(self) -> str:
         """The width."""
         return str(self.d_model)
+
+
+def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
+    """Where the first row of ``x`` stands, counted from the first token after the padding on the left.
+
+    Args:
+        x: ``[B, N, E]`` or ``[N, E]``.
+        key_padding_mask: ``[B, N]`` or ``[N]``, of these rows: True, or floating and -inf, is padding.
+        cache: what holds the rows before these, and their padding.
+
+    Returns:
+        The number of rows before, less the leading padding of each batch row where anything is padded; negative where
+        the first row is padding itself.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another shape or dtype, or a cache for another batch.
+    """
+    alone = x.dim() == 2
+    batch, length = 1 if alone else x.shape[0], x.shape[-2]
+    padding, past = check_padding(key_padding_mask, batch, length, alone=alone), 0
+    if cache is not None:
+        cache.check(batch, length)
+        padding, past = cache.joined_padding(padding, batch, length), len(cache)
+    if padding is None:
+        return past
+    padded = padding if padding.dtype == torch.bool else padding.isneginf()
+    leading = padded.long().cumprod(1).sum(1)
+    return past - (leading[0] if alone else leading)

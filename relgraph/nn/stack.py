@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import made_labels
@@ -53,6 +53,7 @@ class RelationEncoder(nn.Module):
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
+    @undone_when_refused
     def forward(
         self,
         src: Tensor,
@@ -72,7 +73,7 @@ class RelationEncoder(nn.Module):
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
             labels: of all pairs; made by the layers' labeler when left out.
-            cache: keys and values of earlier rows, from :meth:`new_cache`.
+            cache: keys and values of earlier rows, from :meth:`new_cache`; a call that raises leaves it as it was.
             bank_features: what the banks of the tables read.
 
         Returns:
@@ -82,7 +83,7 @@ class RelationEncoder(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
-        caches = _check_cache(cache, self.num_layers, KVCache)
+        caches = check_cache(cache, self.num_layers, KVCache)
         labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
         for layer, own in zip(self.layers, caches, strict=True):
             src = layer(
@@ -130,6 +131,7 @@ class RelationDecoder(nn.Module):
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 
+    @undone_when_refused
     def forward(
         self,
         tgt: Tensor,
@@ -159,7 +161,7 @@ class RelationDecoder(nn.Module):
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
             labels: of the target's pairs; made by the layers' labeler when left out.
             memory_labels: of the pairs of target and memory.
-            cache: from :meth:`new_cache`.
+            cache: from :meth:`new_cache`; a call that raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.
 
         Returns:
@@ -169,7 +171,7 @@ class RelationDecoder(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
-        caches = _check_cache(cache, self.num_layers, LayerCache)
+        caches = check_cache(cache, self.num_layers, LayerCache)
         labels = made_labels(_labeler(self.layers), labels, "tgt", tgt, cache)
         for layer, own in zip(self.layers, caches, strict=True):
             tgt = layer(
@@ -195,7 +197,7 @@ def _check_norm(norm: Any) -> nn.Module | None:
     return norm
 
 
-def _check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:
+def check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:
     """One cache a layer, or one None a layer."""
     if cache is None:
         return (None,) * num_layers

@@ -137,8 +137,12 @@ class LabelTable(nn.Module):
             with torch.no_grad():
                 self.rows.select(self._axis, self.frozen).zero_()
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        # torch loads the rows first and the names last: too late to refuse.
+        names = state_dict.get(f"{prefix}_extra_state")
+        if names is not None:
+            self.set_extra_state(names)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 
     def get_extra_state(self) -> Tensor:

@@ -12,12 +12,12 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.labelers import ClippedDistance
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import StackCache
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import Activation
-from relgraph.nn.positions import SinusoidalPositions
-from relgraph.nn.stack import RelationDecoder, RelationEncoder
+from relgraph.nn.layer_parts import Activation, check_sizes
+from relgraph.nn.positions import SinusoidalPositions, first_position
+from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache
 from relgraph.nn.tables import RelationTables
 
 POSITIONS = ("relative", "sinusoidal", "both", "none")
@@ -28,7 +28,8 @@ class RelationTransformer(nn.Module):
 
     Parts and masks are those of ``nn.Transformer``, whose state loads (with ``strict=False``, as the tables are
     missing), with two differences: the batch comes first, and the target is causal unless ``tgt_is_causal=False``.
-    Dropout acts on the embedded inputs too, after sinusoidal positions are added.
+    Dropout acts on the embedded inputs too, after sinusoidal positions are added. Those count from each sequence's
+    first token after the padding on its left, so that padding changes nothing.
     Source: Vaswani et al. 2017; Shaw et al. 2018, section 3.2: tables in encoder and decoder self-attention, for each
     layer its own, none towards the memory.
 
@@ -96,10 +97,13 @@ class RelationTransformer(nn.Module):
     ) -> None:
         super().__init__()
         _check.choice("positions", positions, POSITIONS)
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
+            _check.integer(name, depth, minimum=1)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
-            labeler = ClippedDistance(max_distance)
+            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0))
             options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         shared: tuple[Any, ...] = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
@@ -217,8 +221,10 @@ class RelationTransformer(nn.Module):
         src_is_causal: bool = False,
     ) -> Tensor:
         """The memory, ``[B, M, E]``; arguments as in :meth:`forward`."""
-        return self.encoder(self._enter("src", src, 0), src_mask, src_key_padding_mask, src_is_causal)
+        x = self._enter("src", src, src_key_padding_mask, None)
+        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal)
 
+    @undone_when_refused
     def decode(
         self,
         tgt: Tensor,
@@ -232,14 +238,20 @@ class RelationTransformer(nn.Module):
         *,
         cache: StackCache | None = None,
     ) -> Tensor:
-        """The decoder's output for ``tgt``, the rows after those in the ``cache``; else as in :meth:`forward`."""
-        x = self._enter("tgt", tgt, 0 if cache is None else len(cache))
+        """The decoder's output for ``tgt``, the rows after those in the ``cache``; else as in :meth:`forward`.
+
+        With a cache ``tgt_key_padding_mask`` covers the new rows only: that of earlier ones is remembered.
+        """
+        first: LayerCache | None = check_cache(cache, self.decoder.num_layers, LayerCache)[0]
+        x = self._enter("tgt", tgt, tgt_key_padding_mask, None if first is None else first.self_attn)
         return self.decoder(
             x, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
             memory_is_causal, cache=cache,
         )  # fmt: skip
 
-    def _enter(self, name: str, x: Any, offset: int) -> Tensor:
+    def _enter(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
         if _check.tensor(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
-        return self.dropout(x if self.positions is None else self.positions(x, offset))
+        if self.positions is not None:
+            x = self.positions(x, first_position(x, key_padding_mask, cache))
+        return self.dropout(x)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import BlockLabels, DenseLabels
-from relgraph.nn import KVCache, RelationAttention, RelationTables
+from relgraph.nn import RelationAttention, RelationTables
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -283,6 +283,14 @@ class TestPacked:
             alone = layer(graph, labels=LABELER(len(graph)), is_causal=True, need_weights=True, need_label_mass=True)
             close((z[own], weights[:, own, own], mass[:, own]), alone)
 
+    def test_mass_of_a_sum(self):
+        labeler, (ptr, graphs) = LABELER + ClippedDistance(1), self.packed()
+        layer = make(num_labels=labeler.num_labels)
+        _, mass = layer(torch.cat(graphs), labels=labeler(9, ptr=ptr), need_label_mass=True)
+        assert [part.shape for part in mass] == [(3, 9, 5), (3, 9, 3)]
+        _, alone = layer(graphs[3], labels=labeler(5), need_label_mass=True)
+        close(tuple(part[:, 4:] for part in mass), alone)
+
     def test_blocks_masks_and_sums(self):
         layer = make(num_labels=4)
         _, graphs = self.packed()
@@ -420,10 +428,3 @@ class TestTraining:
             x, padding = torch.randn(2, length, 12), torch.rand(2, length) > 0.7
             close(compiled(x, padding), run(x, padding), atol=1e-5)
         assert counter.frame_count <= 3
-
-
-def test_weights_that_cannot_be_had_leave_the_cache_alone():
-    layer, cache = RelationAttention(8, 2, impl="chunked"), KVCache()
-    with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights"):
-        layer(torch.randn(1, 3, 8), cache=cache, need_weights=True)
-    assert len(cache) == 0

@@ -18,6 +18,7 @@ from relgraph.nn import KVCache, LayerCache, RelationAttention, StackCache
 from .helpers import F64, close, fill_tables
 
 LABELER = ClippedDistance(2)
+ROWS = torch.arange(120.0).view(2, 3, 4, 5)
 
 
 def make(**options):
@@ -234,6 +235,46 @@ class TestStorage:
             KVCache().reorder([0])
         with pytest.raises(ValueError, match="index must have an integer dtype, got torch.float32"):
             KVCache().reorder(torch.zeros(2))
+
+    @pytest.mark.parametrize("index", [[0, 2], [-1, 0]])
+    def test_reorder_beyond_the_batch(self, index):
+        cache = KVCache()
+        cache.append(torch.ones(2, 1, 3, 2), torch.ones(2, 1, 3, 2))
+        wanted = (
+            rf"index must lie in \[0, 2\), the batch rows of the cache, got values from {min(index)} to {max(index)}"
+        )
+        with pytest.raises(ValueError, match=wanted):
+            cache.reorder(torch.tensor(index))
+        cache.reorder(torch.tensor([], dtype=torch.long))
+        assert cache.key.shape == (0, 1, 3, 2)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "match"),
+        [
+            ((1, 2), TypeError, "key must be a Tensor, got int"),
+            ((ROWS, 2), TypeError, "value must be a Tensor, got int"),
+            ((ROWS, ROWS, [0]), TypeError, "padding must be a Tensor, got list"),
+            ((ROWS[0], ROWS), ValueError, r"key must have shape \[B, H_kv, n, D\], got \[3, 4, 5\]"),
+            ((ROWS, ROWS[:, :, :2]), ValueError, r"value must share .* with key, \[2, 3, 4\], got \[2, 3, 2\]"),
+            ((ROWS, ROWS, ROWS[0, 0] > 0), ValueError, r"padding must have shape \[B, n\] = \[2, 4\], got \[4, 5\]"),
+            ((ROWS, ROWS, ROWS[:, 0, :, 0].long()), ValueError, "padding must be bool .* got torch.int64"),
+            ((ROWS[:, :1], ROWS[:, :1]), ValueError, r"key must have the heads and width .* \[3, 5\], got \[1, 5\]"),
+            ((ROWS, ROWS[..., :1]), ValueError, r"value must have the heads and width .* \[3, 5\], got \[3, 1\]"),
+            ((ROWS, ROWS.double()), ValueError, "cache holds values of torch.float32, got torch.float64"),
+        ],
+    )
+    def test_append_refuses_and_stays_as_it_was(self, arguments, error, match):
+        cache = KVCache()
+        cache.append(ROWS, ROWS)
+        with pytest.raises(error, match=match):
+            cache.append(*arguments)
+        assert len(cache) == 4
+        assert torch.equal(cache.key, ROWS)
+
+    @pytest.mark.parametrize(("layers", "got"), [((1,), "int"), (([KVCache()],), "list"), ((StackCache(),), "StackC")])
+    def test_a_stack_holds_caches(self, layers, got):
+        with pytest.raises(TypeError, match=f"layers must be KVCaches or LayerCaches, got {got}"):
+            StackCache(*layers)
 
     def test_repr(self):
         assert repr(KVCache()) == "KVCache(0 keys)"

@@ -185,3 +185,9 @@ class TestModule:
             make(batch_first=False)
         with pytest.raises(ValueError, match="num_labels must be left out beside a labeler"):
             make(num_labels=5)
+        with pytest.raises(TypeError, match="memory_tables must be a sequence of kinds of tables, got 'key'"):
+            make(memory_tables="key")
+        with pytest.raises(ValueError, match="layer_norm_eps must be finite, got nan"):
+            make(layer_norm_eps=float("nan"))
+        with pytest.raises(TypeError, match="cache must be a LayerCache or None, got int"):
+            layer(tgt, memory, cache=1)

@@ -11,18 +11,21 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from relgraph.labelers import ClippedDistance, Window
+from relgraph.labelers import ClippedDistance, FromFunction, Window
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, RelationEncoder, RelationEncoderLayer, RelationTables
+from relgraph.nn.layer_parts import made_labels
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
 LABELER = ClippedDistance(2)
+WRITTEN = FromFunction(lambda i, j: (i + j) % 3, 3)
 
 
 def make(**options):
     torch.manual_seed(0)
-    return fill_tables(RelationEncoderLayer(12, 3, 20, dtype=F64, **{"labeler": LABELER, **options})).eval()
+    sizes = {"d_model": 12, "nhead": 3, "dim_feedforward": 20, "labeler": LABELER}
+    return fill_tables(RelationEncoderLayer(**{**sizes, "dtype": F64, **options})).eval()
 
 
 def plain_layer(**options):
@@ -152,6 +155,13 @@ class TestLabels:
         wanted = layer.norm2(y + layer.linear2(functional.relu(layer.linear1(y))))
         close(layer(x), wanted)
 
+    @pytest.mark.parametrize("labeler", [WRITTEN, LABELER + WRITTEN])
+    def test_made_on_the_cpu_for_rows_elsewhere(self, labeler):
+        x = torch.zeros(2, 6, 12, dtype=F64, device="meta")
+        assert made_labels(labeler, None, "src", x, None).device == x.device
+        out = make(labeler=labeler).to("meta")(x)
+        assert (out.shape, out.device.type) == ((2, 6, 12), "meta")
+
     def test_a_sum(self):
         labeler = LABELER + ClippedDistance(1, 0)
         layer, x = make(labeler=labeler), torch.randn(2, 6, 12, dtype=F64)
@@ -226,6 +236,13 @@ class TestModule:
             ({"num_labels": 5}, ValueError, "num_labels must be left out beside a labeler, which knows them, got 5"),
             ({"names": ("a",)}, ValueError, "names must be left out beside a labeler"),
             ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\)"),
+            ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
+            ({"nhead": 5}, ValueError, "nhead must divide d_model = 12, got 5"),
+            ({"dim_feedforward": 0}, ValueError, "dim_feedforward must be at least 1, got 0"),
+            ({"dim_feedforward": 2.0}, TypeError, "dim_feedforward must be an int, got float"),
+            ({"layer_norm_eps": "a"}, TypeError, "layer_norm_eps must be a float, got str"),
+            ({"layer_norm_eps": -1.0}, ValueError, "layer_norm_eps must be at least 0, got -1.0"),
+            ({"tables": "key"}, TypeError, "tables must be a sequence of kinds of tables, got 'key'"),
         ],
     )
     def test_bad_arguments(self, options, error, match):
@@ -233,6 +250,8 @@ class TestModule:
             make(**options)
 
     def test_bad_input(self):
+        with pytest.raises(TypeError, match="cache must be a KVCache or None, got int"):
+            make()(torch.zeros(2, 6, 12, dtype=F64), cache=1)
         with pytest.raises(TypeError, match="src must be a Tensor, got list"):
             make()([1.0])
         with pytest.raises(

@@ -187,7 +187,12 @@ def test_static_caches():
         ((12, 4), {"kdim": 0}, ValueError, "kdim must be at least 1, got 0"),
         ((12, 4), {"vdim": -1}, ValueError, "vdim must be at least 1, got -1"),
         ((12, 4), {"impl": "flash"}, ValueError, "unknown impl 'flash'"),
-        ((12, 4), {"num_labels": 5, "tables": "key"}, TypeError, "kinds must be a sequence of kinds of tables"),
+        (
+            (12, 4),
+            {"num_labels": 5, "tables": "key"},
+            TypeError,
+            "tables must be a sequence of kinds of tables, got 'key'",
+        ),
         ((12, 4), {"num_labels": 5, "names": ("a",)}, ValueError, "names must be 5 different strings"),
         ((12, 4), {"names": ("a",)}, ValueError, r"names must be left out .* got \('a',\)"),
         ((12, 4), {"frozen": 0}, ValueError, "frozen must be left out where the layer makes no tables .* got 0"),
@@ -243,3 +248,10 @@ def test_distance_labels_with_an_offset_a_row_are_taken_as_they_are():
     row = torch.randn(2, 1, 12)
     got = attention(row, labels=labels, is_causal=True, cache=cache)
     torch.testing.assert_close(got, attention(row, labels=same, is_causal=True, cache=kept))
+
+
+def test_where_there_is_no_autocast():
+    layer = RelationAttention(12, 4, num_labels=5, device="meta")
+    assert layer(torch.zeros(2, 5, 12, device="meta"), labels=LABELER(5)).shape == (2, 5, 12)
+    with pytest.raises(ValueError, match=r"query must have the dtype of the layer, torch.float32, got torch.float64"):
+        layer(torch.zeros(2, 5, 12, device="meta", dtype=torch.float64), labels=LABELER(5))

@@ -78,6 +78,18 @@ def test_names_travel_with_the_state_and_must_agree():
         other.load_state_dict(saved.state_dict())
 
 
+def test_a_refused_state_changes_nothing():
+    saved, table = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "c", "b"), frozen=1)
+    before = table.rows.detach().clone()
+    for assign in (False, True):
+        with pytest.raises(ValueError, match="another at label 1"):
+            nn.ModuleDict({"one": table}).load_state_dict(
+                {f"one.{k}": v for k, v in saved.state_dict().items()}, assign=assign
+            )
+        assert torch.equal(table.rows, before)
+        assert table.names == ("a", "c", "b")
+
+
 def test_names_survive_what_people_do_to_states():
     saved, loaded = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "b", "c"))
     for change in (torch.clone, torch.Tensor.half, torch.Tensor.bfloat16, lambda t: t.to("cpu")):

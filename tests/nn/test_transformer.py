@@ -20,8 +20,8 @@ from .helpers import F64, close, fill_tables, table_keys, zero_tables
 
 def make(*, kind="relative", heads=3, seed=0, **options):
     torch.manual_seed(seed)
-    model = RelationTransformer(12, heads, 2, 2, 20, positions=kind, max_distance=2, dtype=F64, **options)
-    return fill_tables(model).eval()
+    sizes = {"d_model": 12, "num_encoder_layers": 2, "num_decoder_layers": 2, "dim_feedforward": 20, "max_distance": 2}
+    return fill_tables(RelationTransformer(nhead=heads, positions=kind, dtype=F64, **{**sizes, **options})).eval()
 
 
 def inputs(src=6, tgt=5, batch=2):
@@ -100,6 +100,60 @@ class TestDecoding:
         close(got[1], model(src[1, :4], tgt[1]))
 
 
+class TestPaddingOnTheLeft:
+    SRC_PADS, TGT_PADS = (3, 0, 5), (4, 1, 0)
+
+    def batch(self, kind, form):
+        model = make(kind=kind)
+        src, tgt = inputs(src=7, tgt=6, batch=3)
+        masks = [
+            torch.arange(x.shape[1]) < torch.tensor(n)[:, None] for x, n in ((src, self.SRC_PADS), (tgt, self.TGT_PADS))
+        ]
+        if form == "float":
+            masks = [torch.zeros(mask.shape, dtype=F64).masked_fill(mask, float("-inf")) for mask in masks]
+        alone = [
+            model(src[b : b + 1, m:], tgt[b : b + 1, n:])
+            for b, (m, n) in enumerate(zip(self.SRC_PADS, self.TGT_PADS, strict=True))
+        ]
+        return model, src, tgt, masks, alone
+
+    def compare(self, got, alone):
+        for row, (pads, wanted) in enumerate(zip(self.TGT_PADS, alone, strict=True)):
+            close(got[row : row + 1, pads:], wanted)
+
+    @pytest.mark.parametrize("form", ["bool", "float"])
+    @pytest.mark.parametrize("kind", ["none", "relative", "sinusoidal", "both"])
+    def test_each_sentence_as_if_alone(self, kind, form):
+        model, src, tgt, (ours, theirs), alone = self.batch(kind, form)
+        masks = {"tgt_key_padding_mask": theirs, "memory_key_padding_mask": ours}
+        self.compare(model(src, tgt, src_key_padding_mask=ours, **masks), alone)
+        one = model(src[0], tgt[0], src_key_padding_mask=ours[0], **{name: mask[0] for name, mask in masks.items()})
+        close(one[4:], alone[0][0])
+
+    @pytest.mark.parametrize("form", ["bool", "float"])
+    @pytest.mark.parametrize("chunks", [(6,), (2, 4), (4, 1, 1), (5, 1), (1,) * 6])
+    def test_piece_by_piece(self, chunks, form):
+        model, src, tgt, (ours, theirs), alone = self.batch("both", form)
+        memory, cache, pieces, start = model.encode(src, src_key_padding_mask=ours), model.new_cache(), [], 0
+        for size in chunks:
+            rows = slice(start, start + size)
+            # Once all padding is in the cache no mask is needed any more.
+            mask = theirs[:, rows] if start < max(self.TGT_PADS) else None
+            masks = {"tgt_key_padding_mask": mask, "memory_key_padding_mask": ours}
+            pieces.append(model.decode(tgt[:, rows], memory, cache=cache, **masks))
+            start += size
+        self.compare(torch.cat(pieces, 1), alone)
+
+    def test_padding_within_counts(self):
+        model, (src, _) = make(kind="sinusoidal"), inputs()
+        padding = torch.tensor([[True, False, True, False, False, True], [False, True, *[False] * 4]])
+        seen = []
+        model.encoder.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0] - src))
+        model.encode(src, src_key_padding_mask=padding)
+        zero = torch.zeros(1, 6, 12, dtype=F64)
+        close(seen[0], torch.cat([model.positions(zero, -1), model.positions(zero)]))
+
+
 class TestPositions:
     def test_relative_positions_do_not_see_a_shift(self):
         model = make(kind="relative")
@@ -108,8 +162,10 @@ class TestPositions:
         padding[:, :3] = True
         memory = model.encode(src, src_key_padding_mask=padding)
         close(memory[:, 3:], model.encode(src[:, 3:]))
-        sinusoidal = make(kind="sinusoidal").encode(src, src_key_padding_mask=padding)
-        assert (sinusoidal[:, 3:] - make(kind="sinusoidal").encode(src[:, 3:])).abs().max() > 1e-3
+        blocked = padding[0].expand(9, 9)
+        close(model.encode(src, blocked)[:, 3:], memory[:, 3:])
+        sinusoidal = make(kind="sinusoidal")
+        assert (sinusoidal.encode(src, blocked)[:, 3:] - sinusoidal.encode(src[:, 3:])).abs().max() > 1e-3
 
     @pytest.mark.parametrize("kind", ["none", "relative", "sinusoidal", "both"])
     def test_what_each_kind_holds(self, kind):
@@ -213,6 +269,15 @@ class TestModule:
             ({"kind": "absolute"}, ValueError, "unknown positions 'absolute'"),
             ({"batch_first": False}, ValueError, "batch_first must be True"),
             ({"impl": "flash"}, ValueError, "unknown impl 'flash'"),
+            ({"max_distance": -1}, ValueError, "max_distance must be at least 0, got -1"),
+            ({"max_distance": 1.5}, TypeError, "max_distance must be an int, got float"),
+            ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
+            ({"heads": 5}, ValueError, "nhead must divide d_model = 12, got 5"),
+            ({"dim_feedforward": 0}, ValueError, "dim_feedforward must be at least 1, got 0"),
+            ({"layer_norm_eps": "a"}, TypeError, "layer_norm_eps must be a float, got str"),
+            ({"num_encoder_layers": 0}, ValueError, "num_encoder_layers must be at least 1, got 0"),
+            ({"num_decoder_layers": 1.0}, TypeError, "num_decoder_layers must be an int, got float"),
+            ({"tables": "key"}, TypeError, "tables must be a sequence of kinds of tables, got 'key'"),
         ],
     )
     def test_bad_arguments(self, options, error, match):
@@ -231,3 +296,9 @@ class TestModule:
             model(src, None)
         with pytest.raises(ValueError, match="key must share its batch axis with query"):
             model(src[:1], tgt)
+        with pytest.raises(TypeError, match="cache must be a StackCache or None, got int"):
+            model.decode(tgt, src, cache=1)
+        with pytest.raises(ValueError, match="cache must hold one LayerCache for each of the 2 layers"):
+            model.decode(tgt, src, cache=model.encoder.new_cache())
+        with pytest.raises(ValueError, match=r"key_padding_mask must have shape \[B, N_k\] = \[2, 6\], got \[2, 5\]"):
+            make(kind="both").encode(src, src_key_padding_mask=torch.zeros(2, 5, dtype=torch.bool))
