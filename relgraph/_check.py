@@ -93,9 +93,7 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
         return
     low, high = (int(v) for v in torch.aminmax(ids))
     if low < minimum or high >= num_labels:
-        raise ValueError(
-            f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}"
-        )
+        raise ValueError(f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}")
 
 
 def same_device(**tensors: Tensor | None) -> None:

@@ -152,13 +152,16 @@ def decode(arguments: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def memory(_: argparse.Namespace) -> list[dict[str, object]]:
-    """Peak memory beyond the inputs, forward and backward, each figure from a fresh process."""
+    """Peak memory beyond the inputs, forward and backward: the median of five fresh processes."""
     rows = []
     for kind in ("distance", "written"):
         taken = []
         for length in (4096, 8192):
             command = [sys.executable, __file__, "peak", "--length", str(length), "--kind", kind, "--threads", "1"]
-            taken.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            peaks = [
+                float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(5)
+            ]
+            taken.append(statistics.median(peaks))
         rows.append(
             {"labels": kind, "n=4096 MiB": taken[0], "n=8192 MiB": taken[1], "growth": round(taken[1] / taken[0], 2)}
         )

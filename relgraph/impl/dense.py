@@ -81,7 +81,8 @@ class _PartIds:
         self.size = part.num_labels
         everywhere = part.complete and plan.q_ptr is None
         self.attends = None if everywhere else (ids > NOT_ATTENDING)[:, None]
-        self.slots = torch.where(ids < 0, self.size, ids)[:, None]
+        labeled = part.labeled and plan.q_ptr is None
+        self.slots = (ids if labeled else torch.where(ids < 0, self.size, ids))[:, None]
         self.csr = part.csr if part.csr is not None and part.csr.parallel else None
         self.plan = plan
 
@@ -101,6 +102,8 @@ class _PartIds:
     def collect(self, weights: Tensor) -> Tensor:
         """P[i, r]: the weights of row i summed by label, ``[B, H, N_q, R+1]``."""
         batch, heads, q_len, _ = weights.shape
+        if q_len == 1 and self.csr is None:
+            return self._collect_row(weights)
         slots = self.slots.expand(batch, heads, -1, -1)
         sums = weights.new_zeros(batch, heads, q_len, self.size + 1).scatter_add(-1, slots, weights)
         if self.csr is None:
@@ -108,6 +111,14 @@ class _PartIds:
         row, extra, at, _ = self._extra(batch, heads, rows=True)
         taken = weights.flatten(-2).gather(-1, at)
         return sums.flatten(-2).scatter_add(-1, row + extra, taken).view(sums.shape)
+
+    def _collect_row(self, weights: Tensor) -> Tensor:
+        """P of a single long row, in four sums that take turns: a run of one label would wait for its own last sum."""
+        batch, heads, _, k_len = weights.shape
+        turn = torch.arange(k_len, device=weights.device) % 4
+        at = (self.slots * 4 + turn).expand(batch, heads, -1, -1)
+        sums = weights.new_zeros(batch, heads, 1, (self.size + 1) * 4).scatter_add(-1, at, weights)
+        return sums.unflatten(-1, (self.size + 1, 4)).sum(-1)
 
     def _extra(self, batch: int, heads: int, *, rows: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
         """Where the further labels of parallel pairs stand in flat tables and flat scores, ``[B, H, P]`` each."""

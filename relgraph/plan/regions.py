@@ -105,6 +105,12 @@ class Part:
     alone: bool = False
 
     @property
+    def labeled(self) -> bool:
+        """Whether every pair of a graph is known to carry a label."""
+        ids = [i for r in self.regions for i in (r.lookup if isinstance(r, Band) else (getattr(r, "label", -1),))]
+        return self.complete and self.csr is None and min(ids) >= 0
+
+    @property
     def complete(self) -> bool:
         """Whether the regions alone are known to make every pair of a graph attend."""
         reach, open_end = None, False
