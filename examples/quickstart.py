@@ -234,15 +234,15 @@ def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: 
 
 def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
     """The table that is printed."""
-    lines = [f"{'variant':<24}{'parameters':>12}{'accuracy':>24}{'seconds':>10}"]
+    lines = [f"{'variant':<24}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
     for name in dict.fromkeys(r.variant for r in runs):
         mine = [r for r in runs if r.variant == name]
         hits = [100 * r.accuracy for r in mine]
         shown = f"{mean(hits):.1f} %"
         if len(hits) > 1:
             shown += f" ± {stdev(hits):.1f} ({min(hits):.1f}–{max(hits):.1f})"
-        lines.append(f"{name:<24}{mine[0].parameters:>12,}{shown:>24}{mean(r.seconds for r in mine):>10.0f}")
-    lines += [f"{name:<24}{'–':>12}{f'{100 * hits:.1f} %':>24}{'–':>10}" for name, hits in baselines.items()]
+        lines.append(f"{name:<24}{mine[0].parameters:>12,}{shown:>28}{mean(r.seconds for r in mine):>10.0f}")
+    lines += [f"{name:<24}{'–':>12}{f'{100 * hits:.1f} %':>28}{'–':>10}" for name, hits in baselines.items()]
     return "\n".join(lines)
 
 
