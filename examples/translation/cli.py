@@ -1,0 +1,222 @@
+"""The commands: prepare, train, average, translate, evaluate, sweep, speed and report."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from examples.translation import checkpoints, preparation, report, speed, sweep
+from examples.translation.corpus import decode_lines, read_corpus, read_lines
+from examples.translation.evaluation import evaluate
+from examples.translation.files import load_json, save_json, save_text
+from examples.translation.processes import find_device, processes
+from examples.translation.search import Search, translate
+from examples.translation.settings import POSITIONS, PRECISIONS, PRESETS, ModelSettings, TrainingSettings
+from examples.translation.training import Training
+
+INTERRUPTED = 130
+CHOICES = {"positions": POSITIONS, "precision": PRECISIONS}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    own, passed_on = _split(list(sys.argv[1:] if arguments is None else arguments))
+    args = _parser().parse_args(own)
+    if passed_on and args.command is not sweep.run:
+        _parser().error(f"only sweep takes options after --, got {' '.join(passed_on)}")
+    args.options = passed_on
+    try:
+        return args.command(args) or 0
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after the first ``--``."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.translation", description=sys.modules[__package__].__doc__
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    prepare = commands.add_parser("prepare", help="split a corpus and learn its vocabulary")
+    preparation.add_arguments(prepare)
+    prepare.set_defaults(command=preparation.run)
+
+    train = commands.add_parser("train", help="train a model, or go on with a training")
+    train.add_argument("data", type=Path, help="the folder that prepare wrote")
+    train.add_argument("run", type=Path, help="the folder to write to; a training that stands there goes on")
+    train.add_argument(
+        "--preset", choices=PRESETS, default="small", help="sizes that other options then change (default: small)"
+    )
+    _add_settings(train, ModelSettings)
+    _add_settings(train, TrainingSettings)
+    train.add_argument(
+        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="write for it too (default: True)"
+    )
+    train.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="torch.compile the model; left out, on a GPU only"
+    )
+    _add_device(train)
+    train.set_defaults(command=_train)
+
+    average = commands.add_parser("average", help="average the last models of a run")
+    average.add_argument("run", type=Path)
+    average.add_argument("--last", type=int, help="how many; left out, all that are kept")
+    average.set_defaults(command=_average)
+
+    lines = commands.add_parser("translate", help="translate lines of text")
+    lines.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
+    lines.add_argument("--input", type=Path, help="a text file; left out, standard input")
+    lines.add_argument("--output", type=Path, help="written when all is done; left out, standard output")
+    lines.add_argument("--longest", type=int, default=1000, help="tokens that a line may have")
+    _add_search(lines)
+    _add_device(lines)
+    lines.set_defaults(command=_translate)
+
+    measure = commands.add_parser("evaluate", help="perplexity, BLEU and chrF on test sets")
+    measure.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
+    measure.add_argument("tests", type=Path, nargs="+", help="tab-separated files")
+    measure.add_argument(
+        "--output", type=Path, help="a folder for results.json and the translations; for a run, itself"
+    )
+    _add_search(measure)
+    _add_device(measure)
+    measure.set_defaults(command=_evaluate)
+
+    many = commands.add_parser("sweep", help="train and measure every model of the report")
+    sweep.add_arguments(many)
+    many.set_defaults(command=sweep.run)
+
+    times = commands.add_parser("speed", help="time training with relative beside sinusoidal positions")
+    speed.add_arguments(times)
+    times.set_defaults(command=speed.run)
+
+    page = commands.add_parser("report", help="write the report page from the runs of a sweep")
+    report.add_arguments(page)
+    page.set_defaults(command=report.run)
+
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
+    """An option for each setting, with its help from the class's docstring."""
+    helps = dict(re.findall(r"^ +(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE))
+    for field in fields(kind):
+        name = f"--{field.name.replace('_', '-')}"
+        text = f"{helps.get(field.name, '').rstrip('.')} (default: {field.default})"
+        if field.type == "bool":
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            types: dict[Any, Any] = {"int": int, "float": float, "str": str}
+            parser.add_argument(name, type=types[field.type], choices=CHOICES.get(field.name), help=text)
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="cpu, cuda, ...; left out, a GPU where there is one")
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--beam", type=int, default=4, help="width of the beam; 1 is greedy search")
+    parser.add_argument("--length-penalty", type=float, default=0.6)
+    parser.add_argument("--extra", type=int, default=50, help="how much longer than its source a translation may be")
+
+
+def _search(args: argparse.Namespace) -> Search:
+    return Search(args.beam, args.length_penalty, args.extra)
+
+
+def _given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
+    values = {field.name: getattr(args, field.name) for field in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _train(args: argparse.Namespace) -> int:
+    model = ModelSettings(**{**PRESETS[args.preset], **_given(args, ModelSettings)})
+    settings = TrainingSettings(**_given(args, TrainingSettings))
+    with processes(args.device) as mine:
+        compiled = mine.device.type == "cuda" if args.compile is None else args.compile
+        training = Training(args.data, args.run, model, settings, mine, compiled=compiled)
+        if mine.leads:
+            begin = f"going on after step {step}" if (step := training.position.step) else "a new training"
+            print(f"{args.run}: {begin}, {training.describe()['parameters']:,} parameters, on {mine.device}")
+            print(
+                f"{args.run}: metrics.csv, config.json, {checkpoints.model_path(Path(), 0).name} and so on, latest.pt"
+            )
+        finished = training.train(tensorboard=args.tensorboard)
+        if mine.leads and not finished:
+            print(f"{args.run}: stopped after step {training.position.step}; the same command goes on")
+    return 0 if finished else INTERRUPTED
+
+
+def _average(args: argparse.Namespace) -> None:
+    paths = checkpoints.saved_models(args.run)
+    if not paths:
+        raise ValueError(f"{args.run} must hold the models of a training, found none")
+    if args.last is not None and not 1 <= args.last <= len(paths):
+        raise ValueError(f"--last must lie in [1, {len(paths)}], the models of {args.run}, got {args.last}")
+    steps = checkpoints.average(paths[-args.last :] if args.last else paths, args.run / checkpoints.AVERAGE)
+    print(f"{args.run / checkpoints.AVERAGE}: the mean of steps {', '.join(map(str, steps))}")
+
+
+def _model_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    if not (path / checkpoints.AVERAGE).exists():
+        raise ValueError(f"{path} must hold {checkpoints.AVERAGE}; write it with the command average")
+    return path / checkpoints.AVERAGE
+
+
+def _translate(args: argparse.Namespace) -> None:
+    how = _search(args)
+    model, vocabulary = checkpoints.load_model(_model_file(args.model), find_device(args.device))
+    lines = list(read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "standard input"))
+    with tqdm(total=len(lines), unit="line", disable=not args.output) as bar:
+        found = translate(model, vocabulary, lines, how, longest=args.longest, progress=bar.update)
+    text = "".join(f"{line}\n" for line in found)
+    if args.output:
+        save_text(args.output, text)
+    else:
+        sys.stdout.write(text)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    how = _search(args)
+    tests = {path.name.removesuffix(".tsv"): read_corpus([path]) for path in args.tests}
+    if len(tests) < len(args.tests):
+        raise ValueError(f"tests must have different names, got {[path.name for path in args.tests]}")
+    file = _model_file(args.model)
+    folder = args.output or (args.model if args.model.is_dir() else None)
+    model, vocabulary = checkpoints.load_model(file, find_device(args.device))
+    results: dict[str, Any] = {}
+    for name, pairs in tests.items():
+        with tqdm(total=len(pairs), unit="line", desc=name) as bar:
+            results[name], found = evaluate(model, vocabulary, pairs, how, bar.update)
+        row = results[name]
+        print(f"{name}: perplexity {row['perplexity']:.2f}, BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}")
+        print(f"{name}: {row['signature']}")
+        if folder:
+            save_text(folder / f"{name}.translated.txt", "".join(f"{line}\n" for line in found))
+    if folder:
+        config = load_json(folder / "config.json") if (folder / "config.json").exists() else {}
+        search = {"beam": how.beam, "length_penalty": how.length_penalty, "extra": how.extra}
+        steps = checkpoints.steps_of(file)
+        save_json(
+            folder / "results.json", {"averaged_steps": steps, "search": search, "config": config, "tests": results}
+        )

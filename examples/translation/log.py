@@ -1,0 +1,93 @@
+"""The log of a training: lines of numbers in ``metrics.csv``, and the same for TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from examples.translation.files import save_text
+
+COLUMNS = ("step", "split", "loss", "nll", "learning_rate", "tokens_per_second", "seconds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: the loss that is trained, and the negative log-likelihood, in nats for each target token."""
+
+    step: int
+    split: str
+    loss: float | None
+    nll: float
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None
+    seconds: float | None = None
+
+    def cells(self) -> list[str]:
+        return ["" if value is None else _cell(value) for value in (getattr(self, name) for name in COLUMNS)]
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+class Log:
+    """Appends lines, and forgets those after the step that training goes on from.
+
+    Args:
+        run: the folder to write to.
+        step: training goes on from here; later lines are of work that was lost.
+        tensorboard: whether to write for TensorBoard too, to ``run/tensorboard``.
+    """
+
+    def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
+        path = run / "metrics.csv"
+        save_text(path, _until(path, step))
+        self._file = path.open("a", encoding="utf-8", newline="")
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard.writer import SummaryWriter  # slow to load
+
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+
+    def add(self, row: Row) -> None:
+        """Append a line, at once in the file."""
+        csv.writer(self._file, lineterminator="\n").writerow(row.cells())
+        self._file.flush()
+        if self._board is None:
+            return
+        for name in COLUMNS[2:]:
+            if (value := getattr(row, name)) is not None:
+                self._board.add_scalar(f"{row.split}/{name}", value, row.step)
+
+    def sync(self) -> None:
+        """See to it that all lines are on the disk."""
+        os.fsync(self._file.fileno())
+        if self._board is not None:
+            self._board.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _until(path: Path, step: int) -> str:
+    """The text of the log up to a step; a line that was cut short by a kill is later than any checkpoint."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit()]
+        writer.writerows(row for row in rows if int(row[0]) <= step)
+    return text.getvalue()

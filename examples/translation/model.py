@@ -1,0 +1,94 @@
+"""The translator: embeddings shared by both sides and the output, around :class:`relgraph.RelationTransformer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import relgraph as rg
+from examples.translation.settings import ModelSettings
+from examples.translation.vocabulary import PAD
+
+
+class Translator(nn.Module):
+    """A Transformer from ids of one language to ids of another.
+
+    Embeddings are drawn with a standard deviation of width^-0.5 and multiplied by width^0.5; the same matrix makes the
+    scores of the output. Source: Vaswani et al. 2017, section 3.4.
+
+    Args:
+        settings: sizes and positions.
+        vocabulary: how many ids there are.
+    """
+
+    def __init__(self, settings: ModelSettings, vocabulary: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embedding = nn.Embedding(vocabulary, settings.width, padding_idx=PAD)
+        self.transformer = rg.RelationTransformer(
+            settings.width,
+            settings.heads,
+            settings.layers,
+            settings.layers,
+            settings.hidden,
+            settings.dropout,
+            norm_first=settings.norm_first,
+            **_positions(settings),
+        )
+        nn.init.normal_(self.embedding.weight, std=settings.width**-0.5)
+        with torch.no_grad():
+            self.embedding.weight[PAD].zero_()
+
+    def forward(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """How badly each target is foretold from its beginning and its source.
+
+        Args:
+            source: ``[B, M]``, ids, padded on the right.
+            target: ``[B, N + 1]``, ids with start and end, padded on the right.
+            smoothing: weight of the uniform distribution in the loss.
+
+        Returns:
+            The smoothed loss, in nats, summed over target tokens, and without gradient the log-likelihood's negative.
+        """
+        memory, padding = self.encode(source)
+        logits = self.decode(target[:, :-1], memory, padding)
+        wanted = target[:, 1:]
+        log_probs = functional.log_softmax(logits.float(), -1)
+        nll = -log_probs.gather(-1, wanted[..., None]).squeeze(-1)
+        real = wanted != PAD
+        loss = nll if smoothing == 0 else (1 - smoothing) * nll - smoothing * log_probs.mean(-1)
+        return (loss * real).sum(), (nll.detach() * real).sum()
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The memory, ``[B, M, width]``, and where it is padding, ``[B, M]``."""
+        padding = source == PAD
+        return self.transformer.encode(self._embed(source), src_key_padding_mask=padding), padding
+
+    def decode(self, target: Tensor, memory: Tensor, padding: Tensor, cache: rg.StackCache | None = None) -> Tensor:
+        """Scores of every id as the next one, ``[B, N, V]``, after each of ``target``'s ``[B, N]``.
+
+        With a ``cache`` from ``transformer.new_cache()`` these are the rows after those that it holds.
+        """
+        x = self.transformer.decode(self._embed(target), memory, memory_key_padding_mask=padding, cache=cache)
+        return functional.linear(x, self.embedding.weight)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.embedding(ids) * self.settings.width**0.5
+
+
+def _positions(settings: ModelSettings) -> dict[str, Any]:
+    """The arguments of RelationTransformer; relative positions without any table are none."""
+    tables = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
+    if settings.positions in ("none", "sinusoidal"):
+        return {"positions": settings.positions}
+    if not tables:
+        return {"positions": {"relative": "none", "both": "sinusoidal"}[settings.positions]}
+    return {
+        "positions": settings.positions,
+        "max_distance": settings.max_distance,
+        "tables": tables,
+        "per_head": settings.per_head,
+    }

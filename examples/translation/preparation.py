@@ -1,0 +1,84 @@
+"""The command ``prepare``: a corpus split into training, validation and tests, its vocabulary, and its ids."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from tqdm import tqdm
+
+from examples.translation.batches import Pairs
+from examples.translation.corpus import Pair, hold_out, read_corpus, sentence_key, words, write_pairs
+from examples.translation.files import save_json, save_text
+from examples.translation.vocabulary import Vocabulary
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    files = {"type": Path, "nargs": "+", "metavar": "FILE"}
+    parser.add_argument("out", type=Path, help="the folder to write to")
+    parser.add_argument(
+        "--train", required=True, help="a tab-separated file, or a source file and a target file", **files
+    )
+    parser.add_argument("--valid", help="likewise; left out, it is held out of the training pairs", **files)
+    parser.add_argument("--test", help="likewise", **files)
+    parser.add_argument("--held-out", type=int, default=2000, help="pairs in each part that is held out")
+    parser.add_argument("--max-words", type=int, help="train, validate and test on sources of at most so many words")
+    parser.add_argument("--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words")
+    parser.add_argument("--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages")
+    parser.add_argument("--seed", type=int, default=0, help="of what is held out")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write ``train.pt``, ``valid.pt``, ``valid.tsv``, ``test.tsv``, ``test-LOW-HIGH.tsv`` and ``vocabulary.json``."""
+    ranges = [_range(text) for text in args.unseen]
+    if ranges and (args.max_words is None or min(low for low, _ in ranges) <= args.max_words):
+        raise ValueError(f"--unseen must begin above --max-words, got {args.unseen} and {args.max_words}")
+    pairs = read_corpus(args.train)
+    given = {name: read_corpus(files) for name in ("valid", "test") if (files := getattr(args, name))}
+    short = [pair for pair in pairs if args.max_words is None or words(pair[0]) <= args.max_words]
+    missing = [name for name in ("valid", "test") if name not in given]
+    train, held = hold_out(short, [args.held_out] * len(missing), args.seed)
+    parts = given | dict(zip(missing, held, strict=True))
+    # a dash between spaces is a word, but makes no other sentence: what is short without it may be trained on
+    seen = {sentence_key(source) for source, _ in short} if ranges else set()
+    for low, high in ranges:
+        inside = [pair for pair in pairs if low <= words(pair[0]) <= high and sentence_key(pair[0]) not in seen]
+        if not inside:
+            raise ValueError(f"--unseen {low}-{high} must hold sources of so many words, found none")
+        part = parts[f"test-{low}-{high}"] = _first_of_each(inside, args.held_out, args.seed)
+        seen |= {sentence_key(source) for source, _ in part}
+    if not train or not parts["valid"]:
+        raise ValueError(f"there must be pairs to train on and to validate on, got {len(train)}, {len(parts['valid'])}")
+    with tqdm(total=4, desc="vocabulary") as bar:
+        vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
+        bar.update()
+        bar.set_description("ids of the training pairs")
+        encoded = {"train": Pairs.encode(train, vocabulary)}
+        bar.update()
+        bar.set_description("ids of the validation pairs")
+        encoded["valid"] = Pairs.encode(parts["valid"], vocabulary)
+        bar.update()
+        bar.set_description("writing")
+        for name, part in encoded.items():
+            part.save(args.out / f"{name}.pt")
+        for name, part in parts.items():
+            write_pairs(args.out / f"{name}.tsv", part)
+        save_text(args.out / "vocabulary.json", vocabulary.save_text())
+        sizes = {"train": len(train)} | {name: len(part) for name, part in parts.items()}
+        save_json(args.out / "sizes.json", sizes | {"vocabulary": len(vocabulary)})
+        bar.update()
+    print(f"{args.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())} pairs, {len(vocabulary):,} ids")
+
+
+def _range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"--unseen must hold ranges such as 11-13, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def _first_of_each(pairs: list[Pair], most: int, seed: int) -> list[Pair]:
+    """One pair of each different source sentence, at most ``most`` of them."""
+    return hold_out(pairs, [min(most, len({sentence_key(source) for source, _ in pairs}))], seed)[1][0]

@@ -1,0 +1,86 @@
+"""The processes of a training: one by itself, or those that ``torchrun`` started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is, and where it computes."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
+
+    def sum(self, *values: float) -> list[float]:
+        """Each value summed over all processes."""
+        if self.world == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(total)
+        return total.tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process holds, on every process."""
+        if self.world == 1:
+            return [value]
+        held: list[Any] = [None] * self.world
+        distributed.all_gather_object(held, value)
+        return held
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+def find_device(name: str | None, number: int | None = None) -> torch.device:
+    """The device of that name, of GPUs the one of that number; without a name, a GPU where there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = f"cuda:{number}" if name == "cuda" and number is not None else name
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(f"device must be one that is here, such as 'cpu', got {name!r}") from None
+    return torch.device(name)
+
+
+@contextmanager
+def processes(device: str | None) -> Iterator[Processes]:
+    """Join the processes that torchrun started; without torchrun, this one alone.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU where there is one. Each process takes its own GPU.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes(0, 1, find_device(device))
+        return
+    here = find_device(device, int(os.environ["LOCAL_RANK"]))
+    if here.type == "cuda":
+        torch.cuda.set_device(here)
+    distributed.init_process_group("nccl" if here.type == "cuda" else "gloo")
+    try:
+        yield Processes(distributed.get_rank(), world, here)
+    finally:
+        distributed.destroy_process_group()

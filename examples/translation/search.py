@@ -1,0 +1,218 @@
+"""Search for translations: greedy, and by a beam, batched, on the decoder's cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import relgraph as rg
+from examples.translation.batches import Pairs, Ragged
+from examples.translation.model import Translator
+from examples.translation.vocabulary import END, PAD, START, Vocabulary
+
+
+@dataclass(frozen=True)
+class Search:
+    """How translations are looked for.
+
+    A translation of n tokens, its end included, scores its log-likelihood divided by ((5 + n) / 6)^length_penalty.
+    Source: Wu et al. 2016, section 7, without coverage. One that has not ended when it is ``extra`` tokens longer than
+    its source, the source's end counted, is made to end there.
+
+    Attributes:
+        beam: how many unfinished translations are followed; 1 is greedy search.
+        length_penalty: 0 for the most likely translation; more for longer ones.
+        extra: how much longer than its source a translation may be.
+        cached: whether keys and values are kept from step to step.
+    """
+
+    beam: int = 4
+    length_penalty: float = 0.6
+    extra: int = 50
+    cached: bool = True
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"beam must be at least 1, got {self.beam}")
+        if self.extra < 0:
+            raise ValueError(f"extra must be at least 0, got {self.extra}")
+        if self.length_penalty < 0:
+            raise ValueError(f"length_penalty must be at least 0, got {self.length_penalty}")
+
+    def normalized(self, log_likelihood: float, length: int) -> float:
+        """The score of a translation of ``length`` tokens."""
+        return log_likelihood / ((5 + length) / 6) ** self.length_penalty
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished translation: its ids without start and end, and its score."""
+
+    ids: tuple[int, ...]
+    score: float
+
+
+@dataclass
+class _Sentence:
+    """One sentence's search: where it came in, how long it may become, and what has been finished."""
+
+    index: int
+    limit: int
+    finished: list[Hypothesis] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        return max((hypothesis.score for hypothesis in self.finished), default=float("-inf"))
+
+
+@torch.inference_mode()
+def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
+    """The best translation found for each row.
+
+    Each step takes the likeliest continuations of a sentence's unfinished translations: those that end among the first
+    ``beam`` are finished, the first ``beam`` that do not end go on.
+
+    Args:
+        model: in evaluation mode.
+        source: ``[B, M]``, ids with their end, padded on the right.
+        how: beam and lengths.
+
+    Raises:
+        ValueError: the model's scores are NaN.
+    """
+    lengths = (source != PAD).sum(-1).tolist()
+    alive = [_Sentence(index, length + how.extra) for index, length in enumerate(lengths)]
+    best: dict[int, Hypothesis] = {}
+    if not alive:
+        return []
+    decoding = _Decoding(model, source, how.cached)
+    # unfinished translations with their start, [B, K, n], and their log-likelihoods, [B, K]: one a sentence at first
+    tokens = source.new_full((len(alive), 1, 1), START)
+    scores = torch.zeros(len(alive), 1, device=source.device, dtype=torch.float64)
+    while alive:
+        log_probs = _allowed(
+            decoding.next(tokens.flatten(0, 1)).unflatten(0, scores.shape), alive, tokens.shape[-1] - 1
+        )
+        ids = log_probs.shape[-1]
+        candidates = (scores[..., None] + log_probs).flatten(1)
+        top, at = candidates.topk(min(2 * how.beam, candidates.shape[1]))
+        parent, token = at.div(ids, rounding_mode="floor"), at % ids
+        _finish(alive, tokens, top, parent, token, how)
+        scores, chosen = top.masked_fill(token == END, float("-inf")).topk(min(how.beam, top.shape[1]))
+        parent, token = parent.gather(1, chosen), token.gather(1, chosen)
+        going = []
+        for row, (sentence, likeliest) in enumerate(zip(alive, scores[:, 0].tolist(), strict=True)):
+            if _done(sentence, likeliest, how):
+                best[sentence.index] = max(sentence.finished, key=lambda hypothesis: hypothesis.score)
+            else:
+                going.append(row)
+        kept = torch.tensor(going, device=source.device, dtype=torch.long)
+        decoding.go_on(kept, parent[kept])
+        tokens = torch.cat([tokens[kept[:, None], parent[kept]], token[kept][..., None]], -1)
+        scores, alive = scores[kept], [alive[row] for row in going]
+    return [best[index] for index in range(len(lengths))]
+
+
+def _allowed(log_probs: Tensor, alive: list[_Sentence], length: int) -> Tensor:
+    """Neither padding nor a second start, and at a sentence's limit nothing but the end."""
+    log_probs[..., [PAD, START]] = float("-inf")
+    for row, sentence in enumerate(alive):
+        if sentence.limit <= length:
+            log_probs[row, :, :END] = float("-inf")
+            log_probs[row, :, END + 1 :] = float("-inf")
+    return log_probs
+
+
+def _finish(alive: list[_Sentence], tokens: Tensor, top: Tensor, parent: Tensor, token: Tensor, how: Search) -> None:
+    """Note the translations that end among the first ``how.beam`` of ``top``."""
+    ends = ((token == END) & (top > float("-inf")))[:, : how.beam]
+    for row, rank in ends.nonzero().tolist():
+        ids = tuple(tokens[row, parent[row, rank], 1:].tolist())
+        alive[row].finished.append(Hypothesis(ids, how.normalized(float(top[row, rank]), len(ids) + 1)))
+
+
+def _done(sentence: _Sentence, likeliest: float, how: Search) -> bool:
+    """Whether ``how.beam`` translations have ended, or none that goes on can become better than the best of them."""
+    if math.isnan(likeliest):  # it would never end
+        raise ValueError("the model's scores must be numbers, got NaN: its training has diverged")
+    if len(sentence.finished) >= how.beam or likeliest == float("-inf"):
+        return True
+    return how.normalized(likeliest, sentence.limit + 1) <= sentence.best
+
+
+class _Decoding:
+    """The model's side of a search: memory and cache have a row for each unfinished translation."""
+
+    def __init__(self, model: Translator, source: Tensor, cached: bool) -> None:
+        self.model = model
+        self.memory, self.padding = model.encode(source)
+        self.cache = model.transformer.new_cache() if cached else None
+        self.shape = (len(source), 1)
+
+    def next(self, tokens: Tensor) -> Tensor:
+        """Log-probabilities ``[B·K, V]`` of what follows ``tokens``, ``[B·K, n]``; in float32 at least."""
+        new = tokens if self.cache is None else tokens[:, len(self.cache) :]
+        logits = self.model.decode(new, self.memory, self.padding, self.cache)[:, -1]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+    def go_on(self, kept: Tensor, parent: Tensor) -> None:
+        """Follow the sentences ``kept``, ``[B']``, and in each the translations that ``parent``, ``[B', K']``, were."""
+        rows = (kept[:, None] * self.shape[1] + parent).flatten()
+        # all rows of a sentence share its memory: only a change of their number moves it
+        same_memory = tuple(parent.shape) == self.shape
+        self.shape = (parent.shape[0], parent.shape[1])
+        if not same_memory:
+            self.memory, self.padding = self.memory[rows], self.padding[rows]
+        for layer in self.cache or ():
+            assert isinstance(layer, rg.LayerCache)
+            layer.self_attn.reorder(rows)
+            if not same_memory:
+                layer.multihead_attn.reorder(rows)
+
+
+def translate(
+    model: Translator,
+    vocabulary: Vocabulary,
+    lines: Sequence[str],
+    how: Search,
+    *,
+    batch_tokens: int = 4096,
+    longest: int = 1000,
+    progress: Callable[[int], object] = lambda _: None,
+) -> list[str]:
+    """The translation of each line; that of an empty line is empty.
+
+    Args:
+        model: any mode; it is evaluated and left in its mode.
+        vocabulary: that of the model.
+        lines: in any order; those of like length are searched together.
+        how: beam and lengths.
+        batch_tokens: the most source tokens side by side, padding included.
+        longest: the most tokens a line may have.
+        progress: called with the number of lines that have been done.
+
+    Raises:
+        ValueError: a line too long, with its number, before any is translated.
+    """
+    rows = vocabulary.encode([line.strip() for line in lines])
+    for number, row in enumerate(rows, 1):
+        if len(row) > longest:
+            raise ValueError(f"line {number}: must have at most {longest} tokens, got {len(row)}")
+    full = [index for index, row in enumerate(rows) if row]
+    progress(len(rows) - len(full))
+    source = Pairs(Ragged.of([[*rows[index], END] for index in full]), Ragged.of([[START, END]] * len(full)))
+    found: dict[int, Sequence[int]] = {}
+    device, training = model.embedding.weight.device, model.training
+    model.eval()
+    try:
+        for some in reversed(source.batches(batch_tokens, longest + 1, None)):
+            hypotheses = search(model, source.source.padded(some).to(device), how)
+            found |= {full[index]: hypothesis.ids for index, hypothesis in zip(some.tolist(), hypotheses, strict=True)}
+            progress(len(some))
+    finally:
+        model.train(training)
+    return vocabulary.decode([found.get(index, ()) for index in range(len(rows))])

@@ -1,0 +1,120 @@
+"""What a run is told: the model's settings and the training's, saved with everything it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+POSITIONS = ("none", "sinusoidal", "relative", "both")
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Self:
+        """Settings from what :func:`dataclasses.asdict` gave.
+
+        Raises:
+            ValueError: unknown or missing names.
+        """
+        names = {field.name for field in fields(cls)}
+        if set(values) != names:
+            raise ValueError(f"settings must have the names {sorted(names)}, got {sorted(values)}")
+        return cls(**values)
+
+
+def _at_least(settings: Any, lowest: float, *names: str) -> None:
+    for name in names:
+        if getattr(settings, name) < lowest:
+            raise ValueError(f"{name} must be at least {lowest}, got {getattr(settings, name)}")
+
+
+@dataclass(frozen=True)
+class ModelSettings(_Settings):
+    """The model: its sizes, and what its attention knows of positions.
+
+    Attributes:
+        positions: none, sinusoidal, relative, or both of these.
+        max_distance: k; distances beyond it are as it.
+        key_table: whether relative positions have the vectors a^K.
+        value_table: whether they have the vectors a^V.
+        per_head: whether each head has vectors of its own.
+        width: of the embeddings and layers.
+        heads: of each attention.
+        layers: of the encoder, and of the decoder.
+        hidden: width of the feed-forward networks.
+        dropout: probability of dropout.
+        norm_first: whether norms come before each step.
+    """
+
+    positions: str = "relative"
+    max_distance: int = 16
+    key_table: bool = True
+    value_table: bool = True
+    per_head: bool = False
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    hidden: int = 512
+    dropout: float = 0.1
+    norm_first: bool = False
+
+    def __post_init__(self) -> None:
+        if self.positions not in POSITIONS:
+            raise ValueError(f"positions must be one of {list(POSITIONS)}, got {self.positions!r}")
+        _at_least(self, 1, "width", "heads", "layers", "hidden")
+        _at_least(self, 0, "max_distance", "dropout")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {},
+    "base": {"width": 512, "heads": 8, "layers": 6, "hidden": 1024, "per_head": True},
+    "big": {"width": 1024, "heads": 16, "layers": 6, "hidden": 4096, "dropout": 0.3, "max_distance": 8},
+}
+
+
+@dataclass(frozen=True)
+class TrainingSettings(_Settings):
+    """The training.
+
+    Attributes:
+        steps: how many updates.
+        batch_tokens: the most tokens a batch has on either side, padding included.
+        accumulate: how many batches an update takes on each process.
+        longest: pairs with more tokens on a side are left out.
+        warm_up: steps in which the learning rate rises.
+        learning_rate: factor of width^-0.5 · min(step^-0.5, step · warm_up^-1.5).
+        smoothing: weight of label smoothing.
+        clip: the largest norm of the gradient; 0 for any.
+        seed: of initial values, order and dropout.
+        log_every: steps between two lines of the training's loss.
+        validate_every: steps between two measurements of the validation's loss.
+        save_every: steps between two checkpoints.
+        keep: how many checkpoints are kept to be averaged.
+        precision: of the matrix products; auto takes bfloat16 on a GPU that has it.
+    """
+
+    steps: int = 100_000
+    batch_tokens: int = 4096
+    accumulate: int = 1
+    longest: int = 256
+    warm_up: int = 4000
+    learning_rate: float = 1.0
+    smoothing: float = 0.1
+    clip: float = 0.0
+    seed: int = 0
+    log_every: int = 50
+    validate_every: int = 1000
+    save_every: int = 1000
+    keep: int = 10
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
+        names = ("steps", "batch_tokens", "accumulate", "longest", "warm_up", "log_every", "validate_every")
+        _at_least(self, 1, *names, "save_every", "keep")
+        _at_least(self, 0, "learning_rate", "smoothing", "clip")
+        if self.smoothing >= 1:
+            raise ValueError(f"smoothing must be below 1, got {self.smoothing}")

@@ -1,0 +1,76 @@
+"""Subwords: byte-pair encoding over bytes, so that every text has ids and every list of ids a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.normalizers import NFC
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+PAD, START, END = 0, 1, 2
+SPECIAL = 3
+BYTES = 256
+
+
+class Vocabulary:
+    """Ids of padding, start and end, then those of the subwords.
+
+    The three have no text: a line that happens to read ``</s>`` is a line like any other.
+
+    Args:
+        text: what :meth:`save_text` gave.
+
+    Raises:
+        ValueError: ``text`` holds no vocabulary.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # tokenizers raises plain Exceptions
+            raise ValueError(f"a vocabulary must be the JSON of a tokenizer: {error}") from None
+
+    @classmethod
+    def train(cls, lines: Iterable[str], size: int) -> Self:
+        """The most frequent merges of ``lines``, to at most ``size`` ids.
+
+        Raises:
+            ValueError: ``size`` does not hold the 256 bytes and the three ids.
+        """
+        if size < BYTES + SPECIAL:
+            raise ValueError(f"a vocabulary must have at least {BYTES + SPECIAL} ids, got {size}")
+        tokenizer = Tokenizer(BPE())
+        tokenizer.normalizer = NFC()
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = ByteLevelDecoder()
+        alphabet = sorted(ByteLevel.alphabet())
+        trainer = BpeTrainer(vocab_size=size - SPECIAL, initial_alphabet=alphabet, show_progress=False)
+        tokenizer.train_from_iterator(lines, trainer)
+        return cls(tokenizer.to_str())
+
+    def save_text(self) -> str:
+        """The whole vocabulary as JSON."""
+        return self._tokenizer.to_str()
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size() + SPECIAL
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and json.loads(self.save_text()) == json.loads(other.save_text())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of each line, with neither start nor end."""
+        return [[i + SPECIAL for i in encoding.ids] for encoding in self._tokenizer.encode_batch(list(lines))]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each list of ids; bytes that are no UTF-8 turn into U+FFFD, line breaks into spaces."""
+        inner = [[i - SPECIAL for i in row if i >= SPECIAL] for row in ids]
+        return [" ".join(text.split()) for text in self._tokenizer.decode_batch(inner)]
