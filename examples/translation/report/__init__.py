@@ -1,0 +1,70 @@
+"""The command ``report``: a page of tables and pictures from the logs of a sweep.
+
+Every figure of the page is computed from the logs. What the page needs of them also goes to one file, ``results.json``,
+from which the same page can be written again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from examples.translation.files import load_json, save_text
+from examples.translation.report.page import write_page
+from examples.translation.report.pictures import pictures_of, save_picture
+from examples.translation.report.record import DATA_NAME, RESULTS, as_json, condense
+from examples.translation.report.results import Sweep
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("runs", type=Path, help=f"the folder that sweep wrote, or a {RESULTS} that report wrote")
+    parser.add_argument("--out", type=Path, default=Path("docs/translation.md"), help="the page")
+    parser.add_argument(
+        "--images", type=Path, default=Path("docs/images/translation"), help=f"a folder for pictures and {RESULTS}"
+    )
+    parser.add_argument("--data-name", help=f"what was translated; left out, that of {RESULTS} or {DATA_NAME!r}")
+    parser.add_argument("--note", help=f"a paragraph beside the settings; left out, that of {RESULTS}")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the page, its pictures and ``results.json``."""
+    write_report(args.runs, args.out, args.images, data_name=args.data_name, note=args.note)
+    print(f"{args.out}: the page; pictures and {RESULTS} in {args.images}")
+
+
+def write_report(
+    runs: Path, out: Path, image_folder: Path | None, *, data_name: str | None = None, note: str | None = None
+) -> None:
+    """Write a Markdown page about the runs of a sweep.
+
+    Args:
+        runs: a folder of runs, or the ``results.json`` of an earlier report.
+        out: the page.
+        image_folder: where pictures and ``results.json`` go; None for a page without them.
+        data_name: what was translated; None for what ``results.json`` says.
+        note: a paragraph beside the settings; None for that of ``results.json``, if there is one.
+
+    Raises:
+        ValueError: nothing to report on, or runs that do not compare.
+    """
+    if runs.is_dir():
+        record = condense(runs)
+    elif runs.is_file():
+        record = load_json(runs)
+        if not isinstance(record, dict) or not {"data", "runs", "similarity"} <= record.keys():
+            raise ValueError(f"{runs} must be a {RESULTS} that report wrote")
+    else:
+        raise ValueError(f"runs must be a folder of runs or a {RESULTS} that report wrote, got {runs}")
+    record["data"] = data_name or record["data"]
+    record["note"] = record.get("note", "") if note is None else note
+    sweep = Sweep.of(record)
+    pictures = pictures_of(sweep) if image_folder is not None else []
+    link = None if image_folder is None else Path(os.path.relpath(image_folder, out.parent)).as_posix()
+    page = write_page(sweep, pictures, link)
+    if image_folder is not None:
+        for picture in pictures:
+            save_picture(image_folder / picture.file, picture.draw(sweep))
+        save_text(image_folder / RESULTS, as_json(record))
+    save_text(out, page)

@@ -1,0 +1,186 @@
+"""The results of a sweep: its models by what their attention knows of positions, and figures over seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from examples.translation.sweep import DISTANCES, PAPER
+
+TEST = "test"
+KINDS = ("key", "value")
+PICTURED_DISTANCES = (PAPER, 64)
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the attention of a model knows of positions: sinusoids, and tables for clipped distances."""
+
+    sinusoids: bool = False
+    distance: int = -1
+    tables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: dict[str, Any]) -> Variant:
+        """From the settings of a model; relative positions without any table are none."""
+        tables = tuple(kind for kind in KINDS if model[f"{kind}_table"])
+        sinusoids = model["positions"] in ("sinusoidal", "both")
+        if model["positions"] in ("none", "sinusoidal") or not tables:
+            return cls(sinusoids)
+        return cls(sinusoids, model["max_distance"], tables)
+
+    @property
+    def name(self) -> str:
+        if not self.tables:
+            return "sinusoidal" if self.sinusoids else "none"
+        only = "" if self.tables == KINDS else f", {self.tables[0]} table only"
+        return f"{'both' if self.sinusoids else 'relative'}, k = {self.distance}{only}"
+
+
+def relative(distance: int, *tables: str) -> Variant:
+    """Tables for distances up to ``distance``: those named, or key and value tables."""
+    return Variant(False, distance, tables or KINDS)
+
+
+NONE, SINUSOIDAL, BOTH = Variant(), Variant(True), Variant(True, PAPER, KINDS)
+COMPARED = (NONE, SINUSOIDAL, relative(PAPER), BOTH)
+ONE_TABLE = (relative(PAPER, "key"), relative(PAPER, "value"))
+CURVES = COMPARED[:3]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Some figures of equal runs with different seeds: their mean, and their sample standard deviation."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return mean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        return as_figure(self.mean) + ("" if self.spread is None else f" ± {as_figure(self.spread, self.mean)}")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a record by what their attention knows of positions, and what all of them share."""
+
+    data: str
+    groups: dict[Variant, list[Run]]
+    model: dict[str, Any]
+    training: dict[str, Any]
+    search: dict[str, Any]
+    sizes: dict[str, Any]
+    tests: dict[str, dict[str, Any]]
+    similarity: dict[str, list[list[float]]]
+    note: str = ""
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Sweep:
+        """The runs of a record.
+
+        Raises:
+            ValueError: they differ in more than positions and seeds, or have no test set named test.
+        """
+        runs, own = record["runs"], ("positions", "max_distance", "key_table", "value_table")
+        groups: dict[Variant, list[Run]] = {}
+        for entry in sorted(runs, key=lambda entry: entry["config"]["training"]["seed"]):
+            group = groups.setdefault(Variant.of(entry["config"]["model"]), [])
+            if group and _seed(group[-1]) == _seed(entry):
+                raise ValueError(f"runs must differ, but {group[-1]['name']} and {entry['name']} have equal settings")
+            group.append(entry)
+        tests = _shared(runs, "tests", lambda entry: {name: _size(test) for name, test in entry["tests"].items()})
+        if TEST not in tests:
+            raise ValueError(f"runs must have been measured on a test set named {TEST}, got {sorted(tests)}")
+        return cls(
+            record["data"],
+            groups,
+            _shared(runs, "settings of the model", lambda entry: _without(entry["config"]["model"], *own)),
+            _shared(runs, "settings of the training", lambda entry: _without(entry["config"]["training"], "seed")),
+            _shared(runs, "settings of the search", lambda entry: entry["search"]),
+            _shared(runs, "data", lambda entry: {name: entry["config"].get(name) for name in ("vocabulary", "pairs")}),
+            dict(sorted(tests.items(), key=lambda item: _order(item[0]))),
+            record["similarity"],
+            record.get("note", ""),
+        )
+
+    @property
+    def runs(self) -> list[Run]:
+        return [entry for group in self.groups.values() for entry in group]
+
+    @property
+    def distances(self) -> list[int]:
+        """Those that the paper's Table 2 asks for, and others that were trained."""
+        return sorted({*DISTANCES, *(v.distance for v in self.groups if v == relative(v.distance))})
+
+    @property
+    def unseen(self) -> list[str]:
+        """The test sets of longer sentences, the shortest first."""
+        return [name for name in self.tests if range_of(name)]
+
+    def seeds(self, variant: Variant) -> int:
+        return len(self.groups[variant])
+
+    def test(self, variant: Variant, name: str, measure: str) -> Spread:
+        return Spread(tuple(entry["tests"][name][measure] for entry in self.groups[variant]))
+
+    def speed(self, variant: Variant) -> Spread:
+        return Spread(tuple(entry["tokens_per_second"] for entry in self.groups[variant]))
+
+    def present(self, variants: Iterable[Variant]) -> list[Variant]:
+        return [variant for variant in variants if variant in self.groups]
+
+
+def _shared(runs: Sequence[Run], what: str, get: Callable[[Run], Any]) -> Any:
+    first = get(runs[0])
+    for entry in runs:
+        if (other := get(entry)) != first:
+            differing = sorted(name for name in {*first, *other} if first.get(name) != other.get(name))
+            raise ValueError(
+                f"runs must have equal {what}, but {entry['name']} and {runs[0]['name']} differ in {differing}"
+            )
+    return first
+
+
+def _seed(entry: Run) -> int:
+    return entry["config"]["training"]["seed"]
+
+
+def _size(test: dict[str, Any]) -> dict[str, Any]:
+    return {name: test.get(name) for name in ("sentences", "tokens", "signature")}
+
+
+def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def range_of(test: str) -> tuple[int, int] | None:
+    match = re.fullmatch(rf"{TEST}-(\d+)-(\d+)", test)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _order(test: str) -> tuple[Any, ...]:
+    return (test != TEST, range_of(test) is None, range_of(test) or (), test)
+
+
+def lengths_of(test: str) -> str:
+    low_high = range_of(test)
+    return f"{low_high[0]}–{low_high[1]} words" if low_high else "trained lengths" if test == TEST else test
+
+
+def as_figure(value: float, beside: float = 0.0) -> str:
+    """A figure with as many decimals as one that it stands beside has."""
+    largest = max(abs(value), abs(beside))
+    if not largest < 1e6:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if largest >= 1000 else f"{value:.2f}"

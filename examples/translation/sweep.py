@@ -1,0 +1,101 @@
+"""The command ``sweep``: every model of the report, trained, averaged and measured, several at a time."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+DISTANCES = (0, 1, 2, 4, 8, 16, 64)
+PAPER = 16
+
+
+@dataclass(frozen=True)
+class Model:
+    """A name, and the options of ``train`` that make the model differ from the others."""
+
+    name: str
+    options: tuple[str, ...]
+
+
+def models() -> list[Model]:
+    """Those of the paper's Table 1 first, then the clipping distances of Table 2 and the tables of Table 3."""
+    relative = ("--positions", "relative", "--max-distance")
+    return [
+        Model("none", ("--positions", "none")),
+        Model("sinusoidal", ("--positions", "sinusoidal")),
+        Model(f"relative-{PAPER}", (*relative, str(PAPER))),
+        *(Model(f"relative-{k}", (*relative, str(k))) for k in DISTANCES if k != PAPER),
+        Model(f"key-{PAPER}", (*relative, str(PAPER), "--no-value-table")),
+        Model(f"value-{PAPER}", (*relative, str(PAPER), "--no-key-table")),
+        Model(f"both-{PAPER}", ("--positions", "both", "--max-distance", str(PAPER))),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("data", type=Path, help="the folder that prepare wrote")
+    parser.add_argument("runs", type=Path, help="a folder for the runs; what is finished there is not done again")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each model")
+    parser.add_argument("--workers", type=int, default=1, help="how many at a time")
+    parser.add_argument("--threads", type=int, default=1, help="of each")
+    parser.add_argument("--only", nargs="+", choices=[model.name for model in models()], help="these models alone")
+    parser.epilog = "Options after -- are given to every training: ... sweep DATA RUNS -- --steps 2500 --warm-up 600"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what is missing; 1 where a run failed, which does not keep the others from running."""
+    if args.seeds < 1 or args.workers < 1 or args.threads < 1:
+        raise ValueError("--seeds, --workers and --threads must be at least 1")
+    tests = sorted(args.data.glob("test*.tsv"))
+    if not tests:
+        raise ValueError(f"{args.data} must hold tests, test*.tsv, found none")
+    chosen = [model for model in models() if not args.only or model.name in args.only]
+    jobs = [(model, seed, args.runs / f"{model.name}-seed{seed}") for seed in range(args.seeds) for model in chosen]
+    waiting = [job for job in jobs if not (job[2] / "results.json").exists()]
+    args.runs.mkdir(parents=True, exist_ok=True)
+    failed: list[Path] = []
+    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(jobs), initial=len(jobs) - len(waiting)) as bar:
+        futures: dict[Future[bool], Path] = {
+            pool.submit(_one, model, seed, folder, args.data, tests, args.options, args.threads): folder
+            for model, seed, folder in waiting
+        }
+        try:
+            left = set(futures)
+            while left:
+                done, left = wait(left, return_when=FIRST_COMPLETED)
+                for future in done:
+                    failed += [] if future.result() else [futures[future]]
+                    bar.update()
+                    bar.set_description(futures[future].name)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C reached the running ones too: they save and end
+            raise
+    for folder in failed:
+        print(f"failed: {folder}; see {folder}.txt", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _one(
+    model: Model, seed: int, run: Path, data: Path, tests: Sequence[Path], options: Sequence[str], threads: int
+) -> bool:
+    """Train, average and measure; what they print goes to a file beside the run. Whether all of it worked."""
+    commands = [
+        ["train", str(data), str(run), *options, *model.options, "--seed", str(seed)],
+        ["average", str(run)],
+        ["evaluate", str(run), *map(str, tests)],
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    with Path(f"{run}.txt").open("a", encoding="utf-8") as output:
+        for command in commands:
+            call = [sys.executable, "-m", "examples.translation", *command]
+            if subprocess.run(call, env=environment, stdout=output, stderr=output, check=False).returncode:
+                return False
+    return True
