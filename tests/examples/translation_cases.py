@@ -1,0 +1,101 @@
+"""A small language to translate, and what a run has written, for the tests of the translation example."""
+
+import csv
+import os
+import random
+import sys
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = {
+    "ein": "a",
+    "rot": "red",
+    "blau": "blue",
+    "hund": "dog",
+    "katze": "cat",
+    "haus": "house",
+    "sieht": "sees",
+    "mag": "likes",
+    "alt": "old",
+    "neu": "new",
+    "ball": "ball",
+    "kind": "child",
+}
+SIZES = ["--width", "16", "--heads", "2", "--layers", "1", "--hidden", "32", "--batch-tokens", "128"]
+# columns that are about the clock
+CLOCK = ("tokens_per_second", "seconds")
+
+
+def write_corpus(path, pairs=400):
+    """Sentences of 2 to 7 words, all different, each beside its words' translations in the same order."""
+    draws = random.Random(0)
+    sentences = {}
+    while len(sentences) < pairs:
+        words = draws.choices(list(WORDS), k=draws.randint(2, 7))
+        sentences[" ".join(words)] = " ".join(WORDS[word] for word in words)
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in sentences.items()), encoding="utf-8")
+    return path
+
+
+def options(**values):
+    """``train``'s options: the sizes of a tiny model, then those given; True stands for a flag."""
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in values.items()]
+    return [*SIZES, *(str(part) for name, value in given for part in ((name,) if value is True else (name, value)))]
+
+
+def command(*arguments):
+    """A command line of the example in a process of its own."""
+    return [sys.executable, "-m", "examples.translation", *map(str, arguments)]
+
+
+def environment(**more):
+    """Surroundings in which sums have one order."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def metrics(run):
+    """The rows of a run's log."""
+    with (run / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def curve(run):
+    """The rows of a run's log without what is about the clock."""
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in metrics(run)]
+
+
+def losses(run, split="train", name="nll"):
+    """A column of the log."""
+    return torch.tensor([float(row[name]) for row in metrics(run) if row["split"] == split], dtype=torch.float64)
+
+
+def latest(run):
+    """The state that a run goes on from."""
+    return torch.load(run / "latest.pt", weights_only=True)
+
+
+def step_of(run):
+    """The step that a run goes on after, 0 where nothing is saved."""
+    return latest(run)["position"]["step"] if (run / "latest.pt").exists() else 0
+
+
+def same_weights(run, other):
+    """Whether the weights and the optimizer's moments of two runs are the same to the last bit."""
+    return all(_equal(latest(run)[name], latest(other)[name]) for name in ("model", "optimizer"))
+
+
+def _equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return a == b
+
+
+def partial_files(folder):
+    """What a killed process left half written."""
+    return sorted(path.name for path in folder.rglob("*.partial"))
