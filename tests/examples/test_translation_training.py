@@ -491,7 +491,6 @@ class TestGoingOn:
         assert train(data, run, **{**FINISHED, "steps": 35, "keep": 1}) == 0
         assert [path.name for path in checkpoints.saved_models(run)] == ["step-00000035.pt"]
 
-
     def test_how_often_things_are_written_may_change(self, data, finished, tmp_path):
         runs = tmp_path / "often", tmp_path / "plain"
         for run, changed in zip(runs, ({"log_every": 1, "validate_every": 3, "save_every": 2}, {}), strict=True):
@@ -508,7 +507,9 @@ class TestGoingOn:
 
 
 class TestCommands:
-    @pytest.mark.parametrize("name", ["prepare", "train", "average", "translate", "evaluate", "sweep", "speed", "report"])
+    @pytest.mark.parametrize(
+        "name", ["prepare", "train", "average", "translate", "evaluate", "sweep", "speed", "report"]
+    )
     def test_help(self, name, capsys):
         with pytest.raises(SystemExit, match="^0$"):
             cli.main([name, "--help"])
