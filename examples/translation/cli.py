@@ -201,6 +201,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     tests = {path.name.removesuffix(".tsv"): read_corpus([path]) for path in args.tests}
     if len(tests) < len(args.tests):
         raise ValueError(f"tests must have different names, got {[path.name for path in args.tests]}")
+    for path, pairs in zip(args.tests, tests.values(), strict=True):
+        if not pairs:
+            raise ValueError(f"{path} must hold at least one pair, found none")
     file = _model_file(args.model)
     folder = args.output or (args.model if args.model.is_dir() else None)
     model, vocabulary = checkpoints.load_model(file, find_device(args.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def evaluate(
         raise ValueError("a test set must have at least one pair, got none")
     model.eval()
     total, tokens = negative_log_likelihood(model, Pairs.encode(pairs, vocabulary))
-    found = translate(model, vocabulary, [source for source, _ in pairs], how, progress=progress)
+    sources = [source for source, _ in pairs]
+    found = translate(model, vocabulary, sources, how, longest=sys.maxsize - 1, progress=progress)
     bleu, chrf = BLEU(), CHRF()
     references = [[target for _, target in pairs]]
     result = {

@@ -56,7 +56,7 @@ class Translator(nn.Module):
         memory, padding = self.encode(source)
         logits = self.decode(target[:, :-1], memory, padding)
         wanted = target[:, 1:]
-        log_probs = functional.log_softmax(logits.float(), -1)
+        log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
         nll = -log_probs.gather(-1, wanted[..., None]).squeeze(-1)
         real = wanted != PAD
         loss = nll if smoothing == 0 else (1 - smoothing) * nll - smoothing * log_probs.mean(-1)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from examples.translation.batches import Pairs
 from examples.translation.corpus import Pair, hold_out, read_corpus, sentence_key, words, write_pairs
-from examples.translation.files import save_json, save_text
+from examples.translation.files import load_json, save_json, save_text
 from examples.translation.vocabulary import Vocabulary
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--valid", help="likewise; left out, it is held out of the training pairs", **files)
     parser.add_argument("--test", help="likewise", **files)
     parser.add_argument("--held-out", type=int, default=2000, help="pairs in each part that is held out")
-    parser.add_argument("--max-words", type=int, help="train, validate and test on sources of at most so many words")
+    parser.add_argument("--max-words", type=int, help="take sources of at most so many words from --train")
     parser.add_argument("--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words")
     parser.add_argument("--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages")
     parser.add_argument("--seed", type=int, default=0, help="of what is held out")
@@ -49,8 +49,13 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"--unseen {low}-{high} must hold sources of so many words, found none")
         part = parts[f"test-{low}-{high}"] = _first_of_each(inside, args.held_out, args.seed)
         seen |= {sentence_key(source) for source, _ in part}
-    if not train or not parts["valid"]:
-        raise ValueError(f"there must be pairs to train on and to validate on, got {len(train)}, {len(parts['valid'])}")
+    for name, part in {"train": train, **parts}.items():
+        if not part:
+            raise ValueError(f"{name} must have at least one pair, got none")
+    trained_on = {sentence_key(source) for source, _ in train}
+    for name, part in given.items():
+        if shared := sum(sentence_key(source) in trained_on for source, _ in part):
+            print(f"note: {shared:,} of the {len(part):,} sources of {name} stand among the training pairs too")
     with tqdm(total=4, desc="vocabulary") as bar:
         vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
         bar.update()
@@ -66,10 +71,19 @@ def run(args: argparse.Namespace) -> None:
         for name, part in parts.items():
             write_pairs(args.out / f"{name}.tsv", part)
         save_text(args.out / "vocabulary.json", vocabulary.save_text())
+        _remove_others(args.out, parts)
         sizes = {"train": len(train)} | {name: len(part) for name, part in parts.items()}
         save_json(args.out / "sizes.json", sizes | {"vocabulary": len(vocabulary)})
         bar.update()
     print(f"{args.out}: {', '.join(f'{name} {size:,}' for name, size in sizes.items())} pairs, {len(vocabulary):,} ids")
+
+
+def _remove_others(out: Path, parts: dict[str, list[Pair]]) -> None:
+    """Remove the tests that an earlier ``prepare`` wrote to the same folder and this one does not."""
+    sizes = out / "sizes.json"
+    for name in load_json(sizes) if sizes.exists() else ():
+        if name.startswith("test") and name not in parts:
+            (out / f"{name}.tsv").unlink(missing_ok=True)
 
 
 def _range(text: str) -> tuple[int, int]:

@@ -530,6 +530,23 @@ def test_parts_that_are_given_are_taken(tmp_path, sentences):
     assert parts["test"] == test
 
 
+def test_given_parts_that_were_trained_on_are_told(tmp_path, sentences, capsys):
+    train = _file(tmp_path, "train.tsv", _tab_separated(sentences))
+    given = ["--valid", _file(tmp_path, "valid.tsv", _tab_separated([*sentences[:3], ("x y", "y x")]))]
+    assert _prepare(tmp_path / "data", [train], *given) == 0
+    held_out = {source for source, _ in corpus.read_corpus([tmp_path / "data" / "test.tsv"])}
+    shared = sum(source not in held_out for source, _ in sentences[:3])
+    assert f"note: {shared} of the 4 sources of valid stand among the training pairs too" in capsys.readouterr().out
+
+
+def test_tests_of_an_earlier_prepare_are_removed(tmp_path, sentences):
+    path = _file(tmp_path, "all.tsv", _tab_separated(sentences))
+    assert _prepare(tmp_path / "data", [path], *UNSEEN) == 0
+    (tmp_path / "data" / "test-own.tsv").write_text("a\tb\n")
+    assert _prepare(tmp_path / "data", [path], "--max-words", 5, "--unseen", "6-7") == 0
+    assert {path.name for path in (tmp_path / "data").iterdir()} == FILES - {"test-8-12.tsv"} | {"test-own.tsv"}
+
+
 def test_a_dash_makes_no_unseen_sentence(tmp_path):
     """With a dash between spaces a sentence has a word more, but the same words: it may have been trained on."""
     pairs = [(f"a b c d{number}", "x") for number in range(40)]
@@ -565,7 +582,7 @@ def test_a_dash_moves_no_sentence_to_another_unseen_part(tmp_path):
         (("--max-words", 5, "--unseen", "40-50"), r"--unseen 40-50 must hold sources of so many words, found none"),
         (("--held-out", 5000), r"10000 sentences cannot be held out of \d+ different ones"),
         (("--held-out", -1), r"at least 0 pairs, got \[-1, -1\]"),
-        (("--held-out", 0), r"pairs to train on and to validate on, got 500, 0"),
+        (("--held-out", 0), r"valid must have at least one pair, got none"),
         (("--max-words", 0), r"30 sentences cannot be held out of 0 different ones"),
         (("--vocabulary-size", 100), r"a vocabulary must have at least 259 ids, got 100"),
         (("--test", "nowhere.tsv"), r"nowhere\.tsv"),
