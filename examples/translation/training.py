@@ -214,15 +214,19 @@ class Training:
             position.epoch, position.group = position.epoch + 1, 0
         return [self.pairs.batch(index) for index in group[self.processes.rank :: world]]
 
+    def take_window(self) -> tuple[float, float]:
+        """Loss and negative log-likelihood of a target token since this was last asked."""
+        loss, nll, tokens = self.processes.sum(*self.window.tolist())
+        self.window.zero_()
+        return loss / max(tokens, 1), nll / max(tokens, 1)
+
     def _log_loss(self, log: Log | None, bar: Any, meter: _Meter) -> None:
         """A line with the loss since the last one.
 
         Raises:
             ValueError: the loss is no number any more.
         """
-        loss, nll, tokens = self.processes.sum(*self.window.tolist())
-        self.window.zero_()
-        loss, nll, step = loss / max(tokens, 1), nll / max(tokens, 1), self.position.step
+        (loss, nll), step = self.take_window(), self.position.step
         if not math.isfinite(loss):
             raise ValueError(f"the loss is {loss} at step {step}: the training diverged; lower the learning_rate")
         counted, seconds = meter.read()

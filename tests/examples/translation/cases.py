@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WORDS = {
     "ein": "a",
     "rot": "red",
@@ -26,6 +26,9 @@ WORDS = {
 SIZES = ["--width", "16", "--heads", "2", "--layers", "1", "--hidden", "32", "--batch-tokens", "128"]
 # columns that are about the clock
 CLOCK = ("tokens_per_second", "seconds")
+TINY = {"width": 16, "heads": 2, "layers": 1, "hidden": 32}
+# a log line every 4 steps, so that runs broken off after 10 or 25 are in the midst of one
+FINISHED = {"steps": 30, "log_every": 4, "validate_every": 10, "save_every": 5, "keep": 3, "warm_up": 10}
 
 
 def write_corpus(path, pairs=400):
@@ -99,3 +102,22 @@ def _equal(a, b):
 def partial_files(folder):
     """What a killed process left half written."""
     return sorted(path.name for path in folder.rglob("*.partial"))
+
+
+def train(data, run, *flags, tensorboard=False, **values):
+    """The exit status of a training."""
+    board = [] if tensorboard else ["--no-tensorboard"]
+    from examples.translation import cli  # it needs packages that tests check for first
+
+    return cli.main(["train", str(data), str(run), *board, *flags, *options(**values)])
+
+
+def build(data, run, compiled=False, **values):
+    """A tiny training that has not begun; what is no setting of the model is one of the training."""
+    from examples.translation import processes, training
+    from examples.translation.settings import ModelSettings, TrainingSettings
+
+    alone = processes.Processes(0, 1, torch.device("cpu"))
+    model = {name: values.pop(name) for name in list(values) if name in ModelSettings.__dataclass_fields__}
+    settings = TrainingSettings(**{"batch_tokens": 128, "precision": "float32", **values})
+    return training.Training(data, run, ModelSettings(**{**TINY, **model}), settings, alone, compiled=compiled)

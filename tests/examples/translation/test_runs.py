@@ -14,7 +14,7 @@ pytest.importorskip("tensorboard")
 pytest.importorskip("tokenizers")
 
 from examples.translation import checkpoints, cli, files
-from tests.examples.translation_cases import (
+from tests.examples.translation.cases import (
     ROOT,
     command,
     curve,
@@ -26,7 +26,6 @@ from tests.examples.translation_cases import (
     partial_files,
     same_weights,
     step_of,
-    write_corpus,
 )
 
 KILLS = 20
@@ -45,23 +44,6 @@ def _none_left():
             process.terminate()
             process.wait(PATIENCE)
     STARTED.clear()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("translation")
-    corpus = write_corpus(folder / "corpus.txt")
-    sizes = ["--held-out", "40", "--vocabulary-size", "300"]
-    assert cli.main(["prepare", str(folder / "data"), "--train", str(corpus), *sizes]) == 0
-    return folder / "data"
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from examples.translation import cli, corpus
 from examples.translation.batches import Batch, Pairs, Ragged
 from examples.translation.vocabulary import BYTES, END, PAD, SPECIAL, START, Vocabulary
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def _file(folder, name, content):
