@@ -68,7 +68,11 @@ class Batch:
     target: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(self.source.to(device), self.target.to(device))
+        """The batch on a device; a GPU is not waited for."""
+        if device.type != "cuda":
+            return Batch(self.source.to(device), self.target.to(device))
+        source, target = (x.pin_memory().to(device, non_blocking=True) for x in (self.source, self.target))
+        return Batch(source, target)
 
     @property
     def tokens(self) -> int:
@@ -99,12 +103,24 @@ class Pairs:
             target.append(Ragged.of([[START, *row, END] for row in vocabulary.encode([pair[1] for pair in some])]))
         return cls(Ragged.joined(source), Ragged.joined(target))
 
-    def save(self, path: Path) -> None:
-        save_tensors(path, [self.source.ids, self.source.starts, self.target.ids, self.target.starts])
+    def save(self, path: Path, vocabulary: Vocabulary) -> None:
+        """Write the ids, and which vocabulary gave them."""
+        tensors = [self.source.ids, self.source.starts, self.target.ids, self.target.starts]
+        save_tensors(path, {"pairs": tensors, "vocabulary": vocabulary.fingerprint})
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        ids, starts, target_ids, target_starts = load_tensors(path, mmap=True)
+    def load(cls, path: Path, vocabulary: Vocabulary) -> Self:
+        """Read the ids again.
+
+        Raises:
+            ValueError: another kind of file, or ids of another vocabulary.
+        """
+        saved = load_tensors(path, mmap=True)
+        if not isinstance(saved, dict) or saved.keys() != {"pairs", "vocabulary"}:
+            raise ValueError(f"{path} must be ids that prepare wrote")
+        if saved["vocabulary"] != vocabulary.fingerprint:
+            raise ValueError(f"{path} must hold ids of the vocabulary beside it; run prepare again, to its end")
+        ids, starts, target_ids, target_starts = saved["pairs"]
         return cls(Ragged(ids, starts), Ragged(target_ids, target_starts))
 
     def __len__(self) -> int:

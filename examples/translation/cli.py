@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from examples.translation import checkpoints, preparation, report, speed, sweep
-from examples.translation.corpus import decode_lines, read_corpus, read_lines
+from examples.translation.corpus import decode_lines, read_lines, read_test
 from examples.translation.evaluation import evaluate
 from examples.translation.files import load_json, save_json, save_text
 from examples.translation.processes import find_device, processes
@@ -35,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.options = passed_on
     try:
         return args.command(args) or 0
+    except BrokenPipeError:
+        # whoever read the output wants no more; what Python flushes at its end must not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -156,6 +161,8 @@ def _train(args: argparse.Namespace) -> int:
         if mine.leads:
             begin = f"going on after step {step}" if (step := training.position.step) else "a new training"
             print(f"{args.run}: {begin}, {training.describe()['parameters']:,} parameters, on {mine.device}")
+            if training.too_long:
+                print(f"{args.run}: {training.too_long:,} pairs of more than --longest tokens are left out")
             print(
                 f"{args.run}: metrics.csv, config.json, {checkpoints.model_path(Path(), 0).name} and so on, latest.pt"
             )
@@ -198,15 +205,16 @@ def _translate(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     how = _search(args)
-    tests = {path.name.removesuffix(".tsv"): read_corpus([path]) for path in args.tests}
+    tests = {path.name.removesuffix(".tsv"): read_test([path]) for path in args.tests}
     if len(tests) < len(args.tests):
         raise ValueError(f"tests must have different names, got {[path.name for path in args.tests]}")
-    for path, pairs in zip(args.tests, tests.values(), strict=True):
-        if not pairs:
-            raise ValueError(f"{path} must hold at least one pair, found none")
     file = _model_file(args.model)
     folder = args.output or (args.model if args.model.is_dir() else None)
     model, vocabulary = checkpoints.load_model(file, find_device(args.device))
+    of = {
+        "averaged_steps": checkpoints.steps_of(file),
+        "search": {"beam": how.beam, "length_penalty": how.length_penalty, "extra": how.extra},
+    }
     results: dict[str, Any] = {}
     for name, pairs in tests.items():
         with tqdm(total=len(pairs), unit="line", desc=name) as bar:
@@ -217,9 +225,10 @@ def _evaluate(args: argparse.Namespace) -> None:
         if folder:
             save_text(folder / f"{name}.translated.txt", "".join(f"{line}\n" for line in found))
     if folder:
-        config = load_json(folder / "config.json") if (folder / "config.json").exists() else {}
-        search = {"beam": how.beam, "length_penalty": how.length_penalty, "extra": how.extra}
-        steps = checkpoints.steps_of(file)
-        save_json(
-            folder / "results.json", {"averaged_steps": steps, "search": search, "config": config, "tests": results}
-        )
+        save_json(folder / "results.json", {**of, "tests": {**_measured(folder / "results.json", of), **results}})
+
+
+def _measured(path: Path, of: dict[str, Any]) -> dict[str, Any]:
+    """The tests that the same model was measured on before, with the same search."""
+    before = load_json(path) if path.exists() else {}
+    return before["tests"] if {name: before.get(name) for name in of} == of else {}

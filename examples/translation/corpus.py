@@ -41,14 +41,31 @@ def decode_lines(raws: Iterable[bytes], name: str) -> Iterator[str]:
 def read_corpus(paths: Sequence[Path]) -> list[Pair]:
     """The pairs of one tab-separated file (source, target, anything), or of a source file and a target file.
 
-    Pairs of which a side is empty teach nothing and are left out.
-
     Raises:
         ValueError: more than two files, a line without a tab, or two files of unequal length, naming the line.
     """
     if len(paths) not in (1, 2):
         raise ValueError(f"a corpus must be one tab-separated file or two files, got {len(paths)} files")
-    pairs = _tab_separated(paths[0]) if len(paths) == 1 else _in_step(*paths)
+    return list(_tab_separated(paths[0]) if len(paths) == 1 else _in_step(*paths))
+
+
+def read_test(paths: Sequence[Path]) -> list[Pair]:
+    """The pairs of a corpus to measure on, every one of which counts.
+
+    Raises:
+        ValueError: what :func:`read_corpus` refuses, no pair at all, or an empty side, naming the line.
+    """
+    pairs = read_corpus(paths)
+    if not pairs:
+        raise ValueError(f"{paths[0]} must hold at least one pair, found none")
+    for number, (source, target) in enumerate(pairs, 1):
+        if not source or not target:
+            raise ValueError(f"{paths[0]}, line {number}: must have a source and a target to be measured on")
+    return pairs
+
+
+def with_both_sides(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs that can teach something."""
     return [(source, target) for source, target in pairs if source and target]
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 from tqdm import tqdm
 
 from examples.translation.batches import Pairs
-from examples.translation.corpus import Pair, hold_out, read_corpus, sentence_key, words, write_pairs
+from examples.translation.corpus import (
+    Pair,
+    hold_out,
+    read_corpus,
+    read_test,
+    sentence_key,
+    with_both_sides,
+    words,
+    write_pairs,
+)
 from examples.translation.files import load_json, save_json, save_text
 from examples.translation.vocabulary import Vocabulary
 
@@ -35,8 +44,11 @@ def run(args: argparse.Namespace) -> None:
     ranges = [_range(text) for text in args.unseen]
     if ranges and (args.max_words is None or min(low for low, _ in ranges) <= args.max_words):
         raise ValueError(f"--unseen must begin above --max-words, got {args.unseen} and {args.max_words}")
-    pairs = read_corpus(args.train)
-    given = {name: read_corpus(files) for name in ("valid", "test") if (files := getattr(args, name))}
+    everything = read_corpus(args.train)
+    pairs = with_both_sides(everything)
+    if len(pairs) < len(everything):
+        print(f"note: {len(everything) - len(pairs):,} pairs of which a side is empty are left out")
+    given = {name: read_test(files) for name in ("valid", "test") if (files := getattr(args, name))}
     short = [pair for pair in pairs if args.max_words is None or words(pair[0]) <= args.max_words]
     missing = [name for name in ("valid", "test") if name not in given]
     train, held = hold_out(short, [args.held_out] * len(missing), args.seed)
@@ -67,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         bar.update()
         bar.set_description("writing")
         for name, part in encoded.items():
-            part.save(args.out / f"{name}.pt")
+            part.save(args.out / f"{name}.pt", vocabulary)
         for name, part in parts.items():
             write_pairs(args.out / f"{name}.tsv", part)
         save_text(args.out / "vocabulary.json", vocabulary.save_text())

@@ -51,15 +51,20 @@ def find_device(name: str | None, number: int | None = None) -> torch.device:
     """The device of that name, of GPUs the one of that number; without a name, a GPU where there is one.
 
     Raises:
-        ValueError: there is no such device.
+        ValueError: there is no such device, or each of several processes would take the same GPU.
     """
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if number is not None and name.startswith("cuda:"):
+        raise ValueError(f"device must be 'cuda' where several processes take a GPU each, got {name!r}")
     name = f"cuda:{number}" if name == "cuda" and number is not None else name
     try:
         torch.empty(0, device=name)
+        device = torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise ValueError(f"device must be one that is here, such as 'cpu', got {name!r}") from None
-    return torch.device(name)
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be a CPU or a GPU of CUDA's, got {name!r}")
+    return device
 
 
 @contextmanager

@@ -40,8 +40,8 @@ class Search:
             raise ValueError(f"beam must be at least 1, got {self.beam}")
         if self.extra < 0:
             raise ValueError(f"extra must be at least 0, got {self.extra}")
-        if self.length_penalty < 0:
-            raise ValueError(f"length_penalty must be at least 0, got {self.length_penalty}")
+        if not 0 <= self.length_penalty < math.inf:
+            raise ValueError(f"length_penalty must be a number of at least 0, got {self.length_penalty}")
 
     def normalized(self, log_likelihood: float, length: int) -> float:
         """The score of a translation of ``length`` tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -26,8 +27,8 @@ class _Settings:
 
 def _at_least(settings: Any, lowest: float, *names: str) -> None:
     for name in names:
-        if getattr(settings, name) < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, got {getattr(settings, name)}")
+        if not lowest <= getattr(settings, name) < math.inf:
+            raise ValueError(f"{name} must be a number of at least {lowest}, got {getattr(settings, name)}")
 
 
 @dataclass(frozen=True)

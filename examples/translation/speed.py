@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         speeds = {t.model.settings.positions: [each[t] for each in rounds] for t in trainings}
     for name, values in speeds.items():
         print(f"{name}: {_spread(values, ',.0f')} target tokens per second")
-    ratios = [slow / fast for slow, fast in zip(speeds["sinusoidal"], speeds["relative"], strict=True)]
+    ratios = [plain / other for plain, other in zip(speeds["sinusoidal"], speeds["relative"], strict=True)]
     print(f"time of relative beside sinusoidal: {_spread(ratios, '.3f')}")
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from examples.translation.files import load_json, save_json
+
 DISTANCES = (0, 1, 2, 4, 8, 16, 64)
 PAPER = 16
 
@@ -60,7 +62,12 @@ def run(args: argparse.Namespace) -> int:
     chosen = [model for model in models() if not args.only or model.name in args.only]
     jobs = [(model, seed, args.runs / f"{model.name}-seed{seed}") for seed in range(args.seeds) for model in chosen]
     waiting = [job for job in jobs if not (job[2] / "results.json").exists()]
-    args.runs.mkdir(parents=True, exist_ok=True)
+    if len(waiting) == len(jobs):
+        save_json(args.runs / "sweep.json", {"options": args.options})
+    elif (before := load_json(args.runs / "sweep.json")["options"]) != args.options:
+        raise ValueError(
+            f"{args.runs} holds runs with the options {before}, got {args.options}: they would not compare"
+        )
     failed: list[Path] = []
     with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(jobs), initial=len(jobs) - len(waiting)) as bar:
         futures: dict[Future[bool], Path] = {

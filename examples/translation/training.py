@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import math
+import os
 import platform
 import signal
 import time
@@ -58,7 +59,7 @@ class Training:
         compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run was begun with other settings, or there are too few pairs.
+        ValueError: the run was begun with other settings, or too few pairs have at most ``longest`` tokens.
     """
 
     def __init__(
@@ -72,13 +73,11 @@ class Training:
         compiled: bool = False,
     ) -> None:
         self.run, self.settings, self.processes = run, settings, processes
-        vocabulary = (data / "vocabulary.json").read_text(encoding="utf-8")
-        self.vocabulary = Vocabulary(vocabulary)
-        self._vocabulary_hash = hashlib.sha256(vocabulary.encode()).hexdigest()[:12]
-        self.pairs, self.valid = Pairs.load(data / "train.pt"), Pairs.load(data / "valid.pt")
+        self.vocabulary = Vocabulary.load(data / "vocabulary.json")
+        self.pairs, self.valid = (Pairs.load(data / name, self.vocabulary) for name in ("train.pt", "valid.pt"))
+        if not self.valid.batches(settings.batch_tokens, settings.longest, None):
+            raise ValueError(f"longest must leave pairs to validate on, got {settings.longest}")
         self.position = Position()
-        self._groups: list[list[Tensor]] = []
-        self._groups_epoch = -1
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -88,7 +87,10 @@ class Training:
         self.seconds = 0.0
         if (run / LATEST).exists():
             self._go_on()
+        self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
         if compiled:
+            # every choice of implementation by size is a graph of its own; a full list would fall back in silence
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self.model.compile(dynamic=True)
         self.wrapped: nn.Module = self.model
         if processes.world > 1:
@@ -98,18 +100,18 @@ class Training:
     def train(self, *, tensorboard: bool = False, quiet: bool = False) -> bool:
         """Train to the last step; False when Ctrl-C or SIGTERM came first, with a checkpoint saved."""
         leads, settings, position = self.processes.leads, self.settings, self.position
-        if leads:
-            self.run.mkdir(parents=True, exist_ok=True)
-            remove_partial(self.run)
-            if position.step < settings.steps:
-                save_json(self.run / "config.json", self.describe())
         with (
+            _alone_in(self.run) if leads else nullcontext(),
             Log(self.run, position.step, tensorboard) if leads else nullcontext() as log,
             tqdm(
                 total=settings.steps, initial=position.step, unit="step", disable=quiet or not leads, dynamic_ncols=True
             ) as bar,
-            _asked_to_stop() as asked,
+            _asked_to_stop(leads) as asked,
         ):
+            if leads:
+                remove_partial(self.run)
+                if position.step < settings.steps:
+                    save_json(self.run / "config.json", self.describe())
             meter = _Meter()
             while position.step < settings.steps:
                 tokens, stop = self.update(bool(asked))
@@ -141,9 +143,16 @@ class Training:
             "threads": torch.get_num_threads(),
             "vocabulary": len(self.vocabulary),
             "pairs": len(self.pairs),
+            "too_long": self.too_long,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__},
         }
+
+    @property
+    def too_long(self) -> int:
+        """How many training pairs are left out for having more tokens than ``longest``."""
+        lengths = torch.maximum(self.pairs.source.lengths, self.pairs.target.lengths - 1)
+        return int((lengths > self.settings.longest).sum())
 
     def learning_rate(self, step: int) -> float:
         """The rate of the step-th update, from 1. Source: Vaswani et al. 2017, section 5.3."""
@@ -189,30 +198,35 @@ class Training:
         with self._precision():
             loss, nll = self.wrapped(moved.source, moved.target, self.settings.smoothing)
         (loss * share).backward()
-        self.window += torch.stack([loss.detach().double(), nll.double(), torch.tensor(float(batch.tokens)).to(nll)])
+        self.window[:2] += torch.stack([loss.detach(), nll]).double()
+        self.window[2] += batch.tokens
 
     def _precision(self) -> torch.autocast:
         device, wanted = self.processes.device.type, self.settings.precision
         if wanted == "auto":
-            wanted = "bfloat16" if device == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+            has = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            wanted = "bfloat16" if has else "float32"
         return torch.autocast(device, torch.bfloat16, enabled=wanted == "bfloat16")
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update."""
         position, world = self.position, self.processes.world
         if self._groups_epoch != position.epoch:
-            size = world * self.settings.accumulate
-            seed = self.settings.seed * 1_000_003 + position.epoch
-            parts = self.pairs.batches(self.settings.batch_tokens, self.settings.longest, seed)
-            self._groups = [parts[start : start + size] for start in range(0, len(parts) - size + 1, size)]
-            self._groups_epoch = position.epoch
-            if not self._groups:
-                raise ValueError(f"an update takes {size} batches, but the training pairs fill {len(parts)} only")
+            self._groups, self._groups_epoch = self._groups_of(position.epoch), position.epoch
         group = self._groups[position.group]
         position.group += 1
         if position.group == len(self._groups):
             position.epoch, position.group = position.epoch + 1, 0
         return [self.pairs.batch(index) for index in group[self.processes.rank :: world]]
+
+    def _groups_of(self, epoch: int) -> list[list[Tensor]]:
+        """The batches of an epoch by update; what does not fill one is left out of this epoch."""
+        size = self.processes.world * self.settings.accumulate
+        seed = self.settings.seed * 1_000_003 + epoch
+        parts = self.pairs.batches(self.settings.batch_tokens, self.settings.longest, seed)
+        if len(parts) < size:
+            raise ValueError(f"an update takes {size} batches, but the training pairs fill {len(parts)} only")
+        return [parts[start : start + size] for start in range(0, len(parts) - size + 1, size)]
 
     def take_window(self) -> tuple[float, float]:
         """Loss and negative log-likelihood of a target token since this was last asked."""
@@ -227,8 +241,7 @@ class Training:
             ValueError: the loss is no number any more.
         """
         (loss, nll), step = self.take_window(), self.position.step
-        if not math.isfinite(loss):
-            raise ValueError(f"the loss is {loss} at step {step}: the training diverged; lower the learning_rate")
+        self._refuse_divergence(loss)
         counted, seconds = meter.read()
         self.seconds += seconds
         if log is not None:
@@ -238,6 +251,7 @@ class Training:
 
     def _save(self, log: Log | None, keep: bool) -> None:
         """Write the state to go on from, and where ``keep`` the model by itself; remove the oldest of these."""
+        self._refuse_divergence(self.processes.sum(float(self.window[0]))[0])
         own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
         if log is None:
             return
@@ -257,14 +271,21 @@ class Training:
         for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
             path.unlink()
 
+    def _refuse_divergence(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            step = self.position.step
+            raise ValueError(f"the loss is {loss} at step {step}: the training diverged; lower the learning_rate")
+
     def _fixed(self) -> dict[str, Any]:
         """The settings that cannot change when training goes on."""
         training = {name: value for name, value in asdict(self.settings).items() if name not in FREE_TO_CHANGE}
-        data = {"pairs": len(self.pairs), "vocabulary": self._vocabulary_hash}
+        data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint[:12]}
         return {**asdict(self.model.settings), **training, "processes": self.processes.world, **data}
 
     def _go_on(self) -> None:
         state = load_tensors(self.run / LATEST)
+        if not isinstance(state, dict) or "settings" not in state:
+            raise ValueError(f"{self.run / LATEST} must be the state of a training")
         for name, value in self._fixed().items():
             if state["settings"].get(name) != value:
                 raise ValueError(f"{self.run} was begun with {name}={state['settings'].get(name)!r}, got {value!r}")
@@ -275,6 +296,22 @@ class Training:
         own = state["own"][self.processes.rank]
         _set_random_state(own["random"], self.processes.device)
         self.window = own["window"].to(self.processes.device)
+
+
+@contextmanager
+def _alone_in(run: Path) -> Iterator[None]:
+    """A run's folder for this process; it is free again when the process ends, however it ends.
+
+    Raises:
+        ValueError: another process trains there.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{run} must have no other training at work in it") from None
+        yield
 
 
 class _Meter:
@@ -311,15 +348,16 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """A list that is empty until Ctrl-C or SIGTERM comes; a second Ctrl-C ends the program at once."""
+def _asked_to_stop(tell: bool) -> Iterator[list[int]]:
+    """A list that is empty until Ctrl-C or SIGTERM comes, which ``tell`` says; a second Ctrl-C ends the program."""
     asked: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
-        tqdm.write("stopping after this step; the checkpoint will be saved")
+        if tell:  # not by print: the signal may have come in the midst of one
+            os.write(2, b"\nstopping after this step; the checkpoint will be saved\n")
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

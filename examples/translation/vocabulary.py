@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Self
 
 from tokenizers import Tokenizer
@@ -37,6 +39,18 @@ class Vocabulary:
             raise ValueError(f"a vocabulary must be the JSON of a tokenizer: {error}") from None
 
     @classmethod
+    def load(cls, path: Path) -> Self:
+        """The vocabulary of a file.
+
+        Raises:
+            ValueError: it holds none.
+        """
+        try:
+            return cls(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
     def train(cls, lines: Iterable[str], size: int) -> Self:
         """The most frequent merges of ``lines``, to at most ``size`` ids.
 
@@ -57,6 +71,11 @@ class Vocabulary:
     def save_text(self) -> str:
         """The whole vocabulary as JSON."""
         return self._tokenizer.to_str()
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal vocabularies only."""
+        return hashlib.sha256(self.save_text().encode()).hexdigest()
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size() + SPECIAL

@@ -32,10 +32,10 @@ from examples.translation.sweep import PAPER
 
 # the braces are filled in from the runs' settings
 COMMANDS = """\
-python -m examples.translation prepare data/tatoeba --train deu.txt --held-out 1500 --vocabulary-size {vocabulary} \\
-    --max-words 10{unseen}
-python -m examples.translation sweep data/tatoeba runs/tatoeba --seeds {seeds}{options}
-python -m examples.translation report runs/tatoeba
+python -m examples.translation prepare data/pairs --train CORPUS --held-out {held_out} \\
+    --vocabulary-size {vocabulary}{unseen}
+python -m examples.translation sweep data/pairs runs/pairs --seeds {seeds}{options}
+python -m examples.translation report runs/pairs
 """
 VERSIONS = ("python", "torch", "relgraph")
 
@@ -139,12 +139,14 @@ def _command_options(sweep: Sweep) -> dict[str, Any]:
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
             options.append(f"--{option} {value}")
-    unseen = [f"{low}-{high}" for low, high in filter(None, map(range_of, sweep.tests))]
+    ranges = [low_high for name in sweep.unseen if (low_high := range_of(name))]
+    longer = " ".join(f"{low}-{high}" for low, high in ranges)
     return {
         "vocabulary": sweep.sizes["vocabulary"],
         "seeds": max(len(group) for group in sweep.groups.values()),
         "options": " \\\n    -- " + " ".join(options) if options else "",
-        "unseen": f" --unseen {' '.join(unseen)}" if unseen else "",
+        "held_out": sweep.tests[TEST]["sentences"],
+        "unseen": f" --max-words {ranges[0][0] - 1} --unseen {longer}" if ranges else "",
     }
 
 

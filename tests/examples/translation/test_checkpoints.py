@@ -52,7 +52,7 @@ class TestFiles:
 
     def test_the_last_models_are_kept(self, finished):
         assert [checkpoints.steps_of(path) for path in checkpoints.saved_models(finished)] == [[20], [25], [30]]
-        names = {"config.json", "latest.pt", "metrics.csv", *(f"step-000000{n}.pt" for n in (20, 25, 30))}
+        names = {".lock", "config.json", "latest.pt", "metrics.csv", *(f"step-000000{n}.pt" for n in (20, 25, 30))}
         assert {path.name for path in finished.iterdir()} == names
 
     def test_config_tells_what_the_run_is(self, finished):

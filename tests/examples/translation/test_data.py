@@ -80,7 +80,9 @@ def test_a_tab_separated_corpus(tmp_path):
     content = (
         "\ufeffHi.\tHallo!\tCC-BY 2.0\tmore\r\n  two  words \t zwei\tx\n\tleer\nempty\t\n \t \nlast\u2028one\tletzte"
     )
-    pairs = [("Hi.", "Hallo!"), ("two  words", "zwei"), ("last\u2028one", "letzte")]
+    blank = [("", "leer"), ("empty", ""), ("", "")]
+    pairs = [("Hi.", "Hallo!"), ("two  words", "zwei"), *blank, ("last\u2028one", "letzte")]
+    assert corpus.with_both_sides(pairs) == [pairs[0], pairs[1], pairs[-1]]
     for name in ("pairs.tsv", "pairs.tsv.gz"):
         assert corpus.read_corpus([_file(tmp_path, name, content)]) == pairs
 
@@ -88,7 +90,12 @@ def test_a_tab_separated_corpus(tmp_path):
 def test_a_corpus_in_two_files(tmp_path):
     source = _file(tmp_path, "a.en", "\ufeffone\n\ntwo\twords\n four \n")
     target = _file(tmp_path, "a.de.gz", "eins\r\nleer\r\nzwei\r\nvier")
-    assert corpus.read_corpus([source, target]) == [("one", "eins"), ("two\twords", "zwei"), ("four", "vier")]
+    assert corpus.read_corpus([source, target]) == [
+        ("one", "eins"),
+        ("", "leer"),
+        ("two\twords", "zwei"),
+        ("four", "vier"),
+    ]
 
 
 @pytest.mark.parametrize(("content", "line"), [("a\tb\nno tab\nc\td", "2"), ("a\tb\n\n", "2"), ("x" * 99, "1")])
@@ -400,8 +407,8 @@ def test_pairs_are_encoded_with_start_and_end(vocabulary, monkeypatch):
 def test_pairs_are_saved_and_loaded(tmp_path, vocabulary):
     for number, pairs in enumerate(([("the cat", "die Katze"), ("a dog", "Hund")], [])):
         saved = Pairs.encode(pairs, vocabulary)
-        saved.save(tmp_path / f"{number}.pt")
-        loaded = Pairs.load(tmp_path / f"{number}.pt")
+        saved.save(tmp_path / f"{number}.pt", vocabulary)
+        loaded = Pairs.load(tmp_path / f"{number}.pt", vocabulary)
         assert len(loaded) == len(pairs)
         for side in ("source", "target"):
             for part in ("ids", "starts"):
@@ -410,9 +417,18 @@ def test_pairs_are_saved_and_loaded(tmp_path, vocabulary):
                 assert torch.equal(one, other)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
+def test_ids_of_another_vocabulary_are_refused(tmp_path, vocabulary):
+    Pairs.encode([("a", "b")], vocabulary).save(tmp_path / "pairs.pt", Vocabulary.train(["a b"], 260))
+    with pytest.raises(ValueError, match=r"pairs\.pt must hold ids of the vocabulary beside it"):
+        Pairs.load(tmp_path / "pairs.pt", vocabulary)
+    torch.save({"model": {}}, tmp_path / "pairs.pt")
+    with pytest.raises(ValueError, match=r"pairs\.pt must be ids that prepare wrote"):
+        Pairs.load(tmp_path / "pairs.pt", vocabulary)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path, vocabulary):
     with pytest.raises(ValueError, match=r"pairs\.tsv must be a file that this program saved"):
-        Pairs.load(_file(tmp_path, "pairs.tsv", "a\tb\n" * 100))
+        Pairs.load(_file(tmp_path, "pairs.tsv", "a\tb\n" * 100), vocabulary)
 
 
 def test_no_pairs_make_no_batches(vocabulary):
@@ -466,7 +482,7 @@ def prepared(tmp_path_factory, sentences):
 def _text(folder):
     """The training pairs as text, and the parts to measure on."""
     vocabulary = Vocabulary((folder / "vocabulary.json").read_text(encoding="utf-8"))
-    pairs = Pairs.load(folder / "train.pt")
+    pairs = Pairs.load(folder / "train.pt", vocabulary)
     batch = pairs.batch(torch.arange(len(pairs)))
     train = list(zip(vocabulary.decode(batch.source.tolist()), vocabulary.decode(batch.target.tolist()), strict=True))
     return {"train": train} | {path.stem: corpus.read_corpus([path]) for path in folder.glob("*.tsv")}
@@ -498,7 +514,7 @@ def test_prepare_writes_sizes_and_ids(prepared):
     assert sizes == {name: len(part) for name, part in parts.items()} | {"vocabulary": len(vocabulary)}
     assert [sizes[name] for name in ("valid", "test", "test-6-7", "test-8-12")] == [15] * 4
     assert len(vocabulary) <= 300
-    valid, again = Pairs.load(prepared / "valid.pt"), Pairs.encode(parts["valid"], vocabulary)
+    valid, again = Pairs.load(prepared / "valid.pt", vocabulary), Pairs.encode(parts["valid"], vocabulary)
     assert torch.equal(valid.source.ids, again.source.ids)
     assert torch.equal(valid.target.ids, again.target.ids)
 
@@ -512,21 +528,22 @@ def test_paired_files_give_the_same(prepared, tmp_path, sentences):
     for name in FILES:
         one, other = prepared / name, tmp_path / "data" / name
         if name.endswith(".pt"):
-            for a, b in zip(torch.load(one), torch.load(other), strict=True):
-                assert torch.equal(a, b)
+            a, b = torch.load(one), torch.load(other)
+            assert a["vocabulary"] == b["vocabulary"]
+            assert all(torch.equal(*both) for both in zip(a["pairs"], b["pairs"], strict=True))
         else:
             assert one.read_bytes() == other.read_bytes()
 
 
 def test_parts_that_are_given_are_taken(tmp_path, sentences):
     train = _file(tmp_path, "train.tsv", _tab_separated(sentences))
-    valid, test = [("x y", "y x"), ("", "left out"), ("z", "z")], [("long " * 30 + "line", "t")] * 2
+    valid, test = [("x y", "y x"), ("z", "z")], [("long " * 30 + "line", "t")] * 2
     files = [_file(tmp_path, f"test.{side}", "".join(f"{pair[i]}\n" for pair in test)) for i, side in enumerate("ab")]
     given = ["--valid", _file(tmp_path, "valid.tsv", _tab_separated(valid)), "--test", *files]
     assert _prepare(tmp_path / "data", [train], "--max-words", 5, *given) == 0
     parts = _text(tmp_path / "data")
     assert sorted(parts["train"]) == sorted(pair for pair in sentences if len(pair[0].split()) <= 5)
-    assert parts["valid"] == [valid[0], valid[2]]
+    assert parts["valid"] == valid
     assert parts["test"] == test
 
 

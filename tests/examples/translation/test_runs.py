@@ -210,7 +210,7 @@ def assert_near(found, wanted, atol):
 class TestSweep:
     TRAINING = ("--", "--no-tensorboard", *options(steps=4, save_every=2, keep=2))
 
-    def test_it_does_what_is_missing(self, data, tmp_path, monkeypatch):
+    def test_it_does_what_is_missing(self, data, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(ROOT)
         sweep = ["sweep", str(data), str(tmp_path), "--only", "none", "sinusoidal", "--seeds", "1", *self.TRAINING]
         assert cli.main(sweep) == 0
@@ -219,8 +219,9 @@ class TestSweep:
         for name in names:
             results = files.load_json(tmp_path / name / "results.json")
             assert results["averaged_steps"] == [2, 4]
-            assert results["config"]["model"]["positions"] == name.removesuffix("-seed0")
-            assert results["config"]["training"]["seed"] == 0
+            config = files.load_json(tmp_path / name / "config.json")
+            assert config["model"]["positions"] == name.removesuffix("-seed0")
+            assert config["training"]["seed"] == 0
             assert results["tests"].keys() == {"test"}
             assert results["tests"]["test"]["sentences"] == 40
             assert re.search(r"test: perplexity [\d.]+, BLEU", (tmp_path / f"{name}.txt").read_text())
@@ -232,6 +233,8 @@ class TestSweep:
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         assert cli.main(sweep) == 0
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+        assert cli.main([*sweep, "--smoothing", "0.2"]) == 2
+        assert f"error: {tmp_path} holds runs with the options [" in capsys.readouterr().err
 
     def test_a_run_that_failed_is_told_of(self, data, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(ROOT)

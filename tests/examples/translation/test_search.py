@@ -232,7 +232,7 @@ def test_scores_that_are_no_numbers_are_refused(beam):
     [
         ({"beam": 0}, r"beam must be at least 1, got 0"),
         ({"extra": -1}, r"extra must be at least 0, got -1"),
-        ({"length_penalty": -0.5}, r"length_penalty must be at least 0, got -0.5"),
+        ({"length_penalty": -0.5}, r"length_penalty must be a number of at least 0, got -0.5"),
     ],
 )
 def test_wrong_searches_are_refused(wrong, message):
