@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = [model for model in models() if not args.only or model.name in args.only]
     jobs = [(model, seed, args.runs / f"{model.name}-seed{seed}") for seed in range(args.seeds) for model in chosen]
     waiting = [job for job in jobs if not (job[2] / "results.json").exists()]
-    if len(waiting) == len(jobs):
+    if not any(args.runs.glob("*/results.json")):
         save_json(args.runs / "sweep.json", {"options": args.options})
     elif (before := load_json(args.runs / "sweep.json")["options"]) != args.options:
         raise ValueError(
