@@ -55,11 +55,11 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Translat
 
 def steps_of(path: Path) -> list[int]:
     """The steps that a saved model is the mean of."""
-    return _read(path)["steps"]
+    return _read(path, mmap=True)["steps"]  # without reading the weights
 
 
-def _read(path: Path) -> dict[str, Any]:
-    saved = load_tensors(path)
+def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
+    saved = load_tensors(path, mmap=mmap)
     if not isinstance(saved, dict) or saved.keys() != {"model", "settings", "vocabulary", "steps"}:
         raise ValueError(f"{path} must be a model written by train or average")
     return saved

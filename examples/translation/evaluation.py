@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from torch import Tensor
 
 from examples.translation.batches import Pairs
 from examples.translation.corpus import Pair
@@ -17,13 +18,21 @@ from examples.translation.model import Translator
 from examples.translation.search import Search, translate
 from examples.translation.vocabulary import Vocabulary
 
+BATCH_TOKENS = 4096
+NO_LIMIT = sys.maxsize - 1  # translate counts an end beside it
+
 
 @torch.no_grad()
-def negative_log_likelihood(model: Translator, pairs: Pairs, batch_tokens: int = 4096) -> tuple[float, int]:
-    """The sum over all target tokens, ends included, and how many they are; the model in evaluation mode."""
+def negative_log_likelihood(model: Translator, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
+    """The sum over all target tokens, ends included, and how many they are; the model in evaluation mode.
+
+    Args:
+        model: where it is and as precise as it is called.
+        pairs: with their given translations.
+        parts: the batches, as ``pairs.batches`` gives them.
+    """
     device, total, tokens = model.embedding.weight.device, 0.0, 0
-    longest = int(max(pairs.source.lengths.max(), pairs.target.lengths.max())) if len(pairs) else 0
-    for index in pairs.batches(batch_tokens, longest, None):
+    for index in parts:
         batch = pairs.batch(index)
         moved = batch.to(device)
         total += float(model(moved.source, moved.target)[1])
@@ -48,9 +57,10 @@ def evaluate(
     if not pairs:
         raise ValueError("a test set must have at least one pair, got none")
     model.eval()
-    total, tokens = negative_log_likelihood(model, Pairs.encode(pairs, vocabulary))
+    encoded = Pairs.encode(pairs, vocabulary)
+    total, tokens = negative_log_likelihood(model, encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
     sources = [source for source, _ in pairs]
-    found = translate(model, vocabulary, sources, how, longest=sys.maxsize - 1, progress=progress)
+    found = translate(model, vocabulary, sources, how, longest=NO_LIMIT, progress=progress)
     bleu, chrf = BLEU(), CHRF()
     references = [[target for _, target in pairs]]
     result = {

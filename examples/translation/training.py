@@ -23,6 +23,7 @@ from tqdm import tqdm
 import relgraph as rg
 from examples.translation import checkpoints
 from examples.translation.batches import Batch, Pairs
+from examples.translation.evaluation import negative_log_likelihood
 from examples.translation.files import load_tensors, remove_partial, save_json, save_tensors
 from examples.translation.log import Log, Row
 from examples.translation.model import Translator
@@ -159,21 +160,15 @@ class Training:
         scale = self.settings.learning_rate * self.model.settings.width**-0.5
         return scale * min(step**-0.5, step * self.settings.warm_up**-1.5)
 
-    @torch.no_grad()
     def validate(self) -> float:
         """The negative log-likelihood of a target token of the validation set."""
-        self.model.eval()
-        sums = torch.zeros(2, dtype=torch.float64)
         parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest, None)
-        for index in parts[self.processes.rank :: self.processes.world]:
-            batch = self.valid.batch(index)
-            moved = batch.to(self.processes.device)
-            with self._precision():
-                _, nll = self.model(moved.source, moved.target)
-            sums += torch.tensor([float(nll), batch.tokens], dtype=torch.float64)
+        self.model.eval()
+        with self._precision():
+            own = negative_log_likelihood(self.model, self.valid, parts[self.processes.rank :: self.processes.world])
         self.model.train()
-        total, tokens = self.processes.sum(*sums.tolist())
-        return total / max(tokens, 1)
+        total, tokens = self.processes.sum(*own)
+        return total / tokens
 
     def update(self, asked: bool = False) -> tuple[int, bool]:
         """One update; how many target tokens it took, and whether any process was asked to stop."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -81,7 +80,7 @@ class Vocabulary:
         return self._tokenizer.get_vocab_size() + SPECIAL
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Vocabulary) and json.loads(self.save_text()) == json.loads(other.save_text())
+        return isinstance(other, Vocabulary) and self.fingerprint == other.fingerprint
 
     __hash__ = None  # type: ignore[assignment]
 

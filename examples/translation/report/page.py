@@ -43,6 +43,8 @@ Rows = list[list[str]]
 
 
 def write_page(sweep: Sweep, pictures: Sequence[Picture], link: str | None) -> str:
+    """The whole page; ``link`` leads from it to the folder of the pictures."""
+
     def images(section: str) -> str:
         return "\n\n".join(f"![{p.alt}]({link}/{p.file})" for p in pictures if p.section == section)
 

@@ -23,10 +23,10 @@ WORDS = {
     "ball": "ball",
     "kind": "child",
 }
-SIZES = ["--width", "16", "--heads", "2", "--layers", "1", "--hidden", "32", "--batch-tokens", "128"]
 # columns that are about the clock
 CLOCK = ("tokens_per_second", "seconds")
 TINY = {"width": 16, "heads": 2, "layers": 1, "hidden": 32}
+BATCH = {"batch_tokens": 128}
 # a log line every 4 steps, so that runs broken off after 10 or 25 are in the midst of one
 FINISHED = {"steps": 30, "log_every": 4, "validate_every": 10, "save_every": 5, "keep": 3, "warm_up": 10}
 
@@ -43,9 +43,9 @@ def write_corpus(path, pairs=400):
 
 
 def options(**values):
-    """``train``'s options: the sizes of a tiny model, then those given; True stands for a flag."""
-    given = [(f"--{name.replace('_', '-')}", value) for name, value in values.items()]
-    return [*SIZES, *(str(part) for name, value in given for part in ((name,) if value is True else (name, value)))]
+    """``train``'s options: the sizes of a tiny model and those given; True stands for a flag."""
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in {**TINY, **BATCH, **values}.items()]
+    return [*(str(part) for name, value in given for part in ((name,) if value is True else (name, value)))]
 
 
 def command(*arguments):
@@ -119,5 +119,5 @@ def build(data, run, compiled=False, **values):
 
     alone = processes.Processes(0, 1, torch.device("cpu"))
     model = {name: values.pop(name) for name in list(values) if name in ModelSettings.__dataclass_fields__}
-    settings = TrainingSettings(**{"batch_tokens": 128, "precision": "float32", **values})
+    settings = TrainingSettings(**{**BATCH, "precision": "float32", **values})
     return training.Training(data, run, ModelSettings(**{**TINY, **model}), settings, alone, compiled=compiled)

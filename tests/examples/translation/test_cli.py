@@ -8,15 +8,18 @@ from dataclasses import asdict
 import pytest
 import torch
 
+import relgraph as rg
+
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tensorboard")
 pytest.importorskip("tokenizers")
 
 from examples.translation import checkpoints, cli, files, sweep, training
 from examples.translation.batches import Pairs
+from examples.translation.model import Translator
 from examples.translation.report import results
 from examples.translation.search import Search, translate
-from examples.translation.settings import ModelSettings, TrainingSettings
+from examples.translation.settings import PRESETS, ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
 from tests.examples.translation.cases import train, write_corpus
 
@@ -194,6 +197,18 @@ class TestCommands:
         speeds = [float(re.search(r": ([\d,]+) ", line)[1].replace(",", "")) for line in lines[1:3]]
         ratio = float(re.search(r"time of relative beside sinusoidal: ([\d.]+)", lines[3])[1])
         assert ratio == pytest.approx(speeds[0] / speeds[1], rel=0.5)
+
+    @pytest.mark.parametrize("preset", ["base", "big"])
+    def test_presets_are_the_librarys(self, preset):
+        with torch.device("meta"):
+            ours = Translator(ModelSettings(**PRESETS[preset]), 300).transformer
+            theirs = getattr(rg.RelationTransformer, preset)()
+
+        def parts(model):
+            shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+            return shapes, {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}, model.nhead
+
+        assert parts(ours) == parts(theirs)
 
     def test_the_sweep_trains_every_row_of_the_report(self):
         rows = set()

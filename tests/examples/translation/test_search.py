@@ -432,12 +432,16 @@ def test_likelihood_is_that_of_one_sentence_after_another(translator, vocabulary
         tokens += len(wanted) + 1
     encoded = Pairs.encode(PAIRS, vocabulary)
     for batch_tokens in (1, 30, 10_000):
-        found = evaluation.negative_log_likelihood(translator, encoded, batch_tokens)
+        found = _likelihood(translator, encoded, batch_tokens)
         assert found == (pytest.approx(expected, rel=1e-6), tokens)
 
 
+def _likelihood(model, pairs, batch_tokens=4096):
+    return evaluation.negative_log_likelihood(model, pairs, pairs.batches(batch_tokens, 1000, None))
+
+
 def test_likelihood_of_nothing_is_nothing(translator, vocabulary):
-    assert evaluation.negative_log_likelihood(translator, Pairs.encode([], vocabulary)) == (0.0, 0)
+    assert _likelihood(translator, Pairs.encode([], vocabulary)) == (0.0, 0)
 
 
 def test_measures_are_those_of_sacrebleu(translator, vocabulary, monkeypatch):
@@ -451,7 +455,7 @@ def test_measures_are_those_of_sacrebleu(translator, vocabulary, monkeypatch):
     assert "tok:13a" in result["signature"].split("|")
     assert result["chrf_signature"].startswith("nrefs:1|case:mixed")
     assert result["sentences"] == 4
-    total, tokens = evaluation.negative_log_likelihood(translator, Pairs.encode(PAIRS, vocabulary))
+    total, tokens = _likelihood(translator, Pairs.encode(PAIRS, vocabulary))
     assert result["tokens"] == tokens
     assert result["nll"] == pytest.approx(total / tokens, rel=1e-12)
     assert result["perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-12)
