@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from relgraph import labelers, labels, nn
 from relgraph.functional import AttentionAux, relation_attention, relation_attention_with_aux
+from relgraph.graphs import Graph
 from relgraph.impl.merging import merge
 from relgraph.labelers import (
     BucketedDistance,
     ClippedDistance,
+    EdgeType,
     FromFunction,
     Grid,
     GridColumns,
@@ -20,7 +25,7 @@ from relgraph.labelers import (
     restrict,
     total,
 )
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels, padded
 from relgraph.nn import (
     KVCache,
     LabelTable,
@@ -46,7 +51,9 @@ __all__ = [
     "DenseLabels",
     "DistanceLabels",
     "EdgeLabels",
+    "EdgeType",
     "FromFunction",
+    "Graph",
     "Grid",
     "GridColumns",
     "GridRows",
@@ -72,9 +79,18 @@ __all__ = [
     "labels",
     "merge",
     "nn",
+    "padded",
     "product",
     "relation_attention",
     "relation_attention_with_aux",
     "restrict",
     "total",
 ]
+
+_ON_FIRST_USE = ("interop", "pyg")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

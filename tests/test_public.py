@@ -12,10 +12,10 @@ import relgraph as rg
 
 NAMES = [
     "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
-    "FromFunction", "Grid", "GridColumns", "GridRows", "KVCache", "LabelTable", "Labeler", "Labels", "LayerCache",
+    "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "KVCache", "LabelTable", "Labeler", "Labels", "LayerCache",
     "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
     "RelationTables", "RelationTransformer", "Segments", "SinusoidalPositions", "StackCache", "SumLabels", "Window",
-    "first_of", "labelers", "labels", "merge", "nn", "product", "relation_attention", "relation_attention_with_aux",
+    "first_of", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
     "restrict", "total",
 ]  # fmt: skip
 

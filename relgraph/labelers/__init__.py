@@ -4,6 +4,7 @@ from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.combine import first_of, product, restrict, total
 from relgraph.labelers.distance import BucketedDistance, ClippedDistance, DistanceLabeler, Window
+from relgraph.labelers.edge_type import EdgeType
 from relgraph.labelers.function import FromFunction
 from relgraph.labelers.grid import Grid, GridColumns, GridRows
 from relgraph.labelers.segments import Segments
@@ -13,6 +14,7 @@ __all__ = [
     "ClippedDistance",
     "Dense",
     "DistanceLabeler",
+    "EdgeType",
     "FromFunction",
     "Grid",
     "GridColumns",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 
@@ -36,7 +37,7 @@ class DistanceLabeler(Labeler):
     @final
     def __call__(
         self,
-        q_len: int,
+        q_len: int | Graph,
         k_len: int | None = None,
         *,
         q_offset: int | Tensor | None = None,
@@ -46,12 +47,15 @@ class DistanceLabeler(Labeler):
         """The labels of ``q_len`` queries against ``k_len`` keys; nothing of size N_q · N_k is stored.
 
         Args:
-            q_len: number of queries.
+            q_len: number of queries; or a graph alone, whose nodes are the sequence (each graph of a batch one).
             k_len: number of keys; ``q_len`` when left out.
             q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row.
             ptr: ``[G+1]`` borders of a packed batch; distances count within a sequence.
             q_ptr: borders of the queries, where they differ from the keys'.
         """
+        if isinstance(q_len, Graph):
+            graph = alone(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
+            q_len, ptr = graph.num_nodes, graph.ptr
         return DistanceLabels(
             q_len,
             k_len,

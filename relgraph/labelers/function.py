@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
-from relgraph.labels import DenseLabels
+from relgraph.labelers.written import written
+from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.labels.distance import check_offset
 
 
@@ -69,11 +71,14 @@ class FromFunction(Labeler):
         """The names given, or the numbers."""
         return self._names
 
-    def __call__(self, q_len: int, k_len: int | None = None, *, q_offset: int | Tensor | None = None) -> DenseLabels:
+    def __call__(
+        self, q_len: int | Graph, k_len: int | None = None, *, q_offset: int | Tensor | None = None
+    ) -> DenseLabels | BlockLabels:
         """The labels of ``q_len`` queries against ``k_len`` keys.
 
         Args:
-            q_len: number of queries.
+            q_len: number of queries; or a graph alone, whose nodes are the sequence. ``fn`` then receives one flat
+                tensor of positions each, those of all pairs within a graph.
             k_len: number of keys; ``q_len`` when left out.
             q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row (i is
                 ``[B, N_q, 1]`` then).
@@ -82,6 +87,8 @@ class FromFunction(Labeler):
             TypeError: ``fn`` returned no tensor.
             ValueError: it returned other than integers, a shape that does not broadcast, or ids out of range.
         """
+        if isinstance(q_len, Graph):
+            return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))
         _check.integer("q_len", q_len, minimum=0)
         k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
         check_offset(q_offset)
@@ -93,6 +100,12 @@ class FromFunction(Labeler):
             i = i + q_offset
         ids = _check.integer_tensor("the ids that fn returns", self.fn(i, j), dim=(0, 1, 2, 3))
         return DenseLabels(_spread(ids, (*i.shape[:-1], k_len)), self.num_labels)
+
+    def _of_graph(self, graph: Graph) -> DenseLabels | BlockLabels:
+        query, key = graph.pairs()
+        start = graph.borders()[graph.graph_of()[query]]
+        ids = _check.integer_tensor("the ids that fn returns", self.fn(query - start, key - start), dim=(0, 1))
+        return written(graph, _spread(ids, tuple(query.shape)), self.num_labels)
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self.fn, "__qualname__", "")

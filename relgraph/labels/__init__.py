@@ -12,6 +12,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
+from relgraph.labels.padding import padded
 from relgraph.labels.sum import SumLabels
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "EdgeLabels",
     "Labels",
     "SumLabels",
+    "padded",
 ]
 
 

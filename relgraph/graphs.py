@@ -1,0 +1,312 @@
+"""A graph as labelers read it: directed edges with a type each, nodes with a type each, several graphs end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import check_ptr, graph_of
+
+_FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
+
+
+@final
+class Graph:
+    """A directed graph, or a packed batch of graphs: immutable data, the input of every graph labeler.
+
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
+    looked at, the target is the query i that receives. In a tree the edges lead from parent to child. Nodes keep their
+    order, so that a sequence labeler called with a graph counts distances along it.
+
+    Attributes:
+        num_edges: E.
+        num_graphs: how many graphs there are; 1 without ``ptr``.
+
+    Args:
+        edge_index: ``[2, E]``, integer, (source, target) by column.
+        num_nodes: N, of all graphs together.
+        edge_type: ``[E]``, integer from 0, or None where edges are all alike.
+        node_type: ``[N]``, integer from 0 (-1 for none), or None.
+        ptr: ``[G+1]`` borders of a packed batch; graph g owns nodes ``ptr[g]:ptr[g+1]``, and no edge leaves its graph.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: shapes or devices that do not fit, ends or types out of range, an edge across graphs.
+
+    Example:
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+        >>> graph
+        Graph(num_nodes=3, num_edges=2)
+        >>> rg.Graph.batch([graph, graph]).ptr
+        tensor([0, 3, 6])
+    """
+
+    edge_index: Tensor
+    num_nodes: int
+    edge_type: Tensor | None
+    node_type: Tensor | None
+    ptr: Tensor | None
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        num_nodes: int,
+        *,
+        edge_type: Tensor | None = None,
+        node_type: Tensor | None = None,
+        ptr: Tensor | None = None,
+    ) -> None:
+        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
+        if edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
+        _check.integer("num_nodes", num_nodes, minimum=0)
+        edge_type = _types("edge_type", edge_type, edge_index.shape[1], least=0)
+        node_type = _types("node_type", node_type, num_nodes, least=-1)
+        ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
+        _check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
+        _check_ends(edge_index, num_nodes, ptr)
+        for name, value in zip(_FIELDS, (edge_index, num_nodes, edge_type, node_type, ptr), strict=True):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Graph is immutable: cannot set {name}")
+
+    @classmethod
+    def from_parents(
+        cls,
+        parents: Tensor,
+        *,
+        edge_type: Tensor | None = None,
+        node_type: Tensor | None = None,
+        ptr: Tensor | None = None,
+    ) -> Self:
+        """A tree (or a forest, or a packed batch of them) from each node's parent; edges lead from parent to child.
+
+        Args:
+            parents: ``[N]``, the parent of every node, -1 at a root.
+            edge_type: ``[N]``, the type of the edge from each node's parent to it; a root's does not count.
+            node_type: ``[N]``.
+            ptr: ``[G+1]`` borders of a packed batch; parents are numbered through the batch.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: a parent out of range, a cycle, or shapes that do not fit.
+
+        Example:
+            >>> rg.Graph.from_parents(torch.tensor([1, -1, 1])).edge_index
+            tensor([[1, 1],
+                    [0, 2]])
+        """
+        parents = _check.integer_tensor("parents", parents, dim=1).to(torch.int64)
+        count = parents.shape[0]
+        if _check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
+            raise ValueError(
+                f"parents must lie in [-1, {count}), got values from {int(parents.min())} to {int(parents.max())}"
+            )
+        edge_type = _types("edge_type", edge_type, count, least=None)
+        child = (parents >= 0).nonzero()[:, 0]
+        graph = cls(
+            torch.stack([parents[child], child]),
+            count,
+            edge_type=None if edge_type is None else edge_type[child],
+            node_type=node_type,
+            ptr=ptr,
+        )
+        graph.parents(forest=True)
+        return graph
+
+    @classmethod
+    def batch(cls, graphs: Sequence[Graph]) -> Self:
+        """Graphs laid end to end as one packed batch; those that are batches themselves are taken apart.
+
+        Raises:
+            TypeError: an entry that is no Graph.
+            ValueError: no graphs at all, or types that only some of them have.
+        """
+        if not graphs:
+            raise ValueError("graphs must hold at least one Graph, got none")
+        for index, graph in enumerate(graphs):
+            if not isinstance(graph, Graph):
+                raise TypeError(f"graphs[{index}] must be a Graph, got {type(graph).__name__}")
+        first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
+        starts = [first, *ends[:-1]]
+        device = graphs[0].edge_index.device
+        borders = [torch.tensor([first], device=device)]
+        for graph, start, end in zip(graphs, starts, ends, strict=True):
+            borders.append(torch.tensor([end], device=device) if graph.ptr is None else graph.ptr[1:] + start)
+        return cls(
+            torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=True)], 1),
+            ends[-1],
+            edge_type=_together("edge_type", [graph.edge_type for graph in graphs]),
+            node_type=_together("node_type", [graph.node_type for graph in graphs]),
+            ptr=torch.cat(borders),
+        )
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.edge_index.shape[1]
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs; 1 without ``ptr``."""
+        return 1 if self.ptr is None else self.ptr.shape[0] - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.edge_index.device
+
+    def borders(self) -> Tensor:
+        """``ptr``, or the borders of the one graph there is: ``[G+1]``."""
+        return torch.tensor([0, self.num_nodes], device=self.device) if self.ptr is None else self.ptr
+
+    def graph_of(self) -> Tensor:
+        """Which graph each node belongs to, ``[N]``."""
+        return graph_of(self.borders(), self.num_nodes)
+
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Query and key of every pair within a graph, ``[sum of n_g²]`` each: graph by graph, row by row."""
+        ptr = self.borders()
+        sizes = ptr.diff()
+        width = sizes.repeat_interleave(sizes)  # of each query's row
+        query = torch.arange(self.num_nodes, device=self.device).repeat_interleave(width)
+        begin = (width.cumsum(0) - width - ptr[:-1].repeat_interleave(sizes)).repeat_interleave(width)
+        return query, torch.arange(query.shape[0], device=self.device) - begin
+
+    def with_edges(self, edge_index: Tensor, edge_type: Tensor | None = None) -> Self:
+        """The same nodes with other edges."""
+        return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
+
+    def of_type(self, edge_type: int) -> Self:
+        """The same nodes with the edges of one type only, which then carry none.
+
+        Raises:
+            TypeError: a type that is no int.
+            ValueError: a negative type, or a graph without edge types.
+        """
+        _check.integer("edge_type", edge_type, minimum=0)
+        if self.edge_type is None:
+            raise ValueError(f"graph must have edge_type to select edges of type {edge_type}, got None")
+        return self.with_edges(self.edge_index[:, self.edge_type == edge_type])
+
+    def parents(self, *, forest: bool = False) -> Tensor:
+        """The parent of every node, ``[N]``, -1 at a root: this graph read as a tree with edges from parent to child.
+
+        Args:
+            forest: whether a graph may have several roots; then nodes of different trees are not related.
+
+        Raises:
+            ValueError: a node with two parents, a cycle, or several roots in one graph.
+        """
+        source, target = self.edge_index
+        count = torch.bincount(target, minlength=self.num_nodes)
+        if bool((count > 1).any()):
+            node = int((count > 1).nonzero()[0])
+            several = source[target == node].tolist()
+            raise ValueError(f"graph must be a tree, got node {node} with the parents {several[0]} and {several[1]}")
+        parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
+        here = torch.arange(self.num_nodes, device=self.device)
+        above = torch.where(parents < 0, here, parents)
+        for _ in range(self.num_nodes.bit_length()):  # each turn doubles the way up
+            above = above[above]
+        cyclic = parents[above] >= 0
+        if bool(cyclic.any()):
+            raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
+        if not forest:
+            self._check_one_root(parents)
+        return parents
+
+    def _check_one_root(self, parents: Tensor) -> None:
+        roots = (parents < 0).nonzero()[:, 0]
+        home = self.graph_of()[roots]
+        twice = (home[1:] == home[:-1]).nonzero()
+        if twice.numel():
+            at = int(twice[0])
+            first, second = int(roots[at]), int(roots[at + 1])
+            raise ValueError(f"graph must be a tree, got the roots {first} and {second} in graph {int(home[at])}")
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """This graph with its tensors on ``device``."""
+        moved = object.__new__(type(self))
+        for name in _FIELDS:
+            value = getattr(self, name)
+            value = value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+            object.__setattr__(moved, name, value)
+        return moved
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        pairs = (
+            (getattr(self, name), getattr(other, name)) for name in ("edge_index", "edge_type", "node_type", "ptr")
+        )
+        return self.num_nodes == other.num_nodes and all(_equal(a, b) for a, b in pairs)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        graphs = "" if self.ptr is None else f", num_graphs={self.num_graphs}"
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{graphs})"
+
+
+def check_graph(graph: Any) -> Graph:
+    """``graph`` itself when it is a Graph."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph must be a Graph, got {type(graph).__name__}")
+    return graph
+
+
+def alone(graph: Graph, **others: Any) -> Graph:
+    """``graph`` itself when nothing is given beside it that it says already."""
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {value!r}")
+    return graph
+
+
+def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | None:
+    """Types as int64, one an item and not below ``least``; or None."""
+    if types is None:
+        return None
+    types = _check.integer_tensor(name, types, dim=1).to(torch.int64)
+    if types.shape[0] != count:
+        raise ValueError(f"{name} must have shape [{count}], got {list(types.shape)}")
+    if least is not None and count and _check.can_look_at_data(types) and int(types.min()) < least:
+        raise ValueError(f"{name} must be at least {least}, got {int(types.min())}")
+    return types
+
+
+def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
+    if edge_index.shape[1] == 0 or not _check.can_look_at_data(edge_index, ptr):
+        return
+    low, high = (int(end) for end in torch.aminmax(edge_index))
+    if low < 0 or high >= num_nodes:
+        raise ValueError(f"edge_index must lie in [0, {num_nodes}), got values from {low} to {high}")
+    if ptr is not None:
+        home = graph_of(ptr, num_nodes)[edge_index]
+        across = (home[0] != home[1]).nonzero()
+        if across.numel():
+            e = int(across[0])
+            source, target = edge_index[:, e].tolist()
+            raise ValueError(f"edge_index must not cross from graph to graph, got edge {e}: {source} -> {target}")
+
+
+def _together(name: str, types: list[Tensor | None]) -> Tensor | None:
+    given = [t for t in types if t is not None]
+    if not given:
+        return None
+    if len(given) != len(types):
+        raise ValueError(f"{name} must be given for all graphs or for none, got {len(given)} of {len(types)}")
+    return torch.cat(given)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return a == b if type(a) is type(b) else False
+    return a.device == b.device and torch.equal(a, b)

@@ -1,0 +1,151 @@
+"""Labels by the type of the edge between two nodes, in either direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labelers.base import Labeler
+from relgraph.labels import UNLABELED, EdgeLabels
+from relgraph.labels.edge import DUPLICATES
+
+DEFAULTS = ("unlabeled", "none")
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class EdgeType(Labeler):
+    """One label for each type of edge; inverses, self-loops and pairs without an edge can have labels of their own.
+
+    Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target, the
+    key its source; the inverse of an edge lets the source look at the target.
+
+    Args:
+        types: the names of the edge types, or how many there are. A graph without types has one.
+        inverse: whether every edge also goes the other way, under a label of its own.
+        self_loop: whether every node also looks at itself, under the label ``self``.
+        default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
+            attend without a label, so that ``|`` can fill in another; ``"none"``, they carry the label ``none``.
+        duplicates: what several edges between one pair do when a default makes every pair attend: ``"error"``, the
+            ``"first"`` counts, or ``"sum"`` (see :class:`~relgraph.EdgeLabels`).
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: an unknown choice, or names that are not different.
+
+    Example:
+        >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
+        >>> labeler.names
+        ('bond', 'bond⁻¹', 'self')
+        >>> labeler(rg.Graph(torch.tensor([[0], [1]]), 2)).to_dense()[0]
+        tensor([[[2, 1],
+                 [0, 2]]])
+    """
+
+    types: tuple[str, ...]
+    inverse: bool
+    self_loop: bool
+    default: str | None
+    duplicates: str
+
+    def __init__(
+        self,
+        types: int | Sequence[str],
+        *,
+        inverse: bool = False,
+        self_loop: bool = False,
+        default: str | None = None,
+        duplicates: str = "error",
+    ) -> None:
+        self._set(
+            types=type_names("types", types),
+            inverse=_check.boolean("inverse", inverse),
+            self_loop=_check.boolean("self_loop", self_loop),
+            default=None if default is None else _check.choice("default", default, DEFAULTS),
+            duplicates=_check.choice("duplicates", duplicates, DUPLICATES),
+        )
+        _ = self.names
+
+    @property
+    def num_labels(self) -> int:
+        """The types, twice with inverses, and one each for ``self`` and ``none``."""
+        return len(self.types) * (1 + self.inverse) + self.self_loop + (self.default == "none")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The types' names, ``"name⁻¹"``, ``"self"`` and ``"none"``."""
+        inverses = tuple(f"{name}⁻¹" for name in self.types) if self.inverse else ()
+        names = (*self.types, *inverses, *["self"] * self.self_loop, *["none"] * (self.default == "none"))
+        if len(set(names)) != len(names):
+            raise ValueError(f"types must not be named like the labels that this labeler adds, got {list(names)}")
+        return names
+
+    def __call__(self, graph: Graph) -> EdgeLabels:
+        """The labels of a graph, or of a packed batch.
+
+        Args:
+            graph: its ``edge_type`` in ``[0, len(types))``.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: edge types out of range or missing, or several edges between one pair without a choice.
+        """
+        types = edge_types(check_graph(graph), len(self.types))
+        index, ids = [graph.edge_index], [types]
+        if self.inverse:
+            index.append(graph.edge_index.flip(0))
+            ids.append(types + len(self.types))
+        if self.self_loop:
+            nodes = torch.arange(graph.num_nodes, device=graph.device)
+            index.append(torch.stack([nodes, nodes]))
+            ids.append(torch.full_like(nodes, len(self.types) * (1 + self.inverse)))
+        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
+        return EdgeLabels(
+            torch.cat(index, 1),
+            torch.cat(ids),
+            self.num_labels,
+            q_len=graph.num_nodes,
+            default=default,
+            duplicates=self.duplicates,
+            ptr=graph.ptr,
+        )
+
+    def __repr__(self) -> str:
+        numbers = self.types == type_names("types", len(self.types))
+        options = "".join(
+            f", {name}={value!r}"
+            for name, value, usual in (
+                ("inverse", self.inverse, False),
+                ("self_loop", self.self_loop, False),
+                ("default", self.default, None),
+                ("duplicates", self.duplicates, "error"),
+            )
+            if value != usual
+        )
+        return f"EdgeType({len(self.types) if numbers else self.types!r}{options})"
+
+
+def type_names(name: str, types: int | Sequence[str]) -> tuple[str, ...]:
+    """Different names of types, from the names themselves or from how many there are."""
+    if isinstance(types, int):
+        return tuple(str(number) for number in range(_check.integer(name, types, minimum=0)))
+    if isinstance(types, str) or not isinstance(types, Sequence) or not all(isinstance(t, str) for t in types):
+        raise TypeError(f"{name} must be an int or a sequence of strings, got {types!r}")
+    if len(set(types)) != len(types):
+        raise ValueError(f"{name} must be different names, got {list(types)}")
+    return tuple(types)
+
+
+def edge_types(graph: Graph, count: int) -> torch.Tensor:
+    """The type of every edge, ``[E]``; a graph without types has the one type 0."""
+    if graph.edge_type is None:
+        if count != 1:
+            raise ValueError(f"graph must have edge_type, as there are {count} types, got None")
+        return torch.zeros(graph.num_edges, dtype=torch.int64, device=graph.device)
+    _check.id_range("edge_type", graph.edge_type, count, minimum=0)
+    return graph.edge_type

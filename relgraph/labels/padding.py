@@ -1,0 +1,94 @@
+"""From a packed batch to a padded one: the graphs of one set of labels, each on a batch row of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_of
+from relgraph.labels.block import BlockLabels
+from relgraph.labels.dense import DenseLabels
+from relgraph.labels.distance import DistanceLabels
+from relgraph.labels.edge import EdgeLabels
+from relgraph.labels.sum import SumLabels
+
+
+def padded(labels: Labels, length: int | None = None) -> Labels:
+    """Packed labels of G graphs as those of a padded batch of G rows, for inputs ``[G, length, E]``.
+
+    Edges stay edges and distances stay distances; a block for each graph becomes ``G · length²`` ids. Whether a pair
+    attends whose key is padding is left to a padding mask.
+
+    Args:
+        labels: packed labels that cover each graph's nodes against themselves.
+        length: N, at least the size of the largest graph, which it is when left out.
+
+    Raises:
+        TypeError: no Labels.
+        ValueError: labels that are not packed, queries that are not the keys, or graphs longer than ``length``.
+
+    Example:
+        >>> graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))
+        >>> rg.padded(rg.EdgeType(1)(graph)).to_dense()[1].int()
+        tensor([[[0, 0, 0],
+                 [1, 0, 0],
+                 [0, 0, 0]],
+        <BLANKLINE>
+                [[0, 1, 0],
+                 [0, 0, 0],
+                 [0, 0, 0]]], dtype=torch.int32)
+    """
+    if not isinstance(labels, Labels):
+        raise TypeError(f"labels must be Labels, got {type(labels).__name__}")
+    if labels.q_ptr is None or labels.k_ptr is None:
+        raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
+    if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):
+        raise ValueError("labels must cover each graph's nodes against themselves, got other borders for queries")
+    sizes = labels.k_ptr.diff()
+    longest = int(sizes.max()) if sizes.numel() else 0
+    length = longest if length is None else _check.integer("length", length, minimum=longest)
+    if sizes.numel() == 0:
+        raise ValueError("labels must hold at least one graph, got none")
+    return _padded(labels, length)
+
+
+def _padded(labels: Labels, length: int) -> Labels:
+    if isinstance(labels, SumLabels):
+        return SumLabels(*(_padded(part, length) for part in labels.parts))
+    if isinstance(labels, DistanceLabels):
+        return DistanceLabels(
+            length, lookup=labels.lookup, left=labels.left, num_labels=labels.num_labels, q_offset=labels.q_offset
+        )
+    if isinstance(labels, BlockLabels):
+        return _dense(labels, length)
+    assert isinstance(labels, EdgeLabels)
+    graph, start = _home(labels)
+    row = graph[labels.edge_index[1]]
+    return EdgeLabels(
+        labels.edge_index - start[row],
+        labels.ids,
+        labels.num_labels,
+        q_len=length,
+        default=_padded(labels.default, length) if isinstance(labels.default, Labels) else labels.default,
+        duplicates=labels.duplicates,
+        batch=row,
+        batch_size=start.shape[0],
+    )
+
+
+def _home(labels: Labels) -> tuple[Tensor, Tensor]:
+    """The graph of every node, and the first node of every graph."""
+    assert labels.k_ptr is not None
+    return graph_of(labels.k_ptr, labels.k_len), labels.k_ptr[:-1]
+
+
+def _dense(labels: BlockLabels, length: int) -> DenseLabels:
+    sizes = labels.k_ptr.diff()
+    graphs = sizes.shape[0]
+    block = graph_of(labels.block_ptr(), labels.ids.shape[0])
+    at = torch.arange(labels.ids.shape[0], device=labels.ids.device) - labels.block_ptr()[block]
+    i, j = at // sizes[block], at % sizes[block]
+    codes = torch.full((graphs, length, length), NOT_ATTENDING, device=labels.ids.device)
+    codes[block, i, j] = labels.ids.to(torch.int64)
+    return DenseLabels(codes.clamp(min=UNLABELED), labels.num_labels, attend=codes > NOT_ATTENDING)

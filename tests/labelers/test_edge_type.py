@@ -1,0 +1,76 @@
+"""Labels by edge type."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relgraph as rg
+from relgraph.labelers import EdgeType
+
+from .conformance import Case, LabelerSuite
+
+GRAPH = rg.Graph(
+    torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, edge_type=torch.tensor([0, 1, 0]), ptr=torch.tensor([0, 3, 3, 5])
+)
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(EdgeType(2), (GRAPH,)),
+        Case(EdgeType(["a", "b"], inverse=True, default="unlabeled"), (GRAPH,)),
+        Case(EdgeType(("a", "b"), self_loop=True, default="none"), (GRAPH,)),
+        Case(EdgeType(3, inverse=True, self_loop=True, duplicates="sum"), (rg.Graph(torch.zeros(2, 0).long(), 1, edge_type=torch.zeros(0).long()),)),
+        Case(EdgeType(1), (rg.Graph(torch.zeros(2, 0).long(), 0),)),
+    )  # fmt: skip
+
+
+@st.composite
+def graphs(draw, types=3):
+    count = draw(st.integers(1, 6))
+    node = st.integers(0, count - 1)
+    edges = draw(st.lists(st.tuples(node, node, st.integers(0, types - 1)), max_size=8, unique_by=lambda e: e[:2]))
+    table = torch.tensor(edges, dtype=torch.int64).view(-1, 3).T
+    return rg.Graph(table[:2], count, edge_type=table[2])
+
+
+@given(graphs(), st.booleans(), st.sampled_from([None, "unlabeled", "none"]))
+def test_against_a_loop(graph, inverse, default):
+    labeler = EdgeType(["a", "b", "c"], inverse=inverse, default=default, duplicates="first")
+    listed = {}
+    edges = list(zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True))
+    for source, target, kind in edges:
+        listed.setdefault((target, source), []).append(labeler.names.index("abc"[kind]))
+    for source, target, kind in edges if inverse else ():
+        listed.setdefault((source, target), []).append(labeler.names.index("abc"[kind] + "⁻¹"))
+    labels = labeler(graph)
+    if default is None and any(len(several) > 1 for several in listed.values()):
+        assert labels.parallel
+        return
+    ids, attend = labels.to_dense()
+    rest = {None: (-1, False), "unlabeled": (-1, True), "none": (labeler.num_labels - 1, True)}[default]
+    for i in range(graph.num_nodes):
+        for j in range(graph.num_nodes):
+            wanted = (listed[i, j][0], True) if (i, j) in listed else rest
+            assert (int(ids[0, i, j]), bool(attend[0, i, j])) == wanted
+
+
+def test_refuses_bad_input():
+    with pytest.raises(TypeError, match="types must be an int or a sequence of strings, got 'ab'"):
+        EdgeType("ab")
+    with pytest.raises(ValueError, match="types must be different names"):
+        EdgeType(["a", "a"])
+    with pytest.raises(ValueError, match="types must not be named like the labels that this labeler adds"):
+        EdgeType(["self"], self_loop=True)
+    with pytest.raises(ValueError, match="unknown default 'all'"):
+        EdgeType(1, default="all")
+    with pytest.raises(TypeError, match="inverse must be a bool"):
+        EdgeType(1, inverse=1)
+    with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
+        EdgeType(1)(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"edge_type must lie in \[0, 1\), got values from 0 to 1"):
+        EdgeType(1)(GRAPH)
+    with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
+        EdgeType(2)(rg.Graph(torch.zeros(2, 0).long(), 1))

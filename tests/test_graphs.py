@@ -1,0 +1,126 @@
+"""The graph that labelers read: borders, trees, batches, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relgraph as rg
+
+
+def index(*edges):
+    return torch.tensor(edges, dtype=torch.int64).view(-1, 2).T
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5))
+def test_pairs_go_graph_by_graph_and_row_by_row(sizes):
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    query, key = rg.Graph(index(), int(ptr[-1]), ptr=ptr).pairs()
+    wanted = [(i, j) for a, b in pairwise(ptr) for i in range(a, b) for j in range(a, b)]
+    assert list(zip(query.tolist(), key.tolist(), strict=True)) == wanted
+
+
+@given(st.data())
+def test_parents_come_back(data):
+    count = data.draw(st.integers(1, 8))
+    parents = [-1] + [data.draw(st.integers(0, node - 1)) for node in range(1, count)]
+    order = data.draw(st.permutations(range(count)))
+    moved = torch.full((count,), -1)
+    for node, parent in enumerate(parents):
+        moved[order[node]] = -1 if parent < 0 else order[parent]
+    graph = rg.Graph.from_parents(moved, edge_type=torch.arange(count))
+    torch.testing.assert_close(graph.parents(), moved)
+    assert all(int(t) == int(child) for t, child in zip(graph.edge_type, graph.edge_index[1], strict=True))
+
+
+def test_a_batch_is_its_graphs_end_to_end():
+    one = rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([3]), node_type=torch.tensor([-1, 2]))
+    two = rg.Graph(index(), 0, edge_type=torch.tensor([], dtype=torch.int64), node_type=torch.tensor([], dtype=torch.int64))  # fmt: skip
+    both = rg.Graph.batch([one, two, one])
+    assert both == rg.Graph(
+        index((0, 1), (2, 3)), 4, edge_type=torch.tensor([3, 3]), node_type=torch.tensor([-1, 2, -1, 2]),
+        ptr=torch.tensor([0, 2, 2, 4]),
+    )  # fmt: skip
+    assert rg.Graph.batch([both, one]).ptr.tolist() == [0, 2, 2, 4, 6]
+    assert both.num_graphs == 3
+    assert both.graph_of().tolist() == [0, 0, 2, 2]
+    assert both != one
+    assert both != "graph"
+
+
+def test_edges_of_one_type():
+    graph = rg.Graph(index((0, 1), (1, 0)), 2, edge_type=torch.tensor([0, 1]), node_type=torch.tensor([1, 0]))
+    assert graph.of_type(1) == rg.Graph(index((1, 0)), 2, node_type=torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="graph must have edge_type to select edges of type 0, got None"):
+        graph.of_type(1).of_type(0)
+    with pytest.raises(ValueError, match="edge_type must be at least 0, got -1"):
+        graph.of_type(-1)
+
+
+def test_moves_and_prints():
+    graph = rg.Graph(index((0, 1)), 2, ptr=torch.tensor([0, 2]))
+    assert graph.to("meta").device.type == "meta"
+    assert graph.to("cpu") == graph
+    assert repr(graph) == "Graph(num_nodes=2, num_edges=1, num_graphs=1)"
+    with pytest.raises(AttributeError, match="Graph is immutable: cannot set ptr"):
+        graph.ptr = None
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(graph)
+
+
+def test_a_forest_has_several_roots():
+    forest = rg.Graph(index((0, 1)), 3)
+    assert forest.parents(forest=True).tolist() == [-1, 0, -1]
+    with pytest.raises(ValueError, match="graph must be a tree, got the roots 0 and 2 in graph 0"):
+        forest.parents()
+    packed = rg.Graph(index((0, 1)), 3, ptr=torch.tensor([0, 2, 3]))
+    assert packed.parents().tolist() == [-1, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rg.Graph(index((0, 2)), 2), r"edge_index must lie in \[0, 2\), got values from 0 to 2"),
+        (lambda: rg.Graph(torch.zeros(3, 1).long(), 2), r"edge_index must have shape \[2, E\], got \[3, 1\]"),
+        (lambda: rg.Graph(torch.zeros(2, 1), 2), "edge_index must have an integer dtype"),
+        (lambda: rg.Graph(index(), -1), "num_nodes must be at least 0"),
+        (lambda: rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([0, 1])), r"edge_type must have shape \[1\], got \[2\]"),
+        (lambda: rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([-1])), "edge_type must be at least 0, got -1"),
+        (lambda: rg.Graph(index(), 2, node_type=torch.tensor([0, -2])), "node_type must be at least -1, got -2"),
+        (lambda: rg.Graph(index((0, 1)), 2, ptr=torch.tensor([0, 1, 2])), "must not cross from graph to graph, got edge 0: 0 -> 1"),
+        (lambda: rg.Graph(index((0, 1)), 2, ptr=torch.tensor([0, 1])), "ptr must start at 0, never fall and end at 2"),
+        (lambda: rg.Graph(index((0, 1)).to("meta"), 2, node_type=torch.tensor([0, 0])), "node_type must be on the device of edge_index"),
+        (lambda: rg.Graph.from_parents(torch.tensor([-1, 2])), r"parents must lie in \[-1, 2\)"),
+        (lambda: rg.Graph.from_parents(torch.tensor([1, 0])), "got a cycle through node"),
+        (lambda: rg.Graph(index((0, 2), (1, 2)), 3).parents(), "got node 2 with the parents 0 and 1"),
+        (lambda: rg.Graph(index((0, 0)), 1).parents(), "got a cycle through node 0"),
+        (lambda: rg.Graph.batch([]), "graphs must hold at least one Graph, got none"),
+        (lambda: rg.Graph.batch([rg.Graph(index(), 1), rg.Graph(index(), 1, node_type=torch.tensor([0]))]), "node_type must be given for all graphs or for none, got 1 of 2"),
+        (lambda: rg.ClippedDistance(1)(rg.Graph(index(), 1), 2), "k_len must be left out beside a Graph"),
+    ],
+)  # fmt: skip
+def test_refuses_wrong_values(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_refuses_wrong_kinds():
+    with pytest.raises(TypeError, match="edge_index must be a Tensor, got list"):
+        rg.Graph([[0], [1]], 2)
+    with pytest.raises(TypeError, match=r"graphs\[0\] must be a Graph, got int"):
+        rg.Graph.batch([3])
+
+
+def test_sequence_labelers_count_along_each_graph():
+    graph = rg.Graph(index(), 5, ptr=torch.tensor([0, 2, 2, 5]))
+    assert rg.ClippedDistance(2)(graph) == rg.ClippedDistance(2)(5, ptr=graph.ptr)
+    by_function = rg.FromFunction(lambda i, j: (j - i).clamp(-2, 2) + 2, 5)
+    for a, b in zip(by_function(graph).to_dense(), rg.ClippedDistance(2)(graph).to_dense(), strict=True):
+        torch.testing.assert_close(a, b)
+    alone = rg.Graph(index(), 3)
+    assert rg.ClippedDistance(2)(alone) == rg.ClippedDistance(2)(3)
+    assert by_function(alone) == by_function(3)
