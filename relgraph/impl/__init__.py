@@ -10,7 +10,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.autograd import forward_ad
 
 from relgraph import _check
-from relgraph.impl import chunked, dense, reference
+from relgraph.impl import chunked, dense, edges, reference
 from relgraph.impl.common import Answer, Call, Tables
 from relgraph.impl.merging import merge
 
@@ -20,6 +20,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
     "dense": dense.attend,
     "chunked": chunked.attend,
+    "edges": edges.attend,
 }
 
 DENSE_SCORES = 1 << 17
@@ -37,26 +38,39 @@ def choose(call: Call, impl: str | None) -> str:
         _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
     _check_transforms(call, impl)
     mask_grad = _learns(call.mask)
-    if impl == "chunked":
-        if call.need_weights:
-            raise NotImplementedError(
-                "impl='chunked' never holds all attention weights; use impl='dense' for need_weights"
-            )
-        if mask_grad:
-            raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
-    if impl is not None:
-        return impl
+    alone = len(call.plan.parts) == 1 and call.plan.parts[0].alone
     parallel = any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts)
-    if call.need_weights or mask_grad:
+    if impl is not None:
+        _check_able(call, impl, alone=alone, parallel=parallel, mask_grad=mask_grad)
+        return impl
+    if call.need_weights:
         return "reference" if parallel else "dense"
-    if parallel:
-        return "chunked"
+    if alone:
+        return "edges"
+    if mask_grad:
+        return "dense"
     if torch.compiler.is_exporting():
         return "chunked"  # a rule on sizes would fix the exported lengths
     if call.plan.q_len == 1:
         return "dense"  # decoding: one row a head, however long the past
     scores = call.query.shape[0] * call.query.shape[1] * call.plan.q_len * call.plan.k_len
     return "dense" if scores <= DENSE_SCORES else "chunked"
+
+
+def _check_able(call: Call, impl: str, *, alone: bool, parallel: bool, mask_grad: bool) -> None:
+    """The implementation that was asked for can answer this call."""
+    if impl in ("chunked", "edges") and call.need_weights:
+        raise NotImplementedError(f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights")
+    if impl == "chunked" and mask_grad:
+        raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
+    if impl in ("chunked", "dense") and parallel:
+        raise NotImplementedError(
+            f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
+        )
+    if impl == "edges" and not alone:
+        raise NotImplementedError(
+            "impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'"
+        )
 
 
 def _learns(mask: Tensor | None) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl import listed
 from relgraph.impl.moves import BlockMoves, PartInUnit, Unit, offset_in, units
 from relgraph.impl.problem import Incoming, Outputs, Problem
 
@@ -33,9 +32,6 @@ def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tens
         query.new_zeros(*rows, problem.columns, dtype=dtype) if needed else query.new_empty(0, dtype=dtype)
         for needed in (need_sums, need_mass)
     )
-    if problem.edges_alone:
-        listed.forward(problem, output, lse, sums if need_sums else None, mass if need_mass else None)
-        return output, lse, sums, mass
     for unit in _UnitWork.all(problem):
         for block in unit.blocks():
             weights, lse[block.at] = block.weights()
@@ -58,11 +54,8 @@ def backward(
         None if x is None else torch.zeros_like(x, dtype=dtype, memory_format=torch.contiguous_format)
         for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key)
     )
-    if problem.edges_alone:
-        listed.backward(problem, incoming, delta, grads)
-    else:
-        for unit in _UnitWork.all(problem, backward=True):
-            unit.backward(incoming, delta, grads)
+    for unit in _UnitWork.all(problem, backward=True):
+        unit.backward(incoming, delta, grads)
     dq, dk, dv, d_by_query, d_by_key = grads
     assert dq is not None and dk is not None and dv is not None
     source = problem.query.dtype

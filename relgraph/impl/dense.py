@@ -22,11 +22,7 @@ from relgraph.plan import EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, list
 
 
 def attend(call: Call) -> Answer:
-    """Attention with every score in memory at once.
-
-    Raises:
-        NotImplementedError: parallel edges that each attend on their own.
-    """
+    """Attention with every score in memory at once."""
     dtype = accumulation_dtype(call.query.dtype)
     heads = call.query.shape[1]
     query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
@@ -72,11 +68,6 @@ class _PartIds:
     """One part's ids for every pair, with the two moves: spread a table over pairs, collect pairs by label."""
 
     def __init__(self, plan: LabelPlan, part: Part, device: torch.device) -> None:
-        if part.alone and part.csr is not None and part.csr.parallel:
-            raise NotImplementedError(
-                "impl='dense' has one score a pair and cannot let parallel edges attend each on its own; "
-                "use impl='chunked' or 'reference'"
-            )
         ids = dense_ids(plan, part, device)
         self.size = part.num_labels
         everywhere = part.complete and plan.q_ptr is None

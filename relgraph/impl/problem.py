@@ -53,11 +53,6 @@ class Problem:
         """All labels of all parts, and one column of zeros a part."""
         return self.plan.total_labels + len(self.plan.parts)
 
-    @property
-    def edges_alone(self) -> bool:
-        """Whether this is edges-only attention, in which each listed pair attends on its own."""
-        return len(self.plan.parts) == 1 and self.plan.parts[0].alone
-
     def starts(self) -> list[int]:
         """The first column of each part."""
         sizes = self.plan.num_labels

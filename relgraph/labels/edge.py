@@ -114,6 +114,26 @@ class EdgeLabels(Labels):
         if _check.can_look_at_data(edge_index, ids, batch):
             self._check_edges(batch_size)
 
+    @classmethod
+    def _trusted(cls, edge_index: Tensor, ids: Tensor, num_labels: int, q_len: int, k_len: int) -> Self:
+        """Labels of edges alone from tensors that somebody checked already, looking at no data."""
+        out = object.__new__(cls)
+        out._set(
+            edge_index=edge_index.to(torch.int64),
+            ids=ids,
+            batch=None,
+            q_ptr=None,
+            k_ptr=None,
+            default=None,
+            q_len=q_len,
+            k_len=k_len,
+            batch_size=1,
+            num_labels=num_labels,
+            duplicates="error",
+            parallel=None,
+        )
+        return out
+
     @staticmethod
     def _check_default(default: Any, num_labels: int, q_len: int, k_len: int, batch_size: int, packed: bool) -> None:
         if default is None:

@@ -7,7 +7,8 @@ are cut out of the other regions. A pair in no region does not attend.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -71,6 +72,7 @@ class Csr:
         order: ``[P]`` position of each pair among the edges as they were given.
         batch: how many batch rows the rows count through; 1 serves every batch row.
         parallel: whether several pairs that count may name the same query and key.
+        memo: what an implementation works out from these pairs and wants again in the next layer.
     """
 
     row_ptr: Tensor
@@ -81,6 +83,7 @@ class Csr:
     order: Tensor
     batch: int
     parallel: bool
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 Region = Uniform | Band | Block

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import relgraph as rg
 from relgraph.impl import DENSE_SCORES, choose
 from relgraph.impl.common import Call, Tables
-from relgraph.plan import plain
+from relgraph.plan import lower, plain
 from tests.cases import KINDS, make, raw
 
 
@@ -36,15 +38,30 @@ def test_weights_and_mask_gradients_go_dense():
         assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "chunked"
 
 
-def test_parallel_edges_that_attend_alone_are_never_dense():
+def test_edges_alone_touch_listed_pairs_only():
+    plan = lower(KINDS["edges only"](4))
+    query = torch.zeros(2, 1, 4, 2)
+    mask = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    edges = Call(query, query, query, plan, (Tables(),), 1.0)
+    assert choose(edges, None) == "edges"
+    assert choose(replace(edges, mask=mask), None) == "edges"
+    assert choose(replace(edges, need_weights=True), None) == "dense"
+    with pytest.raises(NotImplementedError, match="impl='edges' never holds all attention weights; use impl='dense'"):
+        choose(replace(edges, need_weights=True), "edges")
+    with pytest.raises(NotImplementedError, match="impl='edges' attends over listed pairs alone .* use impl='chunked'"):
+        choose(call(), "edges")
+
+
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_parallel_edges_that_attend_alone_have_no_score_a_pair(impl):
     case = make(KINDS["edges only parallel"](4))
     torch.testing.assert_close(raw(case, None)[0], raw(case, "reference")[0])
-    with pytest.raises(NotImplementedError, match="impl='dense' has one score a pair .* use impl='chunked'"):
-        raw(case, "dense")
+    with pytest.raises(NotImplementedError, match=f"impl='{impl}' has one score a pair .* use impl='edges'"):
+        raw(case, impl)
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked'\]"):
+    with pytest.raises(ValueError, match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked', 'edges'\]"):
         choose(call(), "flash")
 
 

@@ -1,0 +1,120 @@
+"""Attention over the edges of a graph, node by node, with a label and a vector on each edge: what graph layers call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.functional import Table, _check_call, _leave
+from relgraph.impl import choose
+from relgraph.impl.common import Call
+from relgraph.impl.edges import EdgeVectors, attend_edges
+from relgraph.labels import EdgeLabels
+
+
+def edge_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    labels: EdgeLabels,
+    key_table: Table = None,
+    value_table: Table = None,
+    query_table: Table = None,
+    bias_table: Table = None,
+    *,
+    edge_attr: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    need_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Every node attends over its incoming edges; edges carry labels, vectors or both.
+
+    e = (q_i·(k_j + a^K[l] + W_k x) + a^Q[l]·k_j) · scale + b[l] for the edge j → i with label l and vector x, softmax
+    over the edges into i, and z_i = Σ α (v_j + a^V[l] + W_v x). Parallel edges each attend; a node without edges gives
+    zeros. No vector of an edge and head is ever held: memory is E · (H + F), beside the nodes'.
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; edge vectors as in Shi et al. 2021 (PyG's ``TransformerConv``).
+
+    Args:
+        query: ``[N_q, H, D]``, floating: the targets.
+        key: ``[N_k, H_kv, D]``: the sources.
+        value: ``[N_k, H_kv, D_v]``.
+        labels: the edges, with ``default=None`` and no batch axis.
+        key_table: a^K, ``[R, D]`` or ``[H, R, D]``.
+        value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
+        query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
+        bias_table: b, ``[R]`` or ``[H, R]``.
+        edge_attr: ``[E, F]``, a vector x for each edge in the order of ``labels.edge_index``.
+        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
+        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
+        dropout_p: probability with which an attention weight is dropped.
+        scale: factor on the score terms that hold a vector; 1/√D when left out.
+        enable_gqa: H_kv may divide H.
+        need_weights: give the weight of every edge too.
+
+    Returns:
+        ``[N_q, H, D_v]``; with ``need_weights`` a pair of it and ``[E, H]``, the weights before dropout in the order of
+        ``labels.edge_index``.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: labels with a default or a batch axis, shapes, dtypes or devices that do not fit.
+
+    Example:
+        >>> labels = rg.EdgeLabels(torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0, 1, 0]), 2, q_len=3)
+        >>> x = torch.randn(3, 2, 4)
+        >>> z, weights = rg.edge_attention(x, x, x, labels, torch.randn(2, 4), need_weights=True)
+        >>> z.shape, weights.shape
+        (torch.Size([3, 2, 4]), torch.Size([3, 2]))
+    """
+    if not isinstance(labels, EdgeLabels):
+        raise TypeError(f"labels must be EdgeLabels, got {type(labels).__name__}")
+    if labels.default is not None or labels.batch is not None:
+        raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
+    named = {"query": query, "key": key, "value": value}
+    for name, x in named.items():
+        if _check.tensor(name, x).dim() != 3:
+            raise ValueError(f"{name} must have shape [N, H, D], got {list(x.shape)}")
+    q, k, v = (x if labels.packed else x.transpose(0, 1)[None] for x in (query, key, value))
+    call, _ = _check_call(
+        q, k, v, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p, scale,
+        enable_gqa,
+    )  # fmt: skip
+    edge = _check_vectors(edge_attr, edge_key, edge_value, labels, call)
+    choose(call, "edges")
+    answer, weights = attend_edges(call, edge)
+    output = _leave(answer, call, packed=True)
+    if not _check.boolean("need_weights", need_weights):
+        return output
+    csr = call.plan.parts[0].csr
+    assert csr is not None
+    return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)
+
+
+def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Call) -> EdgeVectors | None:
+    """Edge vectors and their maps, each map with a head axis."""
+    if attr is None:
+        for name, given in (("edge_key", key), ("edge_value", value)):
+            if given is not None:
+                raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
+        return None
+    edges = labels.ids.shape[0]
+    if _check.tensor("edge_attr", attr).dim() != 2 or attr.shape[0] != edges or not attr.is_floating_point():
+        raise ValueError(
+            f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
+        )
+    if key is None and value is None:
+        raise ValueError("edge_attr needs edge_key or edge_value beside it, the maps into score and value; got neither")
+    heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
+    for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
+        if given is None:
+            continue
+        wanted = [width, attr.shape[1]]
+        if list(_check.tensor(name, given).shape) not in (wanted, [heads, *wanted]):
+            raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
+    _check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
+    return EdgeVectors(attr, key, value)

@@ -1,0 +1,210 @@
+"""Edges-only attention: softmax over each query's listed pairs, and nothing of size pairs · heads · head size.
+
+Scores are products of rows sampled at the pairs, values a sparse product; what labels add is gathered from the small
+table B = q·(a^K)ᵀ and summed to P (then P·a^V). Where a query has few pairs for so many labels, the rows of the tables
+are taken pair by pair instead, by the same two products with the label as the column. Edge vectors e split alike:
+q·(W_k e) = (W_kᵀ q)·e and Σ α W_v e = W_v (Σ α e).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from relgraph.impl.common import Answer, Call, accumulation_dtype, with_zero_row
+from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
+from relgraph.plan import graph_at, listed_pairs
+
+LABELS_A_PAIR = 4.0
+"""With more labels than this for each pair of a query (on average), table rows are taken pair by pair."""
+
+
+class EdgeVectors(NamedTuple):
+    """A vector for each listed pair, and the maps that carry it into score and value.
+
+    Attributes:
+        attr: ``[P, F]``, in the order in which the pairs were listed.
+        key: W_k, ``[D, F]`` or ``[H, D, F]``, or None.
+        value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``, or None.
+    """
+
+    attr: Tensor
+    key: Tensor | None
+    value: Tensor | None
+
+
+def attend(call: Call) -> Answer:
+    """Attention over listed pairs alone; see the module."""
+    return attend_edges(call)[0]
+
+
+def attend_edges(call: Call, edge: EdgeVectors | None = None) -> tuple[Answer, Tensor]:
+    """The answer, and the weight of every pair before dropout, ``[L, P]`` in the order of the plan's ``csr``."""
+    work = _Work(call)
+    weights, lse = row_softmax(work.scores(edge), work.pattern)
+    output = work.output(work.drop(weights), edge)
+    mass = (work.leave(work.by_label(weights)[..., :-1]),) if call.need_mass else None
+    return Answer(work.leave(output), work.leave(lse), mass), weights
+
+
+class _Work:
+    """One call laid out in lanes: ``[B · H, N, D]`` where batch rows share their pairs, else ``[H, B · N, D]``."""
+
+    def __init__(self, call: Call) -> None:
+        part = call.plan.parts[0]
+        assert part.alone and part.csr is not None
+        self.call, self.csr, self.tables = call, part.csr, call.tables[0]
+        self.num_labels, self.memo = part.num_labels, part.csr.memo
+        self.batch, self.heads = call.query.shape[:2]
+        self.joint = self.csr.batch > 1
+        dtype = accumulation_dtype(call.query.dtype)
+        query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
+        self.query = query * call.scale
+        self.labels = torch.where(self.csr.ids < 0, self.num_labels, self.csr.ids)
+        self.pattern = self._remember("pairs", self._pairs)
+        pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
+        self.pair_by_pair = self.num_labels * rows > LABELS_A_PAIR * pairs
+
+    def scores(self, edge: EdgeVectors | None) -> Tensor:
+        """The score of every pair, ``[L, P]``."""
+        scores = sampled_dot(self.query, self.key, self.pattern)
+        for term in self._label_scores():
+            scores = scores.add_(term)
+        if edge is not None and edge.key is not None:
+            scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._alone()))
+        return self._mask(scores)
+
+    def drop(self, weights: Tensor) -> Tensor:
+        """The weights after dropout."""
+        if self.call.keep is not None and self.call.dropout_p > 0.0:
+            return weights * self._listed(self.call.keep) / (1.0 - self.call.dropout_p)
+        return dropout(weights, self.call.dropout_p) if self.call.dropout_p > 0.0 else weights
+
+    def output(self, weights: Tensor, edge: EdgeVectors | None) -> Tensor:
+        """Σ_j α_ij (v_j + a^V[l_ij] + W_v e_ij), ``[L, n, D_v]``."""
+        output = weighted_sum(weights, self.value, self.pattern)
+        table = self.tables.value
+        if table is not None and self.pair_by_pair:
+            output = output + weighted_sum(weights, with_zero_row(self._table(table)), self._of_labels())
+        elif table is not None:
+            output = output + self.by_label(weights)[..., :-1] @ self._table(table)
+        if edge is not None and edge.value is not None:
+            sums = weighted_sum(weights, self._vectors(edge), self._alone())
+            output = output + sums @ self._table(edge.value).transpose(-1, -2)
+        return output
+
+    def by_label(self, weights: Tensor) -> Tensor:
+        """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column has no label."""
+        rows, columns = self.query.shape[1], self.num_labels + 1
+        sums = weights.new_zeros(weights.shape[0], rows * columns)
+        return sums.index_add(1, self.csr.row * columns + self.labels, weights).unflatten(1, (rows, columns))
+
+    def leave(self, x: Tensor) -> Tensor:
+        """``[B, H, N, ...]`` from lanes."""
+        if self.joint:
+            return x.unflatten(1, (self.batch, -1)).transpose(0, 1)
+        return x.unflatten(0, (self.batch, self.heads))
+
+    def _lanes(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1).flatten(1, 2) if self.joint else x.flatten(0, 1)
+
+    def _table(self, table: Tensor) -> Tensor:
+        """``[X, D]`` or ``[H, X, D]`` as lanes broadcast with it, ``[1, X, D]`` or ``[L, X, D]``."""
+        table = table.to(self.query.dtype)
+        if table.dim() == 2:
+            return table[None]
+        return table if self.joint or self.batch == 1 else table.repeat(self.batch, 1, 1)
+
+    def _remember(self, name: str, make: Callable[[], Pattern]) -> Pattern:
+        """A pattern made once for these labels."""
+        if name in self.memo:
+            return self.memo[name]
+        pattern = make()
+        if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
+            self.memo[name] = pattern
+        return pattern
+
+    def _pairs(self) -> Pattern:
+        """Queries by keys, both counted through the batch rows where these list pairs of their own."""
+        csr, plan = self.csr, self.call.plan
+        col = csr.col if not self.joint else csr.col + csr.row // max(plan.q_len, 1) * plan.k_len
+        return Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
+
+    def _of_labels(self) -> Pattern:
+        """Queries by labels."""
+        return self._remember(
+            "labels", lambda: Pattern.of(self.csr.row_ptr, self.csr.row, self.labels, self.num_labels + 1)
+        )
+
+    def _of_labels_turned(self) -> Pattern:
+        """Keys by labels, the pairs sorted by key."""
+        by_key = self.pattern.turned
+        labels = self.labels[self.pattern.by_col]
+        return self._remember(
+            "labels by key", lambda: Pattern.of(by_key.row_ptr, by_key.row, labels, self.num_labels + 1)
+        )
+
+    def _alone(self) -> Pattern:
+        """Queries by pairs: every pair is a column of its own."""
+        here = torch.arange(self.labels.shape[0], device=self.labels.device)
+        ends = torch.arange(self.labels.shape[0] + 1, device=here.device)
+        return Pattern(self.csr.row_ptr, self.csr.row, here, ends, here, here)
+
+    def _vectors(self, edge: EdgeVectors) -> Tensor:
+        """Edge vectors in the order of the plan, ``[1, P, F]``."""
+        return edge.attr.to(self.query.dtype).index_select(0, self.csr.order)[None]
+
+    def _label_scores(self) -> Iterator[Tensor]:
+        """What labels add to the scores, each ``[L or 1, P]``."""
+        tables, columns = self.tables, self.num_labels + 1
+        if tables.key is not None:
+            rows = with_zero_row(self._table(tables.key))
+            if self.pair_by_pair:
+                yield sampled_dot(self.query, rows, self._of_labels())
+            else:
+                by_query = (self.query @ rows.transpose(-1, -2)).flatten(1)
+                yield by_query.index_select(1, self.csr.row * columns + self.labels)
+        if tables.query is not None:
+            rows = with_zero_row(self._table(tables.query))
+            key = self.key.repeat_interleave(self.query.shape[0] // self.key.shape[0], 0) * self.call.scale
+            if self.pair_by_pair:
+                yield sampled_dot(key, rows, self._of_labels_turned()).index_select(1, self.pattern.to_row)
+            else:
+                by_key = (key @ rows.transpose(-1, -2)).flatten(1)
+                yield by_key.index_select(1, self.pattern.col * columns + self.labels)
+        if tables.bias is not None:
+            yield with_zero_row(self._table(tables.bias[..., None])).squeeze(-1).index_select(1, self.labels)
+
+    def _mask(self, scores: Tensor) -> Tensor:
+        call = self.call
+        if call.mask is not None:
+            mask = self._listed(call.mask)
+            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        return scores.masked_fill(self._future(), float("-inf")) if call.is_causal else scores
+
+    def _listed(self, x: Tensor) -> Tensor:
+        """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``."""
+        batch, query, key = listed_pairs(self.call.plan, self.csr)
+        query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
+        if self.joint:
+            return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
+        x = x[:, :, query, key]
+        return x[0] if x.shape[:2] == (1, 1) else x.expand(self.batch, self.heads, -1).flatten(0, 1)
+
+    def _future(self) -> Tensor:
+        """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
+        plan, offset = self.call.plan, self.call.q_offset
+        batch, query, key = listed_pairs(plan, self.csr)
+        if plan.q_ptr is not None and plan.k_ptr is not None:
+            batch = graph_at(plan.q_ptr, query)
+            query, key = query - plan.q_ptr[batch], key - plan.k_ptr[batch]
+        distance = (key - query)[None]
+        if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
+            return distance > offset
+        if self.joint or plan.q_ptr is not None:
+            return distance > offset[batch]
+        return (distance > offset[:, None]).repeat_interleave(self.heads, 0)

@@ -1,0 +1,228 @@
+"""Sums and products over listed pairs that never hold one vector a pair: what edges-only attention is made of.
+
+Three ops, each its own or another's backward, so that derivatives of any order come for free:
+
+    sampled_dot   s[l, p] = a[l, row_p] · b[l, col_p]
+    weighted_sum  y[l, i] = Σ_{p: row_p = i} w[l, p] b[l, col_p]
+    row_softmax   α[l, p] = exp(s[l, p]) / Σ_{p': row_p' = row_p} exp(s[l, p'])
+
+A *lane* l is a head (of a batch row, where batch rows share their pairs). An operand with fewer lanes serves several
+in a row, and what is summed into fewer lanes is summed over those.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+GATHERED = 1 << 16
+"""Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product a lane on a CPU."""
+
+RUN_NUMBERS = 1 << 22
+"""How many gathered numbers are held at once where there are more."""
+
+
+class Pattern(NamedTuple):
+    """Listed pairs sorted by row, and the way to see them sorted by column.
+
+    Attributes:
+        row_ptr: ``[n + 1]`` where each row's pairs begin.
+        row: ``[P]``.
+        col: ``[P]``.
+        col_ptr: ``[m + 1]`` where each column's pairs begin, once sorted by column.
+        by_col: ``[P]`` the pairs sorted by column.
+        to_row: ``[P]`` where each pair stands among those: the inverse of ``by_col``.
+    """
+
+    row_ptr: Tensor
+    row: Tensor
+    col: Tensor
+    col_ptr: Tensor
+    by_col: Tensor
+    to_row: Tensor
+
+    @classmethod
+    def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
+        """The pattern of pairs that are sorted by row already."""
+        sorted_col, by_col = col.sort(stable=True)
+        col_ptr = torch.searchsorted(sorted_col, torch.arange(columns + 1, device=col.device))
+        return cls(row_ptr, row, col, col_ptr, by_col, inverse(by_col))
+
+    @property
+    def turned(self) -> Pattern:
+        """The same pairs with rows and columns swapped; what belongs to pairs is reordered by ``by_col``."""
+        return Pattern(
+            self.col_ptr, self.col[self.by_col], self.row[self.by_col], self.row_ptr, self.to_row, self.by_col
+        )
+
+
+def inverse(order: Tensor) -> Tensor:
+    """The permutation that undoes ``order``."""
+    return torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+
+
+def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
+    """``[L, P]``: the product of a's row and b's column at every pair; ``[L_a, n, D]`` and ``[L_b, m, D]``."""
+    return torch.ops.relgraph.sampled_dot(a, b, list(pattern), max(a.shape[0], b.shape[0]))
+
+
+def weighted_sum(weights: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
+    """``[L, n, D]``: each row's sum of b's columns, ``[L_b, m, D]``, with weights ``[L, P]``."""
+    return torch.ops.relgraph.weighted_sum(weights, b, list(pattern), weights.shape[0])
+
+
+def row_softmax(scores: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """Softmax over each row's pairs ``[L, P]`` and its log-sum-exp ``[L, n]``; a row of -inf gives zeros and -inf."""
+    return torch.ops.relgraph.row_softmax(scores, pattern.row_ptr, pattern.row)
+
+
+def _gathers(pattern: Pattern, lanes: int, width: int, device: torch.device) -> bool:
+    """Whether gathering is the way: few numbers, or what sparse products cannot do.
+
+    They refuse more pairs than a matrix has places, and are unproven for repeated pairs on other devices.
+    """
+    pairs, places = pattern.col.shape[0], (pattern.row_ptr.shape[0] - 1) * (pattern.col_ptr.shape[0] - 1)
+    return device.type != "cpu" or pairs > places or lanes * pairs * width <= GATHERED
+
+
+def _runs(pattern: Pattern, lanes: int, width: int) -> range:
+    step = max(RUN_NUMBERS // max(lanes * width, 1), 1)
+    return range(0, pattern.col.shape[0], step)
+
+
+def _lanes(x: Tensor, lanes: int) -> Tensor:
+    """``x`` with each of its lanes repeated to make ``lanes`` of them."""
+    return x if x.shape[0] == lanes else x.repeat_interleave(lanes // x.shape[0], 0)
+
+
+def _matrix(pattern: Pattern, values: Tensor, columns: int) -> Tensor:
+    _hush()
+    size = (pattern.row_ptr.shape[0] - 1, columns)
+    # pairs may come twice, which the format forbids and the products do rightly
+    return torch.sparse_csr_tensor(pattern.row_ptr, pattern.col, values, size, check_invariants=False)
+
+
+@cache
+def _hush() -> None:
+    """Let torch say once, where nobody hears it, that sparse matrices are young."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0], [], [], (0, 0))
+
+
+@torch.library.custom_op("relgraph::sampled_dot", mutates_args=())
+def _sampled_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
+    p = Pattern(*pattern)
+    out = a.new_empty(lanes, p.col.shape[0])
+    if out.numel() == 0:
+        return out
+    if _gathers(p, lanes, a.shape[-1], a.device):
+        runs = _runs(p, lanes, a.shape[-1])
+        for start in runs:
+            at = slice(start, start + runs.step)
+            out[:, at] = (_lanes(a[:, p.row[at]], lanes) * _lanes(b[:, p.col[at]], lanes)).sum(-1)
+        return out
+    zero = out.new_zeros(1).expand(out.shape[1]).contiguous()
+    sample = _matrix(p, zero, b.shape[1])
+    for lane in range(lanes):
+        left, right = a[lane * a.shape[0] // lanes], b[lane * b.shape[0] // lanes]
+        out[lane] = torch.sparse.sampled_addmm(sample, left, right.t(), beta=0.0).values()
+    return out
+
+
+@_sampled_dot.register_fake
+def _(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
+    return a.new_empty(lanes, pattern[2].shape[0])
+
+
+@torch.library.custom_op("relgraph::weighted_sum", mutates_args=())
+def _weighted_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
+    p = Pattern(*pattern)
+    out = b.new_zeros(lanes, p.row_ptr.shape[0] - 1, b.shape[-1])
+    if out.numel() == 0 or weights.numel() == 0:
+        return out
+    many = weights.shape[0]
+    if _gathers(p, many, b.shape[-1], b.device):
+        runs = _runs(p, many, b.shape[-1])
+        for start in runs:
+            at = slice(start, start + runs.step)
+            product = weights[:, at, None] * _lanes(b[:, p.col[at]], many)
+            out.index_add_(1, p.row[at], product if many == lanes else product.unflatten(0, (lanes, -1)).sum(1))
+        return out
+    for lane in range(many):
+        matrix = _matrix(p, weights[lane], b.shape[1])
+        out[lane * lanes // many] += torch.sparse.mm(matrix, b[lane * b.shape[0] // many])
+    return out
+
+
+@_weighted_sum.register_fake
+def _(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
+    return b.new_empty(lanes, pattern[0].shape[0] - 1, b.shape[-1])
+
+
+@torch.library.custom_op("relgraph::row_softmax", mutates_args=())
+def _row_softmax(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    lanes, rows = scores.shape[0], row_ptr.shape[0] - 1
+    at = row.expand(scores.shape)
+    top = scores.new_full((lanes, rows), float("-inf")).scatter_reduce_(1, at, scores, "amax")
+    unseeing = top == float("-inf")
+    weights = scores - top.masked_fill(unseeing, 0.0).index_select(1, row)
+    weights.exp_()
+    total = scores.new_zeros(lanes, rows).index_add_(1, row, weights)
+    lse = (top + total.log()).masked_fill_(unseeing, float("-inf"))
+    return weights.mul_(total.masked_fill(unseeing, 1.0).reciprocal_().index_select(1, row)), lse
+
+
+@_row_softmax.register_fake
+def _(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return torch.empty_like(scores), scores.new_empty(scores.shape[0], row_ptr.shape[0] - 1)
+
+
+def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    first, b, pattern, _ = inputs
+    ctx.save_for_backward(first, b, *pattern)
+
+
+def _sampled_dot_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    a, b, *tensors = ctx.saved_tensors
+    pattern = Pattern(*tensors)
+    da = db = None
+    if ctx.needs_input_grad[0]:
+        da = torch.ops.relgraph.weighted_sum(grad, b, list(pattern), a.shape[0])
+    if ctx.needs_input_grad[1]:
+        turned = pattern.turned
+        db = torch.ops.relgraph.weighted_sum(grad.index_select(1, pattern.by_col), a, list(turned), b.shape[0])
+    return da, db, [None] * len(pattern), None
+
+
+def _weighted_sum_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    weights, b, *tensors = ctx.saved_tensors
+    pattern = Pattern(*tensors)
+    dw = db = None
+    if ctx.needs_input_grad[0]:
+        dw = torch.ops.relgraph.sampled_dot(grad, b, list(pattern), weights.shape[0])
+    if ctx.needs_input_grad[1]:
+        turned = pattern.turned
+        mine = weights.index_select(1, pattern.by_col)
+        db = torch.ops.relgraph.weighted_sum(mine, grad, list(turned), b.shape[0])
+    return dw, db, [None] * len(pattern), None
+
+
+def _save_softmax(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[0], inputs[2])
+
+
+def _row_softmax_backward(ctx: Any, grad: Tensor, lse_grad: Tensor) -> tuple[Any, ...]:
+    weights, row = ctx.saved_tensors
+    product = weights * grad
+    rest = lse_grad - product.new_zeros(lse_grad.shape).index_add(1, row, product)
+    return product + weights * rest.index_select(1, row), None, None
+
+
+_sampled_dot.register_autograd(_sampled_dot_backward, setup_context=_save_operands)
+_weighted_sum.register_autograd(_weighted_sum_backward, setup_context=_save_operands)
+_row_softmax.register_autograd(_row_softmax_backward, setup_context=_save_softmax)

@@ -1,0 +1,164 @@
+"""Attention over edges with labels and vectors, against a loop over the edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import relgraph as rg
+from relgraph.impl import sparse
+from tests.cases import F64
+
+
+def inputs(n_q=6, n_k=5, heads=2, size=3, value_size=4, pairs=11, labels=3, width=2, seed=0):
+    torch.manual_seed(seed)
+    rand = lambda *shape: torch.randn(*shape, dtype=F64, requires_grad=True)  # noqa: E731
+    index = torch.stack([torch.randint(n_k, (pairs,)), torch.randint(n_q, (pairs,))])
+    edges = rg.EdgeLabels(index, torch.randint(-1, labels, (pairs,)), labels, q_len=n_q, k_len=n_k)
+    tensors = {
+        "query": rand(n_q, heads, size), "key": rand(n_k, heads, size), "value": rand(n_k, heads, value_size),
+        "key_table": rand(heads, labels, size), "value_table": rand(labels, value_size),
+        "query_table": rand(labels, size), "bias_table": rand(heads, labels),
+        "edge_attr": rand(pairs, width), "edge_key": rand(heads, size, width), "edge_value": rand(value_size, width),
+    }  # fmt: skip
+    return edges, tensors
+
+
+def looped(edges, t):
+    """The same, edge by edge."""
+    n, heads, size = t["query"].shape
+    index, ids = edges.edge_index, edges.ids.long()
+    rows, weights = [], {}
+    for i in range(n):
+        mine = [e for e in range(ids.shape[0]) if int(index[1, e]) == i]
+        for h in range(heads):
+            scores, values = [], []
+            for e in mine:
+                key, value = t["key"][index[0, e], h], t["value"][index[0, e], h]
+                extra_key = t["edge_key"][h] @ t["edge_attr"][e]
+                value = value + t["edge_value"] @ t["edge_attr"][e]
+                bias = torch.zeros((), dtype=F64)
+                query_row = torch.zeros(size, dtype=F64)
+                if ids[e] >= 0:
+                    extra_key = extra_key + t["key_table"][h, ids[e]]
+                    value = value + t["value_table"][ids[e]]
+                    bias, query_row = t["bias_table"][h, ids[e]], t["query_table"][ids[e]]
+                scores.append((t["query"][i, h] @ (key + extra_key) + query_row @ key) / math.sqrt(size) + bias)
+                values.append(value)
+            alpha = torch.stack(scores).softmax(0) if mine else torch.zeros(0, dtype=F64)
+            weights.update({(e, h): a for e, a in zip(mine, alpha, strict=True)})
+            total = t["value"].new_zeros(t["value"].shape[-1])
+            rows.append(sum((a * v for a, v in zip(alpha, values, strict=True)), total))
+    alpha = torch.stack([torch.stack([weights[e, h] for h in range(heads)]) for e in range(ids.shape[0])])
+    return torch.stack(rows).unflatten(0, (n, heads)), alpha
+
+
+@pytest.mark.parametrize("gathered", [0, 1 << 40])
+def test_against_a_loop_with_all_gradients(gathered, monkeypatch):
+    monkeypatch.setattr(sparse, "GATHERED", gathered)
+    edges, t = inputs()
+    wanted, got = looped(edges, t), rg.edge_attention(labels=edges, need_weights=True, **t)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    pull = [torch.randn_like(x) for x in wanted]
+    for a, b in zip(
+        torch.autograd.grad(got, list(t.values()), pull),
+        torch.autograd.grad(wanted, list(t.values()), pull),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 7), pairs=st.integers(0, 15), seed=st.integers(0, 99))
+def test_order_and_numbering_do_not_matter(n, pairs, seed):
+    edges, t = inputs(n, n, pairs=pairs, seed=seed)
+    with torch.no_grad():
+        wanted, weights = rg.edge_attention(labels=edges, need_weights=True, **t)
+        order, node = torch.randperm(pairs), torch.randperm(n)
+        moved = rg.EdgeLabels(node[edges.edge_index[:, order]], edges.ids[order], 3, q_len=n)
+        nodes = {name: torch.empty_like(t[name]).index_copy(0, node, t[name]) for name in ("query", "key", "value")}
+        got, their = rg.edge_attention(
+            labels=moved, need_weights=True, **t | nodes | {"edge_attr": t["edge_attr"][order]}
+        )
+    torch.testing.assert_close(got[node], wanted)
+    torch.testing.assert_close(their, weights[order])
+
+
+def test_a_graph_in_a_batch_is_what_it_is_alone():
+    parts = [inputs(4, 4, pairs=6, seed=seed) for seed in range(3)]
+    shared = {name: parts[0][1][name] for name in ("key_table", "value_table", "bias_table", "edge_key", "edge_value")}
+    alone = []
+    for edges, t in parts:
+        mine = {name: t[name] for name in ("query", "key", "value", "edge_attr")}
+        alone.append(rg.edge_attention(labels=edges, **mine, **shared))
+    ptr = torch.tensor([0, 4, 8, 12])
+    index = torch.cat([edges.edge_index + 4 * g for g, (edges, _) in enumerate(parts)], 1)
+    together = rg.EdgeLabels(index, torch.cat([edges.ids for edges, _ in parts]), 3, q_len=12, ptr=ptr)
+    joined = {n: torch.cat([t[n] for _, t in parts]) for n in ("query", "key", "value", "edge_attr")}
+    torch.testing.assert_close(rg.edge_attention(labels=together, **joined, **shared), torch.cat(alone))
+
+
+def test_dropout_keeps_the_mean_and_the_weights():
+    edges, t = inputs(n_q=40, n_k=40, pairs=400)
+    t = {name: x.detach() for name, x in t.items()}
+    still, weights = rg.edge_attention(labels=edges, need_weights=True, **t)
+    torch.manual_seed(0)
+    drawn = [rg.edge_attention(labels=edges, need_weights=True, dropout_p=0.3, **t) for _ in range(200)]
+    torch.testing.assert_close(drawn[0][1], weights)
+    mean = torch.stack([z for z, _ in drawn]).mean(0)
+    assert float((mean - still).abs().mean()) < 0.1 * float(still.abs().mean())
+
+
+def test_half_types_are_computed_in_float32():
+    edges, t = inputs()
+    half = {name: x.detach().to(torch.bfloat16) for name, x in t.items()}
+    got = rg.edge_attention(labels=edges, **half)
+    assert got.dtype == torch.bfloat16
+    exact = rg.edge_attention(labels=edges, **{name: x.double() for name, x in half.items()})
+    assert float((got.double() - exact).abs().max()) <= 2**-8 * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiles_in_one_graph(backend):
+    edges, t = inputs()
+    torch._dynamo.reset()
+    compiled = torch.compile(rg.edge_attention, backend=backend, fullgraph=True)
+    got = compiled(labels=edges, **t)
+    torch.testing.assert_close(got, rg.edge_attention(labels=edges, **t))
+    got.sum().backward()
+
+
+def test_needs_no_labels():
+    index = torch.tensor([[0, 1], [1, 1]])
+    x = torch.randn(3, 1, 2)
+    z = rg.edge_attention(x, x, x, rg.EdgeLabels(index, torch.tensor([-1, -1]), 0, q_len=3))
+    assert bool((z[[0, 2]] == 0).all())
+
+
+EDGES, GOOD = inputs()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"labels": rg.ClippedDistance(1)(6)}, TypeError, "labels must be EdgeLabels, got DistanceLabels"),
+        ({"labels": rg.EdgeLabels(torch.zeros(2, 0).long(), torch.zeros(0).long(), 3, q_len=6, k_len=5, default=-1)}, ValueError, "labels must have default=None and no batch axis"),
+        ({"query": GOOD["query"][None]}, ValueError, r"query must have shape \[N, H, D\], got \[1, 6, 2, 3\]"),
+        ({"query": 3}, TypeError, "query must be a Tensor, got int"),
+        ({"edge_attr": GOOD["edge_attr"][:4]}, ValueError, r"edge_attr must be floating of shape \[E, F\] = \[11, F\], got torch.float64 \[4, 2\]"),
+        ({"edge_attr": None}, ValueError, "edge_key must be left out without edge_attr, got Tensor"),
+        ({"edge_key": None, "edge_value": None}, ValueError, "edge_attr needs edge_key or edge_value"),
+        ({"edge_value": GOOD["edge_key"]}, ValueError, r"edge_value must have shape \[4, 2\] or \[2, 4, 2\], got \[2, 3, 2\]"),
+        ({"edge_key": GOOD["edge_key"].to("meta")}, ValueError, "edge_key must be on the device of query"),
+        ({"need_weights": 1}, TypeError, "need_weights must be a bool"),
+        ({"key_table": GOOD["value_table"]}, ValueError, "key_table must have shape"),
+    ],
+)  # fmt: skip
+def test_refuses_bad_input(change, error, message):
+    with pytest.raises(error, match=message):
+        rg.edge_attention(**{"labels": EDGES, **GOOD} | change)
