@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relgraph.impl.groups import Group, groups
 from relgraph.impl.moves import BlockMoves, PartInUnit, Unit, offset_in, units
 from relgraph.impl.problem import Incoming, Outputs, Problem
 
@@ -32,7 +33,13 @@ def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tens
         query.new_zeros(*rows, problem.columns, dtype=dtype) if needed else query.new_empty(0, dtype=dtype)
         for needed in (need_sums, need_mass)
     )
-    for unit in _UnitWork.all(problem):
+    together = groups(problem)
+    for group in together:
+        mine = forward(group.problem, need_sums=need_sums, need_mass=need_mass)
+        for whole, part in zip((output, lse, sums, mass), mine, strict=True):
+            if part.numel():
+                group.put(whole, group.queries, part)
+    for unit in _UnitWork.all(problem, together):
         for block in unit.blocks():
             weights, lse[block.at] = block.weights()
             if need_mass:
@@ -48,18 +55,29 @@ def backward(
     problem: Problem, outputs: Outputs, incoming: Incoming
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of query, key, value, by_query and by_key; the attention weights are computed anew."""
-    dtype = problem.dtype
-    delta = incoming.delta(outputs, dtype)
-    grads = tuple(
-        None if x is None else torch.zeros_like(x, dtype=dtype, memory_format=torch.contiguous_format)
-        for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key)
-    )
-    for unit in _UnitWork.all(problem, backward=True):
-        unit.backward(incoming, delta, grads)
-    dq, dk, dv, d_by_query, d_by_key = grads
+    dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, incoming.delta(outputs, problem.dtype))
     assert dq is not None and dk is not None and dv is not None
     source = problem.query.dtype
     return dq.to(source), dk.to(source), dv.to(source), d_by_query, d_by_key
+
+
+def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Tensor | None, ...]:
+    """What :func:`backward` gives, in the accumulation dtype."""
+    grads = tuple(
+        None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
+        for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key)
+    )
+    together = groups(problem)
+    for group in together:
+        its_delta = group.rows(delta[..., None], group.queries)[..., 0]
+        mine = _gradients(group.problem, group.incoming(incoming), its_delta)
+        sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
+        for whole, part, side in zip(grads, mine, sides, strict=True):
+            if whole is not None and part is not None:
+                group.put(whole, side, part)
+    for unit in _UnitWork.all(problem, together, backward=True):
+        unit.backward(incoming, delta, grads)
+    return grads
 
 
 @dataclass(frozen=True)
@@ -101,14 +119,17 @@ class _UnitWork:
         self.causal = None if problem.causal is None else offset_in(problem.causal, unit)
 
     @classmethod
-    def all(cls, problem: Problem, *, backward: bool = False) -> Iterator[_UnitWork]:
-        """The problem's units; buffers are shared, as only one block is at work at a time."""
+    def all(cls, problem: Problem, together: list[Group], *, backward: bool = False) -> Iterator[_UnitWork]:
+        """The problem's units but for graphs in groups; buffers are shared, as only one block is at work at a time."""
+        grouped = {graph for group in together for graph in group.graphs}
+        if problem.plan.q_ptr is not None and len(grouped) == problem.plan.q_ptr.shape[0] - 1:
+            return
         sizes = _Sizes.of(problem)
         count = 1 + backward + (problem.dropout_p > 0.0)
         device = problem.query.device
         buffers = [torch.empty(sizes.scores, dtype=problem.dtype, device=device) for _ in range(count)]
         for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
-            if len(unit.queries) and len(unit.keys) and len(unit.batch):
+            if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
                 yield cls(problem, unit, number, buffers, sizes)
 
     def of_unit(self, x: Tensor, positions: range) -> Tensor:

@@ -1,0 +1,123 @@
+"""Packed batches in which graphs of one size are worked on together: as each graph alone, and as the reference."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.impl import groups
+from relgraph.labels import BlockLabels, DistanceLabels, EdgeLabels, SumLabels
+from tests.cases import F64, answer, assert_same, make, packed_edges, raw
+from tests.labelers import zoo
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+PTR = torch.tensor([0, 3, 6, 6, 8, 11, 12, 14, 15, 15])
+N = int(PTR[-1])
+
+
+def blocks(num_labels=4):
+    count = int((PTR.diff() ** 2).sum())
+    return BlockLabels(torch.randint(-1, num_labels, (count,)), num_labels, PTR, attend=torch.rand(count) > 0.2)
+
+
+def parallel():
+    index, ids = packed_edges(PTR)
+    return EdgeLabels(index.repeat(1, 2), ids.repeat(2), 4, q_len=N, ptr=PTR, default=3, duplicates="sum")
+
+
+OFFSETS = torch.arange(9) % 3
+KINDS = {
+    "distance": lambda: DistanceLabels(N, lookup=range(5), left=2, ptr=PTR),
+    "distance offsets": lambda: DistanceLabels(N, lookup=range(5), left=2, ptr=PTR, q_offset=OFFSETS),
+    "block": blocks,
+    "full block": lambda: BlockLabels(torch.randint(0, 4, (int((PTR.diff() ** 2).sum()),)), 4, PTR),
+    "edges": lambda: EdgeLabels(*packed_edges(PTR), 4, q_len=N, ptr=PTR, default=3),
+    "edges over nothing": lambda: EdgeLabels(*packed_edges(PTR), 4, q_len=N, ptr=PTR, default=-1),
+    "edges over block": lambda: EdgeLabels(*packed_edges(PTR), 4, q_len=N, ptr=PTR, default=blocks(3)),
+    "edges over offsets": lambda: EdgeLabels(
+        *packed_edges(PTR), 5, q_len=N, ptr=PTR, default=KINDS["distance offsets"]()
+    ),
+    "edges alone": lambda: EdgeLabels(*packed_edges(PTR), 4, q_len=N, ptr=PTR),
+    "parallel edges": parallel,
+    "sum": lambda: SumLabels(KINDS["distance"](), KINDS["block"](), KINDS["edges"]()),
+}
+
+
+def check(case, **options):
+    wanted, got = answer(case, "reference", **options), answer(case, "chunked", **options)
+    assert_same(got[0], wanted[0], what="output")
+    assert_same(got[1], wanted[1], what="gradient")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_meaning(kind):
+    check(make(KINDS[kind](), n=N))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_masked_and_dropped(kind):
+    counted = kind.endswith("offsets") or kind in ("distance", "sum")  # these bring their offset with them
+    options = {} if counted else {"q_offset": OFFSETS}
+    case = make(KINDS[kind](), n=N, heads=2, kv_heads=1, per_head="kb", dropout_p=0.25, is_causal=True, **options)
+    case.options["attn_mask"] = torch.rand(1, N, N) > 0.2
+    check(case, keep=(torch.rand(1, 2, N, N) > 0.25).to(F64))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, N), (2, N, 1)])
+def test_masks_that_broadcast(shape):
+    case = make(KINDS["edges"](), n=N, heads=2, kv_heads=2)
+    case.options["attn_mask"] = torch.rand(shape) > 0.2
+    check(case)
+
+
+@pytest.mark.parametrize("kind", zoo.PACKED)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_labels(kind, seed):
+    """Queries and keys with borders of their own, sizes 0 to 3."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    labels = zoo.make(kind, zoo.packed_setting(rng), rng)
+    if kind == "edge" and labels.default is None and labels.parallel:
+        return
+    check(make(labels, n=labels.q_len))
+
+
+def test_graphs_of_one_size_share_a_group_and_others_do_not():
+    found = []
+    whole = groups.groups
+
+    def spy(problem):
+        found.append(whole(problem))
+        return found[-1]
+
+    case = make(KINDS["block"](), n=N)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("relgraph.impl.blocks.groups", spy)
+        raw(case, "chunked")
+    assert [group.graphs for group in found[0]] == [[0, 1, 4], [3, 6], [5, 7]]
+    assert all(inner == [] for inner in found[1:])
+
+
+def test_forward_and_backward_drop_the_same_weights():
+    """With one value a head the output is linear in the value: its gradient shows the dropped weights."""
+    labels = KINDS["full block"]()
+    x = torch.randn(N, 1, 4, dtype=F64)
+    value = torch.randn(N, 1, 3, dtype=F64, requires_grad=True)
+    torch.manual_seed(0)
+    z = rg.relation_attention(x, x, value, labels, dropout_p=0.5, impl="chunked")
+    (grad,) = torch.autograd.grad(z.sum(), value)
+    torch.testing.assert_close((grad * value).sum(), z.sum())
+
+
+def test_groups_draw_numbers_of_their_own():
+    ptr = torch.tensor([0, 8, 16, 25, 34])
+    x = torch.zeros(34, 1, 2, dtype=F64)
+    labels = rg.ClippedDistance(1)(34, ptr=ptr)
+    z = rg.relation_attention(x, x, torch.ones_like(x), labels, dropout_p=0.5, impl="chunked")[:, 0, 0]
+    kept = (z[:16].unflatten(0, (2, 8)) * 8, z[16:].unflatten(0, (2, 9)) * 9)
+    assert not torch.equal(kept[0][0].round(), kept[0][1].round())
+    assert not torch.equal(kept[0][0].round(), kept[1][0][:8].round())
