@@ -7,6 +7,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 
+from relgraph import _check
 from relgraph.labels.base import Labels, check_rows
 
 
@@ -76,7 +77,9 @@ class SumLabels(Labels):
 def _check_alike(first: Labels, part: Labels) -> None:
     if (part.q_len, part.k_len) != (first.q_len, first.k_len) or part.packed != first.packed:
         raise ValueError(f"parts must cover the same pairs, got {first!r} and {part!r}")
-    if first.k_ptr is None or first.q_ptr is None or torch.compiler.is_compiling():
+    if not _check.can_look_at_data(first.q_ptr, first.k_ptr, part.q_ptr, part.k_ptr):
+        return
+    if first.k_ptr is None or first.q_ptr is None:
         return
     for mine, theirs in ((first.q_ptr, part.q_ptr), (first.k_ptr, part.k_ptr)):
         if mine is not theirs and (theirs is None or not torch.equal(mine, theirs)):

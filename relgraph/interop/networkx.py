@@ -1,0 +1,269 @@
+"""networkx graphs as graphs for labelers, graphs as networkx graphs, and a labeling as a picture-ready graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labels import EdgeLabels, Labels, SumLabels
+
+try:
+    import networkx as nx
+except ImportError:
+    raise ImportError("relgraph.interop.networkx needs networkx: pip install 'relgraph[networkx]'") from None
+
+Read = str | Callable[..., Hashable]
+
+
+class FromNetworkx(NamedTuple):
+    """A graph, and what its ids stand for.
+
+    Attributes:
+        graph: nodes in the order of ``nodes``.
+        nodes: the networkx node behind each id.
+        types: the edge type behind each id of ``graph.edge_type``; empty without types.
+        node_types: likewise for nodes.
+    """
+
+    graph: Graph
+    nodes: tuple[Hashable, ...]
+    types: tuple[Hashable, ...]
+    node_types: tuple[Hashable, ...]
+
+
+def from_networkx(
+    graph: Any,
+    *,
+    edge_type: Read | None = None,
+    types: Sequence[Hashable] | None = None,
+    node_type: Read | None = None,
+    node_types: Sequence[Hashable] | None = None,
+    batch: str | None = None,
+) -> FromNetworkx:
+    """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
+
+    Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel
+    edge of a multigraph is kept.
+
+    Args:
+        graph: any networkx graph.
+        edge_type: the edge attribute that holds the type, or a function of u, v and the edge's attributes.
+        types: the types in the order of their ids; those that occur, sorted, when left out.
+        node_type: the node attribute that holds the type, or a function of the node and its attributes; a node of type
+            None has none.
+        node_types: likewise.
+        batch: the node attribute that tells which graph a node belongs to, from 0 and not falling: a packed batch. As
+            many graphs as ``graph.graph["num_graphs"]`` says, if it does, else up to the last that has a node.
+
+    Raises:
+        TypeError: no networkx graph, types of the wrong kind.
+        ValueError: an attribute is missing, a type is not among ``types``, types cannot be sorted, ``batch`` falls, or
+            an edge crosses from graph to graph.
+
+    Example:
+        >>> import networkx as nx
+        >>> from relgraph.interop.networkx import from_networkx
+        >>> family = nx.DiGraph()
+        >>> family.add_edge("Ann", "Bob", kind="mother")
+        >>> family.add_edge("Bob", "Cem", kind="brother")
+        >>> graph, nodes, types, _ = from_networkx(family, edge_type="kind")
+        >>> nodes, types
+        (('Ann', 'Bob', 'Cem'), ('brother', 'mother'))
+        >>> graph.edge_index.tolist(), graph.edge_type.tolist()
+        ([[0, 1], [1, 2]], [1, 0])
+    """
+    if not isinstance(graph, nx.Graph):
+        raise TypeError(f"graph must be a networkx graph, got {type(graph).__name__}")
+    nodes = tuple(graph.nodes)
+    number = {node: at for at, node in enumerate(nodes)}
+    edges = list(_directed(graph))
+    ends = torch.tensor([(number[u], number[v]) for u, v, _ in edges], dtype=torch.int64).view(-1, 2)
+    edge_ids, types = _types("edge", edges, edge_type, types)
+    node_ids, node_types = _types("node", list(graph.nodes(data=True)), node_type, node_types)
+    ptr = None if batch is None else _borders(graph, batch)
+    made = Graph(ends.T.contiguous(), len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
+    return FromNetworkx(made, nodes, types, node_types)
+
+
+def to_networkx(
+    graph: Graph, *, types: Sequence[Hashable] | None = None, node_types: Sequence[Hashable] | None = None
+) -> Any:
+    """A graph as a ``networkx.MultiDiGraph`` of nodes 0, 1, ..., with an edge from each source to its target.
+
+    Nodes have the attribute ``node_type``, edges ``edge_type``, where the graph has types. Nodes of a packed batch
+    also have ``batch``, which graph they belong to, and the whole has ``num_graphs``.
+
+    Args:
+        graph: one graph or a packed batch.
+        types: a name for each edge type; its id when left out.
+        node_types: likewise for nodes; a node without a type has the type None.
+
+    Raises:
+        TypeError: no Graph.
+        ValueError: names without types, or fewer names than types.
+
+    Example:
+        >>> from relgraph.interop.networkx import to_networkx
+        >>> graph = rg.Graph(torch.tensor([[0], [1]]), 3, edge_type=torch.tensor([0]))
+        >>> to_networkx(graph, types=["child"]).edges(data="edge_type")
+        OutMultiEdgeDataView([(0, 1, 'child')])
+    """
+    made = nx.MultiDiGraph()
+    made.add_nodes_from(range(check_graph(graph).num_nodes))
+    edge_names = _names("types", graph.edge_type, types)
+    node_names = _names("node_types", graph.node_type, node_types)
+    for at, (source, target) in enumerate(graph.edge_index.T.tolist()):
+        made.add_edge(source, target, **({} if edge_names is None else {"edge_type": edge_names[at]}))
+    if node_names is not None:
+        nx.set_node_attributes(made, dict(enumerate(node_names)), "node_type")
+    if graph.ptr is not None:
+        nx.set_node_attributes(made, dict(enumerate(graph.graph_of().tolist())), "batch")
+        made.graph["num_graphs"] = graph.num_graphs
+    return made
+
+
+def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> Any:
+    """A labeling to look at: a ``networkx.MultiDiGraph`` with an edge from key to query for each pair with a label.
+
+    Edges have the attributes ``id`` and ``label``, the id's name; for a sum also ``part``. Pairs that attend without a
+    label are left out.
+
+    Args:
+        labels: of one graph or a packed batch against itself.
+        names: a labeler's ``names``; numbers when left out.
+
+    Raises:
+        TypeError: no Labels.
+        ValueError: a padded batch, queries that are not the keys, or too few names.
+
+    Example:
+        >>> from relgraph.interop.networkx import labels_to_networkx
+        >>> labeler = rg.ClippedDistance(1)
+        >>> made = labels_to_networkx(labeler(2), labeler.names)
+        >>> sorted((u, v, of["label"]) for u, v, of in made.edges(data=True))
+        [(0, 0, '0'), (0, 1, '-1'), (1, 0, '1'), (1, 1, '0')]
+    """
+    if not isinstance(labels, Labels):
+        raise TypeError(f"labels must be Labels, got {type(labels).__name__}")
+    if labels.batch_size != 1 or labels.q_len != labels.k_len:
+        raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
+    made = nx.MultiDiGraph()
+    made.add_nodes_from(range(labels.q_len))
+    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+    named = _names_of_parts(parts, names)
+    for number, (part, of) in enumerate(zip(parts, named, strict=True)):
+        extra = {"part": number} if len(parts) > 1 else {}
+        keys, queries, ids = _labeled(part)
+        for key, query, label in zip(keys.tolist(), queries.tolist(), ids.tolist(), strict=True):
+            made.add_edge(key, query, id=label, label=of[label], **extra)
+    return made
+
+
+def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
+    """Every edge with its attributes, an undirected one both ways."""
+    for u, v, of in graph.edges(data=True):
+        yield u, v, of
+        if u != v and not graph.is_directed():
+            yield v, u, of
+
+
+def _types(
+    kind: str, items: list[tuple[Any, ...]], read: Read | None, types: Sequence[Hashable] | None
+) -> tuple[Tensor | None, tuple[Hashable, ...]]:
+    """The type of every edge or node as an id, and the types in the order of their ids."""
+    name = "types" if kind == "edge" else "node_types"
+    if read is None:
+        if types is not None:
+            raise ValueError(f"{kind}_type must say where the types are when {name} is given, got None")
+        return None, ()
+    if not isinstance(read, str) and not callable(read):
+        raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
+    values = [_attribute(kind, item, read) if isinstance(read, str) else read(*item) for item in items]
+    for item, value in zip(items, values, strict=True):
+        if not isinstance(value, Hashable):
+            raise TypeError(f"{kind}_type must give hashable types, got {value!r} at {kind} {_shown(item)}")
+    absent = {None} if kind == "node" else set()
+    types = _sorted(name, set(values) - absent) if types is None else _distinct(name, types)
+    number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
+    for item, value in zip(items, values, strict=True):
+        if value not in number:
+            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {_shown(item)}")
+    return torch.tensor([number[value] for value in values], dtype=torch.int64), types
+
+
+def _attribute(kind: str, item: tuple[Any, ...], name: str) -> Any:
+    if name not in item[-1]:
+        raise ValueError(f"{kind} {_shown(item)} must have the attribute {name!r}, got {sorted(map(str, item[-1]))}")
+    return item[-1][name]
+
+
+def _shown(item: tuple[Any, ...]) -> str:
+    return " -> ".join(repr(end) for end in item[:-1])
+
+
+def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sorted(values))
+    except TypeError as error:
+        raise ValueError(f"{name} must be given where types cannot be sorted: {error}") from None
+
+
+def _distinct(name: str, types: Any) -> tuple[Hashable, ...]:
+    if isinstance(types, str) or not isinstance(types, Sequence):
+        raise TypeError(f"{name} must be a sequence of types, got {types!r}")
+    if len(set(types)) != len(types):
+        raise ValueError(f"{name} must be different, got {list(types)}")
+    return tuple(types)
+
+
+def _borders(graph: Any, batch: str) -> Tensor:
+    """The borders of a packed batch from each node's graph."""
+    home = [_attribute("node", item, batch) for item in graph.nodes(data=True)]
+    for at, number in enumerate(home):
+        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0)
+    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0)
+    counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _names(name: str, ids: Tensor | None, names: Sequence[Hashable] | None) -> list[Any] | None:
+    """The name of every id; the ids themselves without names."""
+    if ids is None:
+        if names is not None:
+            raise ValueError(f"{name} must be left out for a graph without such types, got {list(names)}")
+        return None
+    listed = ids.tolist()
+    if names is None:
+        return [None if at < 0 else at for at in listed]
+    names = _distinct(name, names)
+    if max(listed, default=-1) >= len(names):
+        raise ValueError(f"{name} must have a name for each of the {max(listed) + 1} types, got {len(names)}")
+    return [None if at < 0 else names[at] for at in listed]
+
+
+def _names_of_parts(parts: Sequence[Any], names: Sequence[Any] | None) -> list[Sequence[str]]:
+    """A name for each id of each part."""
+    if names is None:
+        return [[str(label) for label in range(part.num_labels)] for part in parts]
+    named = [names] if len(parts) == 1 else list(names)
+    wanted = [part.num_labels for part in parts]
+    if any(isinstance(of, str) for of in named) or [len(of) for of in named] != wanted:
+        raise ValueError(f"names must be {wanted} names, as a labeler's are, got {names!r}")
+    return named
+
+
+def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
+    """Key, query and id of every pair with a label; parallel edges one by one where edges are all there is."""
+    if isinstance(labels, EdgeLabels) and labels.default is None:
+        keys, queries, ids = *labels.edge_index, labels.ids
+    else:
+        ids, _ = labels.to_dense()
+        _, queries, keys = ids.ge(0).nonzero().unbind(1)
+        ids = ids[0, queries, keys]
+    kept = ids >= 0
+    return keys[kept], queries[kept], ids[kept]

@@ -1,0 +1,179 @@
+"""PyTorch Geometric's data objects as graphs for labelers, and graphs as data objects."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex, Index
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labels.base import check_ptr, graph_of
+
+
+def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str | None = "node_type") -> Graph:
+    """The graph that labelers read: a ``Data`` as one graph, a ``Batch`` as a packed batch of them.
+
+    Directions agree: ``edge_index[:, e] = (source, target)``, the source is the key, the target the query.
+
+    Args:
+        data: a Data or a Batch; several graphs are told apart by ``ptr`` or a sorted ``batch``.
+        edge_type: the attribute that holds the type of every edge: integers ``[E]`` or ``[E, 1]``, or one-hot rows
+            ``[E, types]`` as many datasets keep them in ``edge_attr``. A graph has no types where the attribute is
+            None, or is the usual one and missing.
+        node_type: likewise for nodes; one-hot rows often are in ``x``.
+
+    Raises:
+        TypeError: data that is no Data.
+        ValueError: edges or the number of nodes are missing, a named attribute is missing or holds no types, ``batch``
+            is not sorted, or an edge leaves its graph.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> bonds = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), edge_attr=bonds, num_nodes=2)
+        >>> rg.pyg.from_data(data, edge_type="edge_attr").edge_type
+        tensor([0, 1])
+    """
+    num_nodes = known_num_nodes("data", check_data(data)._store)
+    return Graph(
+        edge_index_of("data", data._store),
+        num_nodes,
+        edge_type=_types(data, edge_type, "edge_type"),
+        node_type=_types(data, node_type, "node_type"),
+        ptr=borders(data, num_nodes),
+    )
+
+
+def to_data(graph: Graph) -> Data:
+    """A graph as a ``Data``, a packed batch as a ``Batch``, whose edges then come graph by graph.
+
+    Args:
+        graph: its types become ``edge_type`` and ``node_type``.
+
+    Raises:
+        TypeError: no Graph.
+        ValueError: a packed batch of no graphs, which a Batch cannot be.
+
+    Example:
+        >>> rg.pyg.to_data(rg.Graph(torch.tensor([[0], [1]]), 2))
+        Data(edge_index=[2, 1], num_nodes=2)
+    """
+    if check_graph(graph).ptr is None:
+        return _data(graph.edge_index, graph.num_nodes, graph.edge_type, graph.node_type)
+    if graph.num_graphs == 0:
+        raise ValueError("graph must hold at least one graph to become a Batch, got none")
+    home = graph.graph_of()[graph.edge_index[1]]
+    order = home.argsort(stable=True)
+    starts = graph.borders()[:-1]
+    edges = torch.bincount(home, minlength=graph.num_graphs).tolist()
+    nodes = graph.borders().diff().tolist()
+    index = (graph.edge_index - starts[home])[:, order].split(edges, 1)
+    edge_type = [None] * len(edges) if graph.edge_type is None else graph.edge_type[order].split(edges)
+    node_type = [None] * len(nodes) if graph.node_type is None else graph.node_type.split(nodes)
+    return Batch.from_data_list([_data(*of) for of in zip(index, nodes, edge_type, node_type, strict=True)])  # pyright: ignore[reportReturnType]
+
+
+def check_data(data: Any) -> Data:
+    """``data`` itself when it is a Data or a Batch of them."""
+    if isinstance(data, HeteroData):
+        raise TypeError("data must be a Data or a Batch of them, got HeteroData: use from_hetero_data")
+    if not isinstance(data, Data):
+        raise TypeError(f"data must be a Data or a Batch of them, got {type(data).__name__}")
+    return data
+
+
+def known_num_nodes(name: str, store: BaseStorage) -> int:
+    """The number of nodes, which is not guessed from the largest end of an edge."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            number = store.num_nodes  # pyright: ignore[reportAttributeAccessIssue]
+        except UserWarning:
+            number = None
+    if number is None:
+        raise ValueError(
+            f"{name} must have num_nodes, or an attribute such as x that tells it, got {sorted(store.keys())}"
+        )
+    return int(number)
+
+
+def edge_index_of(name: str, store: BaseStorage) -> Tensor:
+    """``edge_index``, as a plain tensor."""
+    if "edge_index" not in store:
+        raise ValueError(f"{name} must have edge_index, got {sorted(store.keys())}")
+    return plain(store["edge_index"])
+
+
+def plain(value: Any) -> Any:
+    """A tensor without what PyG keeps beside it."""
+    return value.as_tensor() if isinstance(value, (EdgeIndex, Index)) else value
+
+
+def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
+    """The ids in an attribute: integers, or the hot column of each row."""
+    if name is None or (name == usual and name not in data):
+        return None
+    if name not in data:
+        raise ValueError(f"{usual} must name an attribute of data, one of {sorted(data.keys())}, got {name!r}")
+    value = plain(_check.tensor(f"data.{name}", data[name]))
+    if value.dim() == 2 and value.shape[1] == 1 and value.dtype in _check.INTEGER_DTYPES:
+        return value[:, 0]
+    return value if value.dim() != 2 else _hot(f"data.{name}", value)
+
+
+def _hot(name: str, rows: Tensor) -> Tensor:
+    if rows.shape[0] == 0:
+        return torch.zeros(0, dtype=torch.int64, device=rows.device)
+    if _check.can_look_at_data(rows):
+        one_hot = ((rows != 0).sum(1) == 1) & ((rows == 1).sum(1) == 1)
+        if not bool(one_hot.all()):
+            row = int((~one_hot).nonzero()[0])
+            raise ValueError(f"{name} must have one-hot rows to be types, got row {row} = {rows[row].tolist()}")
+    return rows.to(torch.int64).argmax(1)
+
+
+def borders(data: Data, num_nodes: int) -> Tensor | None:
+    """``ptr``, or what ``batch`` says; they must agree, since taking a subgraph of a Batch leaves ``ptr`` as it was."""
+    if "batch" not in data:
+        return data.ptr if "ptr" in data else None
+    batch = _check.integer_tensor("data.batch", plain(data["batch"]), dim=1).to(torch.int64)
+    if batch.shape[0] != num_nodes:
+        raise ValueError(f"data.batch must have shape [{num_nodes}], got {list(batch.shape)}")
+    if "ptr" not in data:
+        _check_sorted(batch)
+        return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
+    ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
+    if _check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
+        raise ValueError(
+            "data.ptr and data.batch must agree, got other borders: delete ptr after nodes were taken away"
+        )
+    return ptr
+
+
+def _check_sorted(batch: Tensor) -> None:
+    if batch.numel() and int(batch[0]) < 0:
+        raise ValueError(f"data.batch must count from 0, got {int(batch[0])}")
+    falls = (batch.diff() < 0).nonzero()
+    if falls.numel():
+        at = int(falls[0])
+        raise ValueError(
+            f"data.batch must be sorted, the nodes of a graph together, got {int(batch[at])} at node {at} "
+            f"before {int(batch[at + 1])}"
+        )
+
+
+def borders_of(home: Tensor, num_graphs: int) -> Tensor:
+    """The borders of graphs from the graph of every node."""
+    counts = torch.bincount(home, minlength=num_graphs)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _data(index: Tensor, num_nodes: int, edge_type: Tensor | None, node_type: Tensor | None) -> Data:
+    types = {"edge_type": edge_type, "node_type": node_type}
+    return Data(edge_index=index, num_nodes=num_nodes, **{k: v for k, v in types.items() if v is not None})

@@ -1,0 +1,108 @@
+"""PyTorch Geometric's heterogeneous graphs in one id space, where types are ids with names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from relgraph import _check
+from relgraph.graphs import Graph
+from relgraph.pyg.data import borders_of, edge_index_of, known_num_nodes, plain
+
+
+class HeteroGraph(NamedTuple):
+    """A heterogeneous graph in one id space.
+
+    Attributes:
+        graph: its ``edge_type`` counts ``edge_types``, its ``node_type`` counts ``node_types``.
+        node_types: the names of the node types.
+        edge_types: the names of the edge types, ``"source__relation__target"``.
+        nodes: for each node type, where its nodes stand in ``graph``: ``h[nodes["paper"]] = h_paper``.
+    """
+
+    graph: Graph
+    node_types: tuple[str, ...]
+    edge_types: tuple[str, ...]
+    nodes: dict[str, Tensor]
+
+
+def from_hetero_data(data: HeteroData) -> HeteroGraph:
+    """A heterogeneous graph, or a batch of them, in one id space: types become ids, and their names are kept.
+
+    Nodes stand graph by graph, and in a graph type by type.
+
+    Args:
+        data: every node type with a known number of nodes, every edge type with its ``edge_index``.
+
+    Raises:
+        TypeError: data that is no HeteroData.
+        ValueError: edges or a number of nodes are missing, an edge ends outside its node type or crosses from graph to
+            graph, or only some node types have a ``batch``.
+
+    Example:
+        >>> from torch_geometric.data import HeteroData
+        >>> data = HeteroData()
+        >>> data["author"].num_nodes, data["paper"].num_nodes = 1, 2
+        >>> data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 0], [0, 1]])
+        >>> graph, _, names, nodes = rg.pyg.from_hetero_data(data)
+        >>> names, graph.edge_index.tolist(), nodes["paper"].tolist()
+        (('author__wrote__paper',), [[0, 0], [1, 2]], [1, 2])
+    """
+    if not isinstance(data, HeteroData):
+        raise TypeError(f"data must be a HeteroData, got {type(data).__name__}")
+    kinds = list(data.node_types)
+    counts = [known_num_nodes(f"data[{kind!r}]", data[kind]) for kind in kinds]
+    edges = [edge_index_of(f"data[{triple!r}]", data[triple]) for triple in data.edge_types]
+    device = next((index.device for index in edges), torch.device("cpu"))
+    home, num_graphs = _homes(data, counts, device)
+    order = torch.arange(sum(counts), device=device) if home is None else home.argsort(stable=True)
+    nodes = dict(zip(kinds, order.argsort().split(counts), strict=True))
+    kind = torch.arange(len(kinds), device=device).repeat_interleave(
+        torch.tensor(counts, dtype=torch.int64, device=device)
+    )
+    for triple, index in zip(data.edge_types, edges, strict=True):
+        _check_ends(triple, index, dict(zip(kinds, counts, strict=True)))
+    moved = [
+        torch.stack([nodes[source][index[0]], nodes[target][index[1]]])
+        for (source, _, target), index in zip(data.edge_types, edges, strict=True)
+    ]
+    sizes = torch.tensor([index.shape[1] for index in edges], dtype=torch.int64, device=device)
+    graph = Graph(
+        torch.cat([torch.empty(2, 0, dtype=torch.int64, device=device), *moved], 1),
+        sum(counts),
+        edge_type=torch.arange(len(edges), device=device).repeat_interleave(sizes),
+        node_type=kind[order],
+        ptr=None if home is None else borders_of(home, num_graphs),
+    )
+    return HeteroGraph(graph, tuple(kinds), tuple("__".join(triple) for triple in data.edge_types), nodes)
+
+
+def _check_ends(triple: tuple[str, str, str], index: Any, counts: dict[str, int]) -> None:
+    """Both ends are nodes of the types that the edge type names."""
+    name = f"data[{triple!r}].edge_index"
+    if _check.integer_tensor(name, index, dim=2).shape[0] != 2:
+        raise ValueError(f"{name} must have shape [2, E], got {list(index.shape)}")
+    for kind, ends in zip((triple[0], triple[2]), index, strict=True):
+        if kind not in counts:
+            raise ValueError(f"data[{kind!r}] must have num_nodes, as {triple!r} leads to or from it")
+        _check.id_range(f"the ends of {name} at {kind!r}", ends, counts[kind], minimum=0)
+
+
+def _homes(data: HeteroData, counts: list[int], device: torch.device) -> tuple[Tensor | None, int]:
+    """The graph of every node, type by type, or None for one graph; and how many graphs there are."""
+    stores = [data[kind] for kind in data.node_types]
+    given = ["batch" in store for store in stores]
+    if not any(given):
+        return None, 1
+    if not all(given):
+        raise ValueError(f"data must have a batch for all node types or for none, got {sum(given)} of {len(given)}")
+    home = torch.cat([plain(store["batch"]).to(device) for store in stores])
+    if home.shape[0] != sum(counts):
+        raise ValueError(f"data must have a batch entry a node, {sum(counts)} in all, got {home.shape[0]}")
+    known = [store["ptr"].shape[0] - 1 for store in stores if "ptr" in store]
+    if home.numel() and int(home.min()) < 0:
+        raise ValueError(f"data must have batches that count from 0, got {int(home.min())}")
+    return home, max([*known, int(home.max()) + 1 if home.numel() else 0])

@@ -1,0 +1,176 @@
+"""PyTorch Geometric's data objects as graphs, and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Batch, Data, HeteroData
+
+import relgraph as rg
+from relgraph.pyg import from_data, to_data
+
+
+def edges(*pairs):
+    return torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+
+
+@st.composite
+def datas(draw):
+    count = draw(st.integers(0, 4))
+    node = st.integers(0, max(count - 1, 0))
+    table = torch.tensor(
+        draw(st.lists(st.tuples(node, node, st.integers(0, 2)), max_size=5 if count else 0)), dtype=torch.int64
+    ).view(-1, 3)
+    return Data(
+        edge_index=table[:, :2].T.contiguous(),
+        edge_type=table[:, 2],
+        node_type=torch.arange(count) % 2,
+        num_nodes=count,
+    )
+
+
+@given(datas())
+def test_one_graph_there_and_back(data):
+    graph = from_data(data)
+    assert graph.ptr is None
+    assert (graph.num_nodes, graph.edge_index.tolist()) == (data.num_nodes, data.edge_index.tolist())
+    back = to_data(graph)
+    assert set(back.keys()) == {"edge_index", "num_nodes", "edge_type", "node_type"}
+    assert all(torch.equal(back[key], data[key]) for key in ("edge_index", "edge_type", "node_type"))
+    assert from_data(back) == graph
+
+
+@given(st.lists(datas(), min_size=1, max_size=4))
+def test_a_batch_is_its_graphs_end_to_end(several):
+    graph = from_data(Batch.from_data_list(several))
+    assert graph == rg.Graph.batch([from_data(data) for data in several])
+    back = to_data(graph)
+    assert isinstance(back, Batch) and back.num_graphs == len(several)
+    assert from_data(back) == graph
+    for data, alone in zip(several, back.to_data_list(), strict=True):
+        assert all(torch.equal(alone[key], data[key]) for key in ("edge_index", "edge_type", "node_type"))
+        assert alone.num_nodes == data.num_nodes
+
+
+def test_edges_of_a_mixed_batch_are_sorted_by_graph():
+    graph = rg.Graph(edges((2, 3), (0, 1), (3, 2)), 4, edge_type=torch.tensor([5, 6, 7]), ptr=torch.tensor([0, 2, 4]))
+    batch = to_data(graph)
+    assert batch.edge_index.tolist() == [[0, 2, 3], [1, 3, 2]]
+    assert batch.edge_type.tolist() == [6, 5, 7]
+    assert batch[1].edge_index.tolist() == [[0, 1], [1, 0]]
+    assert "node_type" not in batch
+
+
+def test_without_types():
+    data = Data(edge_index=edges((0, 1)), num_nodes=2, edge_type=torch.tensor([3]))
+    assert from_data(data, edge_type=None).edge_type is None
+    del data.edge_type
+    graph = from_data(data)
+    assert graph.edge_type is None and graph.node_type is None
+    assert sorted(to_data(graph).keys()) == ["edge_index", "num_nodes"]
+
+
+@pytest.mark.parametrize(
+    ("values", "ids"),
+    [
+        (torch.tensor([2, 0]), [2, 0]),
+        (torch.tensor([[2], [0]]), [2, 0]),
+        (torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), [2, 0]),
+        (torch.tensor([[0, 1], [1, 0]]), [1, 0]),
+        (torch.tensor([[True, False], [False, True]]), [0, 1]),
+        (torch.tensor([[1.0], [1.0]]), [0, 0]),
+    ],
+)
+def test_types_from_other_attributes(values, ids):
+    data = Data(x=values, edge_attr=values, edge_index=edges((0, 1), (1, 0)))
+    graph = from_data(data, edge_type="edge_attr", node_type="x")
+    assert graph.edge_type.tolist() == graph.node_type.tolist() == ids
+
+
+def test_no_edges_have_no_types_to_look_at():
+    data = Data(edge_attr=torch.zeros(0, 0), edge_index=edges(), num_nodes=1)
+    assert from_data(data, edge_type="edge_attr").edge_type.tolist() == []
+
+
+def test_graphs_by_batch_vector_alone():
+    data = Data(edge_index=edges((0, 1), (2, 2)), num_nodes=3, batch=torch.tensor([0, 0, 2]))
+    assert from_data(data).ptr.tolist() == [0, 2, 2, 3]
+    nothing = Data(edge_index=edges(), num_nodes=0, batch=torch.zeros(0, dtype=torch.int64))
+    assert from_data(nothing).ptr.tolist() == [0]
+    del data.batch
+    data.ptr = torch.tensor([0, 2, 3])
+    assert from_data(data).num_graphs == 2
+
+
+def test_edge_index_of_pyg_becomes_a_plain_tensor():
+    data = Data(edge_index=EdgeIndex([[0, 1], [1, 0]], sparse_size=(2, 2)))
+    assert type(from_data(data).edge_index) is torch.Tensor
+    assert from_data(data).num_nodes == 2
+
+
+def test_on_meta():
+    batch = Batch.from_data_list([Data(edge_index=edges((0, 1)), num_nodes=2)] * 2).to("meta")
+    assert from_data(batch).device.type == "meta"
+
+
+def test_refuses_other_kinds():
+    with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got HeteroData: use from_hetero_data"):
+        from_data(HeteroData())
+    with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got dict"):
+        from_data({})
+    with pytest.raises(TypeError, match="graph must be a Graph, got Data"):
+        to_data(Data())
+    with pytest.raises(ValueError, match="graph must hold at least one graph to become a Batch, got none"):
+        to_data(rg.Graph(edges(), 0, ptr=torch.tensor([0])))
+
+
+def test_refuses_what_is_missing():
+    with pytest.raises(
+        ValueError, match=r"data must have num_nodes, or an attribute such as x .* got \['edge_index'\]"
+    ):
+        from_data(Data(edge_index=edges((0, 1))))
+    with pytest.raises(ValueError, match="data must have num_nodes"):
+        from_data(Data())
+    with pytest.raises(ValueError, match=r"data must have edge_index, got \['num_nodes'\]"):
+        from_data(Data(num_nodes=3))
+    data = Data(edge_index=edges((0, 1)), num_nodes=2)
+    with pytest.raises(ValueError, match=r"edge_type must name an attribute of data, one of .*, got 'edge_attr'"):
+        from_data(data, edge_type="edge_attr")
+    with pytest.raises(ValueError, match="node_type must name an attribute of data"):
+        from_data(data, node_type="x")
+
+
+def test_refuses_types_that_are_none():
+    data = Data(edge_index=edges((0, 1), (1, 0)), num_nodes=2)
+    data.edge_attr = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    with pytest.raises(
+        ValueError, match=r"data.edge_attr must have one-hot rows to be types, got row 1 = \[0.5, 0.5\]"
+    ):
+        from_data(data, edge_type="edge_attr")
+    data.edge_attr = torch.tensor([0.0, 1.0])
+    with pytest.raises(ValueError, match="edge_type must have an integer dtype, got torch.float32"):
+        from_data(data, edge_type="edge_attr")
+    data.edge_attr = "bond"
+    with pytest.raises(TypeError, match="data.edge_attr must be a Tensor, got str"):
+        from_data(data, edge_type="edge_attr")
+
+
+def test_refuses_borders_that_do_not_fit():
+    def batched(*batch, **others):
+        return Data(edge_index=edges((0, 1)), num_nodes=3, batch=torch.tensor(batch), **others)
+
+    with pytest.raises(ValueError, match=r"data.batch must have shape \[3\], got \[2\]"):
+        from_data(batched(0, 0))
+    with pytest.raises(ValueError, match="data.batch must be sorted, .* got 1 at node 1 before 0"):
+        from_data(batched(1, 1, 0))
+    with pytest.raises(ValueError, match="data.batch must count from 0, got -1"):
+        from_data(batched(-1, 0, 0))
+    with pytest.raises(ValueError, match="edge_index must not cross from graph to graph, got edge 0: 0 -> 1"):
+        from_data(batched(0, 1, 1))
+    with pytest.raises(ValueError, match="data.ptr and data.batch must agree, got other borders: delete ptr"):
+        from_data(batched(0, 0, 1, ptr=torch.tensor([0, 1, 3])))
+    with pytest.raises(ValueError, match="data.ptr must start at 0, never fall and end at 3"):
+        from_data(batched(0, 0, 1, ptr=torch.tensor([0, 2, 4])))

@@ -1,0 +1,386 @@
+"""Labels stored beside a graph's data: they collate, move, and are never read for other nodes than were labeled."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader, RandomNodeLoader
+from torch_geometric.loader.utils import filter_data
+from torch_geometric.transforms import AddSelfLoops, Compose, RemoveIsolatedNodes, VirtualNode
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
+
+import relgraph as rg
+from relgraph.labelers import Labeler
+from relgraph.labels import EdgeLabels, SumLabels
+from relgraph.pyg import AddRelationLabels, from_data, relation_labels
+
+EDGES = rg.EdgeType(["a", "b"], inverse=True, duplicates="first")
+
+
+def parity(i, j):
+    return torch.where(i == j, -1, (i + 2 * j) % 3)
+
+
+LABELERS = [
+    EDGES,
+    rg.EdgeType(2, default="none"),
+    rg.EdgeType(2, default="unlabeled") | rg.ClippedDistance(2),
+    rg.ClippedDistance(2),
+    rg.FromFunction(parity, 3),
+    rg.FromFunction(parity, 3) & rg.EdgeType(2),
+    rg.EdgeType(2, default="unlabeled", duplicates="sum") * rg.ClippedDistance(1),
+    rg.ShortestPath(3),
+    rg.EdgeType(2, default="none") + rg.FromFunction(parity, 3) + rg.ClippedDistance(1),
+]
+
+
+def graph(count, *pairs):
+    table = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    kinds = torch.arange(len(pairs)) % 2
+    return Data(x=torch.rand(count, 2), edge_index=table.T.contiguous(), edge_type=kinds, y=torch.zeros(1))
+
+
+# Of unequal sizes: more edges than nodes, as many, a single node, none, no edges.
+GRAPHS = [
+    graph(3, (0, 1), (1, 2), (0, 2), (2, 1)),
+    graph(4, (0, 1), (1, 2), (2, 3), (3, 0)),
+    graph(1),
+    graph(2, (0, 1)),
+    graph(1, (0, 0)),
+    graph(0),
+    graph(5),
+]
+
+
+def dense(labels):
+    """Every part written out; parallel edges, which come in another order in a batch, sorted."""
+    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+    return [(type(part), part.num_labels, part.packed, *written(part)) for part in parts]
+
+
+def written(labels):
+    if not getattr(labels, "parallel", False):
+        return labels.to_dense()
+    listed = torch.cat([labels.edge_index, labels.ids[None]])
+    return (torch.tensor(sorted(listed.T.tolist())),)
+
+
+def assert_same(got, wanted):
+    for mine, theirs in zip(dense(got), dense(wanted), strict=True):
+        assert mine[:3] == theirs[:3]
+        torch.testing.assert_close(mine[3:], theirs[3:])
+
+
+@pytest.fixture(params=LABELERS, ids=repr)
+def transform(request):
+    return AddRelationLabels(request.param)
+
+
+def test_a_graph_reads_what_the_labeler_gives(transform):
+    for data in GRAPHS:
+        labeled = transform(data)
+        assert "rel" not in data
+        assert_same(relation_labels(labeled, transform), transform.labeler(from_data(data)))
+
+
+def test_a_batch_reads_what_the_labeler_gives(transform):
+    labeled = [transform(data) for data in GRAPHS]
+    for some in (labeled, labeled[::-1], labeled[2:3], labeled[5:]):
+        batch = Batch.from_data_list(some)
+        assert_same(relation_labels(batch, transform.labeler), transform.labeler(from_data(batch)))
+
+
+def test_a_batch_gives_its_graphs_back(transform):
+    labeled = [transform(data) for data in GRAPHS]
+    batch = Batch.from_data_list(labeled)
+    for alone in (batch.to_data_list(), [batch[at] for at in range(len(batch))], batch[torch.arange(7)]):
+        for data, back in zip(labeled, alone, strict=True):
+            assert_same(relation_labels(back, transform), relation_labels(data, transform))
+            assert set(back.keys()) == set(data.keys())
+    again = Batch.from_data_list(batch.to_data_list()[::-1])
+    assert_same(relation_labels(again, transform), relation_labels(Batch.from_data_list(labeled[::-1]), transform))
+
+
+def test_loader(transform):
+    for batch in DataLoader([transform(data) for data in GRAPHS], batch_size=3, follow_batch=["rel"]):
+        assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
+
+
+def test_loader_with_a_worker():
+    transform = AddRelationLabels(LABELERS[-1])
+    loader = DataLoader([transform(data) for data in GRAPHS], batch_size=7, num_workers=1)
+    (batch,) = loader
+    assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
+
+
+def test_survives_pickle_and_copies(transform):
+    batch = Batch.from_data_list([transform(data) for data in GRAPHS])
+    wanted = relation_labels(batch, transform)
+    again = pickle.loads(pickle.dumps(transform))
+    assert repr(again) == repr(transform) and again.labeler == transform.labeler
+    for copied in (pickle.loads(pickle.dumps(batch)), batch.clone(), batch.to("cpu"), batch.contiguous()):
+        assert relation_labels(copied, again) == wanted
+    single = transform(GRAPHS[0])
+    file = io.BytesIO()
+    torch.save(single.to_dict(), file)
+    file.seek(0)
+    loaded = Data.from_dict(torch.load(file, weights_only=True))
+    assert_same(relation_labels(loaded, transform), relation_labels(single, transform))
+
+
+def test_moves_with_the_data(transform):
+    batch = Batch.from_data_list([transform(data) for data in GRAPHS]).to("meta")
+    labels = relation_labels(batch, transform)
+    assert labels.device in (torch.device("meta"), None)
+    assert (labels.q_len, labels.num_labels) == (16, transform.labeler.num_labels)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_moves_to_a_gpu():
+    for transform in map(AddRelationLabels, LABELERS):
+        batch = Batch.from_data_list([transform(data) for data in GRAPHS])
+        moved = batch.pin_memory().to("cuda", non_blocking=True)
+        labels = relation_labels(moved, transform)
+        assert str(labels.device) in ("cuda:0", "None")
+        assert_same(labels.to("cpu"), relation_labels(batch, transform))
+
+
+def test_is_stored_small_and_flat():
+    data = AddRelationLabels(rg.FromFunction(parity, 3), "pairs")(GRAPHS[0])
+    assert data.pairs["label"].shape == (9,)
+    assert data.pairs["label"].dtype == torch.int8
+    batch = Batch.from_data_list([data, AddRelationLabels(rg.FromFunction(parity, 3), "pairs")(GRAPHS[1])])
+    labels = relation_labels(batch, rg.FromFunction(parity, 3), "pairs")
+    assert torch.equal(labels.ids, batch.pairs["label"])
+    assert labels == rg.FromFunction(parity, 3)(from_data(batch))
+
+
+def test_two_labelings_side_by_side():
+    first, second = AddRelationLabels(EDGES), AddRelationLabels(rg.ClippedDistance(1), attr_name="order")
+    data = Compose([first, second])(GRAPHS[0])
+    assert repr(second) == "AddRelationLabels(ClippedDistance(1), attr_name='order')"
+    assert_same(relation_labels(data, first), EDGES(from_data(data)))
+    assert relation_labels(data, second) == rg.ClippedDistance(1)(3)
+    assert relation_labels(data, second.labeler, "order") == rg.ClippedDistance(1)(3)
+
+
+def test_types_from_other_attributes():
+    data = Data(edge_index=torch.tensor([[0], [1]]), edge_attr=torch.tensor([[0.0, 1.0]]), num_nodes=2)
+    transform = AddRelationLabels(rg.EdgeType(2), edge_type="edge_attr", node_type=None)
+    assert repr(transform) == "AddRelationLabels(EdgeType(2), edge_type='edge_attr', node_type=None)"
+    assert relation_labels(transform(data), transform).ids.tolist() == [1]
+
+
+class Stored(InMemoryDataset):
+    """The graphs above, labeled before they are written to disk."""
+
+    @property
+    def processed_file_names(self):
+        return "data.pt"
+
+    def process(self):
+        self.save([self.pre_transform(data) for data in GRAPHS], self.processed_paths[0])
+
+    def __init__(self, root, pre_transform):
+        super().__init__(root, pre_transform=pre_transform, log=False)
+        self.load(self.processed_paths[0])
+
+
+def test_in_memory_dataset(tmp_path, transform):
+    for _ in range(2):  # written, then read
+        dataset = Stored(str(tmp_path), transform)
+        for data, back in zip(GRAPHS, dataset, strict=True):
+            assert_same(relation_labels(back, transform), transform.labeler(from_data(data)))
+    (batch,) = DataLoader(dataset[[4, 0, 1]], batch_size=3)
+    assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
+
+
+STALE = "data.rel must hold labels of these nodes, got labels of other nodes: some were taken away, added or moved"
+
+
+@pytest.mark.parametrize("nodes", [[0, 1], [2, 1, 0], [1], [], [1, 2, 0]], ids=str)
+def test_nodes_taken_away_or_moved_are_noticed(transform, nodes):
+    # Three nodes and, by the labels of edges, three pairs: sampling takes neither for the other.
+    for data in (GRAPHS[0], GRAPHS[1], graph(3, (0, 1), (1, 2), (2, 0))):
+        sampled = transform(data).subgraph(torch.tensor(nodes, dtype=torch.int64))
+        with pytest.raises(ValueError, match=STALE):
+            relation_labels(sampled, transform)
+        assert_same(relation_labels(transform(sampled), transform), transform.labeler(from_data(sampled)))
+
+
+def test_nodes_taken_from_a_batch_are_noticed(transform):
+    batch = Batch.from_data_list([transform(data) for data in GRAPHS[:3]]).subgraph(torch.tensor([0, 1, 2, 3, 4, 5, 7]))
+    del batch.ptr
+    with pytest.raises(ValueError, match=STALE):
+        relation_labels(batch, transform)
+
+
+def test_other_transforms(transform):
+    data = Data(edge_index=torch.tensor([[0, 2], [2, 2]]), edge_type=torch.tensor([0, 1]), num_nodes=3)
+    with pytest.raises(ValueError, match=STALE):
+        relation_labels(VirtualNode()(transform(data)), transform)
+    with pytest.raises(ValueError, match=STALE):
+        relation_labels(RemoveIsolatedNodes()(transform(data)), transform)
+    more_edges, no_edges = AddSelfLoops()(transform(data)), transform(data)
+    del no_edges.edge_index  # as ToSparseTensor does
+    for changed in (more_edges, no_edges, transform(transform(data))):
+        assert_same(relation_labels(changed, transform), transform.labeler(from_data(data)))
+
+
+def test_sampled_by_what_neighbor_loader_samples_with(transform):
+    """NeighborLoader's own filter, so that the test needs none of its compiled samplers."""
+    data = transform(GRAPHS[1])
+    node, row, col, edge = (torch.tensor(of) for of in ([1, 0, 3], [1, 2], [0, 1], [0, 3]))
+    sampled = filter_data(data, node, row, col, edge)
+    assert sampled.num_nodes == 3
+    with pytest.raises(ValueError, match=STALE):
+        relation_labels(sampled, transform)
+    assert_same(relation_labels(transform(sampled), transform), transform.labeler(from_data(sampled)))
+
+
+@pytest.mark.skipif(not (WITH_PYG_LIB or WITH_TORCH_SPARSE), reason="NeighborLoader needs pyg-lib or torch-sparse")
+def test_neighbor_loader_labels_what_it_sampled():
+    from torch_geometric.loader import NeighborLoader
+
+    for transform in map(AddRelationLabels, LABELERS):
+        for batch in NeighborLoader(GRAPHS[0], num_neighbors=[1], batch_size=1, transform=transform):
+            assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
+        for batch in NeighborLoader(transform(GRAPHS[1]), num_neighbors=[1], batch_size=1):
+            with pytest.raises(ValueError, match=STALE):
+                relation_labels(batch, transform)
+
+
+def test_random_node_loader(transform):
+    for sampled in RandomNodeLoader(transform(GRAPHS[1]), num_parts=2):
+        with pytest.raises(ValueError, match=STALE):
+            relation_labels(sampled, transform)
+        assert_same(relation_labels(transform(sampled), transform), transform.labeler(from_data(sampled)))
+
+
+def test_refuses_labels_that_are_not_there_or_of_another_labeler():
+    data = GRAPHS[0]
+    transform = AddRelationLabels(EDGES)
+    with pytest.raises(ValueError, match="data must hold labels under 'rel', put there by AddRelationLabels, got"):
+        relation_labels(data, transform)
+    labeled = transform(data)
+    with pytest.raises(ValueError, match="data must hold labels under 'other'"):
+        relation_labels(labeled, transform, "other")
+    with pytest.raises(ValueError, match=r"by must be what labeled data.rel, EdgeType\(.*\), got ClippedDistance\(1\)"):
+        relation_labels(labeled, rg.ClippedDistance(1))
+    mixed = Batch.from_data_list([labeled, AddRelationLabels(rg.EdgeType(2))(data)])
+    with pytest.raises(ValueError, match=r"by must be what labeled data.rel, EdgeType\(.*\) and EdgeType\(2\), got"):
+        relation_labels(mixed, transform)
+    with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got list"):
+        relation_labels([labeled], transform)
+    with pytest.raises(TypeError, match="by must be a Labeler, got str"):
+        relation_labels(labeled, "rel")
+
+
+class Nameless:
+    def __call__(self, i, j):
+        return i - j
+
+
+def test_functions_without_a_name_are_told_apart_without_their_address():
+    first, second = (rg.FromFunction(Nameless(), 1) for _ in range(2))
+    data = AddRelationLabels(first)(graph(1))
+    assert repr(first) != repr(second)
+    assert relation_labels(data, second) == first(from_data(data))
+
+
+@dataclass(frozen=True)
+class Odd(Labeler):
+    """Returns what it is given."""
+
+    kind: str
+    num_labels = 1
+    names = ("0",)
+
+    def __call__(self, graph):
+        if self.kind == "changing" and graph.num_nodes > 1:
+            return rg.ClippedDistance(0)(graph)
+        if self.kind == "wide":
+            return rg.ClippedDistance(0)(1, 2)
+        if self.kind == "block":
+            return rg.BlockLabels(torch.zeros(graph.num_nodes**2).long(), 1, torch.tensor([0, graph.num_nodes]))
+        if self.kind == "sum of blocks":
+            return SumLabels(Odd("block")(graph), Odd("block")(graph))
+        if self.kind == "edges on blocks":
+            none = torch.zeros(0, dtype=torch.int64)
+            ptr = torch.tensor([0, graph.num_nodes])
+            return EdgeLabels(none.view(2, 0), none, 1, q_len=graph.num_nodes, default=Odd("block")(graph), ptr=ptr)
+        return EDGES(graph) if self.kind == "changing" else "labels"
+
+
+def test_refuses_what_cannot_be_stored():
+    data = GRAPHS[0]
+    for kind in ("changing", "block", "sum of blocks", "edges on blocks"):
+        with pytest.raises(NotImplementedError, match="labels can be stored that are dense, of edges, of distances or"):
+            AddRelationLabels(Odd(kind))(data)
+    with pytest.raises(ValueError, match="labeler must label the 3 nodes against themselves, got DistanceLabels"):
+        AddRelationLabels(Odd("wide"))(data)
+    with pytest.raises(TypeError, match="labeler must return Labels, got str"):
+        AddRelationLabels(Odd("none"))(data)
+    with pytest.raises(ValueError, match="data must be one graph, got a batch"):
+        AddRelationLabels(EDGES)(Batch.from_data_list([data, data]))
+    with pytest.raises(TypeError, match="got HeteroData: use from_hetero_data"):
+        AddRelationLabels(EDGES)(HeteroData())
+    with pytest.raises(ValueError, match="data.x must be free for labels, got other data: give another attr_name"):
+        AddRelationLabels(EDGES, "x")(data)
+    taken = data.clone()
+    taken.rel_node = torch.zeros(3)
+    with pytest.raises(ValueError, match="data.rel_node must be free for labels"):
+        AddRelationLabels(EDGES)(taken)
+    taken.rel = {"index": 3}
+    with pytest.raises(ValueError, match="data.rel must be free for labels"):
+        AddRelationLabels(EDGES)(taken)
+    with pytest.raises(ValueError, match="data must hold labels under 'rel', put there by AddRelationLabels"):
+        relation_labels(taken, EDGES)
+
+
+def test_refuses_bad_arguments():
+    with pytest.raises(TypeError, match="labeler must be a Labeler, got str"):
+        AddRelationLabels("EdgeType")
+    with pytest.raises(TypeError, match="attr_name must be a str, got int"):
+        AddRelationLabels(EDGES, 3)
+    for name in ("rel_index", "my_batch", "edge_label", "a b", ""):
+        with pytest.raises(ValueError, match="attr_name must be an identifier without any of"):
+            AddRelationLabels(EDGES, name)
+
+
+DATA = Path(os.environ.get("RELGRAPH_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def test_mutag(tmp_path):
+    """Real molecules: the labels of a batch are those of its graphs."""
+    archive = DATA / "tudataset-cleaned" / "MUTAG.zip"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is missing; set RELGRAPH_DATA")
+    from torch_geometric.datasets import TUDataset
+
+    raw = tmp_path / "MUTAG" / "raw_cleaned"
+    raw.mkdir(parents=True)
+    with zipfile.ZipFile(archive) as files:
+        for name in files.namelist():
+            if name.endswith(".txt"):
+                (raw / Path(name).name).write_bytes(files.read(name))
+    labeler = rg.EdgeType(4, self_loop=True, default="unlabeled") + rg.ShortestPath(4)
+    transform = AddRelationLabels(labeler, edge_type="edge_attr", node_type="x")
+    dataset = TUDataset(str(tmp_path), "MUTAG", cleaned=True, pre_transform=transform)
+    assert len(dataset) == 135
+    for batch in DataLoader(dataset, batch_size=64):
+        labels = relation_labels(batch, transform)
+        assert_same(labels, labeler(from_data(batch, edge_type="edge_attr")))
+        whole = [part.to_dense()[0] for part in labels.parts]
+        for data, (start, end) in zip(batch.to_data_list(), batch.ptr.unfold(0, 2, 1).tolist(), strict=True):
+            alone = labeler(from_data(data, edge_type="edge_attr"))
+            for ids, part in zip(whole, alone.parts, strict=True):
+                torch.testing.assert_close(ids[:, start:end, start:end], part.to_dense()[0])
