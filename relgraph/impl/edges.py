@@ -19,7 +19,7 @@ from relgraph.impl.common import Answer, Call, accumulation_dtype, with_zero_row
 from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
 from relgraph.plan import graph_at, listed_pairs
 
-LABELS_A_PAIR = 4.0
+LABELS_A_PAIR = 3.0
 """With more labels than this for each pair of a query (on average), table rows are taken pair by pair."""
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-GATHERED = 1 << 16
+GATHERED = 1 << 15
 """Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product a lane on a CPU."""
 
 RUN_NUMBERS = 1 << 22

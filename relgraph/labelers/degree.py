@@ -1,0 +1,71 @@
+"""Labels by degree: how many edges the query has, and how many the key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labelers.base import Labeler
+from relgraph.labelers.written import written
+from relgraph.labels import BlockLabels, DenseLabels
+
+DIRECTIONS = ("in", "out", "both")
+
+
+@final
+@dataclass(frozen=True)
+class Degree(Labeler):
+    """One label for each pair of degrees, clipped: ``degree_i * (max_degree + 1) + degree_j``, the query's first.
+
+    Args:
+        max_degree: the largest degree told apart; larger ones count as this.
+        direction: which edges of a node count: those ``"in"`` to it (it is the target, the query), ``"out"`` of it (the
+            source, the key), or ``"both"``. Each of several parallel edges counts, a self-loop once in and once out.
+
+    Raises:
+        TypeError: a degree that is no int.
+        ValueError: a negative degree or an unknown direction.
+
+    Example:
+        >>> labeler = rg.Degree(1)
+        >>> labeler.names
+        ('0→0', '0→>=1', '>=1→0', '>=1→>=1')
+        >>> labeler(rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3)).to_dense()[0]
+        tensor([[[0, 1, 1],
+                 [2, 3, 3],
+                 [2, 3, 3]]])
+    """
+
+    max_degree: int
+    direction: str = "in"
+
+    def __post_init__(self) -> None:
+        _check.integer("max_degree", self.max_degree, minimum=0)
+        _check.choice("direction", self.direction, DIRECTIONS)
+
+    @property
+    def num_labels(self) -> int:
+        """``(max_degree + 1)²``."""
+        return (self.max_degree + 1) ** 2
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``"query's degree→key's degree"``, the largest as ``">=4"``."""
+        degrees = (*map(str, range(self.max_degree)), f">={self.max_degree}")
+        return tuple(f"{query}→{key}" for query in degrees for key in degrees)
+
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of all pairs of a graph, or of each graph of a packed batch.
+
+        Raises:
+            TypeError: no Graph.
+        """
+        source, target = check_graph(graph).edge_index
+        ends = {"in": target, "out": source, "both": graph.edge_index.flatten()}[self.direction]
+        degree = torch.bincount(ends, minlength=graph.num_nodes).clamp(max=self.max_degree)
+        query, key = graph.pairs()
+        return written(graph, degree[query] * (self.max_degree + 1) + degree[key], self.num_labels)

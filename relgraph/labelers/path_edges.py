@@ -1,0 +1,106 @@
+"""Labels by the edges of a shortest path: which type of edge is passed on each hop from the query to the key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from relgraph import _check
+from relgraph.graphs import Graph
+from relgraph.labelers.base import Labeler, distinct
+from relgraph.labelers.edge_type import type_names
+from relgraph.labelers.paths import path_edges, walked_types
+from relgraph.labelers.shortest_path import shortest_path_lengths
+from relgraph.labelers.written import written
+from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
+
+
+@final
+@dataclass(frozen=True, init=False, repr=False)
+class PathEdges(Labeler):
+    """For each hop of a shortest path, a label for the path's length and the type of the edge: a sum, one part a hop.
+
+    Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``; pairs whose path is shorter
+    than h hops carry no label there, and a path longer than ``max_path`` counts as that long. Which of several shortest
+    paths is taken, and how edges walked against their direction count, is as in :class:`~relgraph.ShortestPathTypes`.
+
+    Source: Ying et al. 2021 (Graphormer), section 3.1.3.
+
+    Args:
+        max_path: how many hops to label.
+        types: the names of the edge types, or how many there are. A graph without types has one.
+        directed: whether paths follow edges from source (key) to target (query) only; otherwise either way, with
+            labels of their own for edges walked against their direction.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: fewer than one hop, or names that are not different.
+
+    Example:
+        >>> labeler = rg.PathEdges(2, ["single", "double"], directed=True)
+        >>> labeler.names[0]
+        ('hop 1 of 1: single', 'hop 1 of 1: double', 'hop 1 of >=2: single', 'hop 1 of >=2: double')
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+        >>> labeler(graph).parts[0].to_dense()[0]
+        tensor([[[-1, -1, -1],
+                 [ 0, -1, -1],
+                 [ 3,  1, -1]]])
+    """
+
+    max_path: int
+    types: tuple[str, ...]
+    directed: bool
+
+    def __init__(self, max_path: int, types: int | Sequence[str], *, directed: bool = False) -> None:
+        self._set(
+            max_path=_check.integer("max_path", max_path, minimum=1),
+            types=type_names("types", types),
+            directed=_check.boolean("directed", directed),
+        )
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        """One number a hop: the lengths from there on, times the types (twice those unless directed)."""
+        numbers = tuple(len(names) for names in self._names())
+        return numbers if self.max_path > 1 else numbers[0]
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """For each hop ``"hop 1 of 3: type"``."""
+        names = self._names()
+        return names if self.max_path > 1 else names[0]
+
+    def _names(self) -> tuple[tuple[str, ...], ...]:
+        types = self.types if self.directed else distinct((*self.types, *(f"{name}⁻¹" for name in self.types)))
+        lengths = [*map(str, range(1, self.max_path)), f">={self.max_path}"]
+        return tuple(
+            tuple(f"hop {hop} of {length}: {name}" for length in lengths[hop - 1 :] for name in types)
+            for hop in range(1, self.max_path + 1)
+        )
+
+    def __call__(self, graph: Graph) -> Labels:
+        """The labels of all pairs of a graph, or of each graph of a packed batch; no sum where there is one hop.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: a graph without edge types where there are several, or a type out of range.
+        """
+        lengths = shortest_path_lengths(graph, directed=self.directed)
+        walked = walked_types(graph, len(self.types))
+        types = walked[path_edges(graph, lengths, self.max_path, directed=self.directed)]
+        lengths = lengths.clamp(max=self.max_path).long()
+        width = len(self.types) * (2 - self.directed)
+        parts: list[DenseLabels | BlockLabels] = []
+        for hop, names in enumerate(self._names(), start=1):
+            kind = types[:, hop - 1]
+            ids = torch.where(kind < 0, UNLABELED, (lengths - hop) * width + kind)
+            parts.append(written(graph, ids, len(names)))
+        return SumLabels(*parts) if len(parts) > 1 else parts[0]
+
+    def __repr__(self) -> str:
+        numbers = self.types == type_names("types", len(self.types))
+        directed = ", directed=True" if self.directed else ""
+        return f"PathEdges({self.max_path}, {len(self.types) if numbers else self.types!r}{directed})"

@@ -1,0 +1,180 @@
+"""Labels that are paths: ids of a batch's unique sequences, and the sequences for a bank to compute rows from."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.graphs import Graph
+from relgraph.labelers.edge_type import edge_types
+from relgraph.labelers.shortest_path import pair_positions, shortest_path_lengths, walkable
+from relgraph.labelers.written import written
+from relgraph.labels import UNLABELED, Labels
+
+
+class PathLabels(NamedTuple):
+    """Labels whose ids number sequences of types, and those sequences.
+
+    Attention takes ``labels``; a bank (see :class:`~relgraph.LabelTable`) takes ``paths`` as its features and computes
+    one row for each path that occurs, however many pairs it joins.
+
+    Attributes:
+        labels: which of the paths every pair carries; -1 for none.
+        paths: ``[U, L]``, int64, the unique sequences of types, each padded at its end with -1.
+    """
+
+    labels: Labels
+    paths: Tensor
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many types each path has, ``[U]``; 0 for the path from a node to itself."""
+        return (self.paths >= 0).sum(1)
+
+
+def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
+    """Each different row once, and which of them every row is.
+
+    Args:
+        sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.
+
+    Returns:
+        ``(ids, paths)``: int64 ``[P]`` in ``[0, U)``, and ``[U, L]`` in lexicographic order, so that
+        ``paths[ids] == sequences``.
+
+    Raises:
+        TypeError: no tensor.
+        ValueError: another shape or dtype, or an entry below -1.
+
+    Example:
+        >>> ids, paths = rg.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
+        >>> ids.tolist(), paths.tolist()
+        ([1, 0, 1], [[0, 1], [2, -1]])
+    """
+    sequences = _check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
+    count, length = sequences.shape
+    low, high = (int(end) for end in torch.aminmax(sequences)) if sequences.numel() else (0, 0)
+    if low < -1:
+        raise ValueError(f"sequences must be at least -1, got {low}")
+    ids, known = sequences.new_zeros(count), 1
+    for column in range(length):
+        # One number a prefix, made small again before it can overflow: sorting numbers is far faster than rows.
+        if known > 2**62 // (high + 2):
+            unique, ids = ids.unique(return_inverse=True)
+            known = unique.shape[0]
+        ids, known = ids * (high + 2) + sequences[:, column] + 1, known * (high + 2)
+    unique, ids = ids.unique(return_inverse=True)
+    first = sequences.new_zeros(unique.shape[0]).scatter(0, ids, torch.arange(count, device=ids.device))
+    return ids, sequences[first]
+
+
+@final
+@dataclass(frozen=True)
+class ShortestPathTypes:
+    """Paths as labels: the types of the edges along one shortest path, one id for each different sequence of types.
+
+    A sequence begins with the edge next to the query and ends with the one next to the key. An edge that leads towards
+    the query (its source on the key's side) counts as its type t, one walked against its direction as
+    ``t + num_types``. Of several shortest paths the one is taken that comes first by the place of its edges in
+    ``edge_index``, edge by edge from the query on, edges that lead towards the query before the others. The path of a
+    node to itself is empty. Pairs without a path, or with a longer one, carry no label.
+
+    This is no :class:`~relgraph.Labeler`: how many labels there are, and what they mean, differs from batch to batch.
+    A bank computes the rows of the tables from the paths (see :class:`~relgraph.LabelTable`).
+
+    Source: Cai and Lam 2020 (Graph Transformer).
+
+    Attributes:
+        num_steps: how many different entries a path may have, for the bank to embed.
+
+    Args:
+        max_length: the most edges of a path.
+        num_types: how many edge types there are. A graph without types has one.
+        directed: whether paths follow edges from source (key) to target (query) only; otherwise either way.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a number below 1.
+
+    Example:
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+        >>> labels, paths = rg.ShortestPathTypes(2, 2)(graph)
+        >>> paths.tolist()
+        [[-1, -1], [0, -1], [1, -1], [1, 0], [2, -1], [2, 3], [3, -1]]
+        >>> labels.to_dense()[0]
+        tensor([[[0, 4, 5],
+                 [1, 0, 6],
+                 [3, 2, 0]]])
+    """
+
+    max_length: int
+    num_types: int
+    _: KW_ONLY
+    directed: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer("max_length", self.max_length, minimum=1)
+        _check.integer("num_types", self.num_types, minimum=1)
+        _check.boolean("directed", self.directed)
+
+    @property
+    def num_steps(self) -> int:
+        """One for each type, and unless directed one more for walking against it."""
+        return self.num_types * (2 - self.directed)
+
+    def __call__(self, graph: Graph) -> PathLabels:
+        """The paths of all pairs of a graph, or of each graph of a packed batch.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: a graph without edge types where there are several, or a type out of range.
+        """
+        lengths = shortest_path_lengths(graph, self.max_length, directed=self.directed)
+        types = walked_types(graph, self.num_types)
+        reached = lengths >= 0
+        edges = path_edges(graph, lengths, self.max_length, directed=self.directed)
+        ids = torch.full_like(lengths, UNLABELED, dtype=torch.int64)
+        ids[reached], paths = unique_paths(types[edges[reached]])
+        return PathLabels(written(graph, ids, paths.shape[0]), paths)
+
+
+def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool) -> Tensor:
+    """The edges of one shortest path for each pair, from the query on.
+
+    Args:
+        graph: a graph, or a packed batch.
+        lengths: what :func:`~relgraph.shortest_path_lengths` says of it.
+        max_length: L, how many edges to list; what is left of a longer path, towards the key, is dropped.
+        directed: as in the search.
+
+    Returns:
+        ``[sum of n_g², L]``, columns of :func:`walkable`: e along edge e, e + E against it, -1 for none.
+    """
+    (row, column), (query, key) = pair_positions(graph), graph.pairs()
+    source, target = walkable(graph, directed=directed)
+    order = target.argsort(stable=True)
+    degree = torch.bincount(target, minlength=graph.num_nodes)
+    begin = degree.cumsum(0) - degree
+    last = torch.full_like(query, -1)
+    left, rank = (lengths > 0).nonzero()[:, 0], 0
+    while left.numel():  # try the first edge into each query, then the second of those where it led away, ...
+        edge = order[begin[query[left]] + rank]
+        nearer = lengths[row[source[edge]] + column[key[left]]] == lengths[left] - 1
+        last[left[nearer]] = edge[nearer]
+        left, rank = left[~nearer], rank + 1
+    hops, at = [], torch.arange(query.shape[0], device=graph.device)
+    before = torch.cat([row[source], row.new_zeros(1)])  # the zero for edge -1, which ends a path
+    for _ in range(max_length):
+        hops.append(last[at])
+        at = torch.where(hops[-1] < 0, at, before[hops[-1]] + column[key])
+    return torch.stack(hops, 1)
+
+
+def walked_types(graph: Graph, num_types: int) -> Tensor:
+    """The type of each edge walked along it, then of each walked against it, then -1: looked up by ``path_edges``."""
+    types = edge_types(graph, num_types)
+    return torch.cat([types, types + num_types, types.new_full((1,), -1)])

@@ -1,0 +1,74 @@
+"""The labels of published graph Transformers, as sums of labelers of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relgraph.labelers.algebra import Sum
+from relgraph.labelers.edge_type import EdgeType
+from relgraph.labelers.path_edges import PathEdges
+from relgraph.labelers.shortest_path import ShortestPath
+
+
+def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int = 5) -> Sum:
+    """Graphormer's labels: the distance along edges, and the types of the edges on the way, hop by hop.
+
+    ``ShortestPath(max_distance, directed=True) + PathEdges(max_path, types, directed=True)``.
+
+    The paper adds a bias alone, one scalar a head: take tables of the kind ``"bias"``, ``per_head=True``. Its edge term
+    is the mean over a path's N edges of a product of the edge's features with weights of that hop. Here each (hop n,
+    length N, type t) has a scalar of its own, which is the paper's where it equals ``w_n(t) / N``; to tie them so, take
+    :class:`~relgraph.ShortestPathTypes` and a bank that computes the mean. A virtual node's two scalars are those of
+    :class:`~relgraph.VirtualNode`; centrality is added to the nodes, not to the pairs, and is not in here. Paths lead
+    from the key to the query along the edges, as everywhere in this library.
+
+    Source: Ying et al. 2021, sections 3.1.2 and 3.1.3.
+
+    Args:
+        max_distance: the largest distance told apart; unreachable pairs have a label of their own.
+        types: the names of the edge types, or how many there are.
+        max_path: how many edges of a path count, from the query on.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes too small, or names that are not different.
+
+    Example:
+        >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
+        >>> labeler.num_labels
+        (22, 4, 2)
+        >>> tables = rg.RelationTables(labeler.num_labels, 8, heads=4, kinds=("bias",), per_head=True)
+        >>> [list(table.shape) for table in tables()["bias_table"]]
+        [[4, 22], [4, 4], [4, 2]]
+    """
+    return Sum(ShortestPath(max_distance, directed=True), PathEdges(max_path, types, directed=True))
+
+
+def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = False, duplicates: str = "error") -> Sum:
+    """GRPE's two channels: the clipped distance in hops, and the edge's type, ``self`` or ``none``.
+
+    The paper gives each channel a query and a key table in the scores and a value table: take tables of the kinds
+    ``("key", "value", "query")``. Its task token is a node of the graph without edges, whose labels come first:
+    ``VirtualNode(9) | ShortestPath(4)`` in place of the first part, likewise for the second.
+
+    Source: Park et al. 2022 (GRPE).
+
+    Args:
+        max_distance: the largest distance told apart; unreachable pairs have a label of their own.
+        types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
+        directed: whether paths follow edges from source to target only; otherwise either way.
+        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`).
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes too small, an unknown choice, or names that are not different.
+
+    Example:
+        >>> labeler = rg.grpe(5, ["single", "double"])
+        >>> labeler.parts[1]
+        EdgeType(('single', 'double'), self_loop=True, default='none')
+        >>> labeler.num_labels
+        (7, 4)
+    """
+    edges = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
+    return Sum(ShortestPath(max_distance, directed=directed), edges)

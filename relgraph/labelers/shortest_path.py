@@ -1,0 +1,177 @@
+"""Labels by shortest path: how many edges lead from the key to the query."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from itertools import count
+from typing import final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labelers.base import Labeler
+from relgraph.labelers.written import written
+from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
+
+BEYOND = ("clip", "label", "unreachable")
+UNREACHABLE = ("label", "unlabeled")
+
+
+@final
+@dataclass(frozen=True)
+class ShortestPath(Labeler):
+    """One label a distance in hops, from key j to query i; with ``directed`` only along the edges.
+
+    Ids are distances from 0; then come the labels for pairs ``beyond`` the last one and for ``unreachable`` pairs,
+    where these have labels of their own.
+
+    Source: Ying et al. 2021 (Graphormer), section 3.1.2.
+
+    Args:
+        max_distance: the largest distance with a label of its own.
+        directed: whether edges lead from source (key) to target (query) only; otherwise either way.
+        beyond: what pairs farther than that do: ``"clip"``, count as ``max_distance``; ``"label"``, share a label;
+            ``"unreachable"``, do as unreachable pairs do, which lets the search stop early.
+        unreachable: what pairs without a path do: ``"label"``, share a label; ``"unlabeled"``, attend without one;
+            None, they do not attend.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative distance or an unknown choice.
+
+    Example:
+        >>> labeler = rg.ShortestPath(2, directed=True)
+        >>> labeler.names
+        ('0', '1', '>=2', 'unreachable')
+        >>> labeler(rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)).to_dense()[0]
+        tensor([[[0, 3, 3],
+                 [1, 0, 3],
+                 [2, 1, 0]]])
+    """
+
+    max_distance: int
+    _: KW_ONLY
+    directed: bool = False
+    beyond: str = "clip"
+    unreachable: str | None = "label"
+
+    def __post_init__(self) -> None:
+        _check.integer("max_distance", self.max_distance, minimum=0)
+        _check.boolean("directed", self.directed)
+        _check.choice("beyond", self.beyond, BEYOND)
+        if self.unreachable is not None:
+            _check.choice("unreachable", self.unreachable, UNREACHABLE)
+
+    @property
+    def num_labels(self) -> int:
+        """The distances 0 to ``max_distance``, and one each for pairs beyond and for unreachable pairs."""
+        return self.max_distance + 1 + (self.beyond == "label") + (self.unreachable == "label")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, the last as ``">=4"`` when clipped; ``">4"``; ``"unreachable"``."""
+        last = f">={self.max_distance}" if self.beyond == "clip" else str(self.max_distance)
+        beyond = [f">{self.max_distance}"] if self.beyond == "label" else []
+        unreachable = ["unreachable"] if self.unreachable == "label" else []
+        return (*map(str, range(self.max_distance)), last, *beyond, *unreachable)
+
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of all pairs of a graph, or of each graph of a packed batch.
+
+        Raises:
+            TypeError: no Graph.
+        """
+        limit = self.max_distance if self.beyond == "unreachable" else None
+        lengths = shortest_path_lengths(graph, limit, directed=self.directed)
+        reached = lengths >= 0
+        rest = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
+        ids = lengths.clamp(max=self.max_distance + (self.beyond == "label")).masked_fill(~reached, rest)
+        return written(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
+
+
+def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, directed: bool = False) -> Tensor:
+    """How many edges the shortest path from key j to query i has, for every pair of each graph.
+
+    All nodes search at once: a hop passes on which keys were reached, 64 of them to a word, along every edge.
+
+    Args:
+        graph: a graph, or a packed batch.
+        max_distance: where the search stops; None for no limit.
+        directed: whether paths follow edges from source to target only; otherwise either way.
+
+    Returns:
+        ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs`; -1 where there is no path within the limit.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative ``max_distance``.
+
+    Example:
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
+        >>> rg.shortest_path_lengths(graph, directed=True).view(3, 3)
+        tensor([[ 0, -1, -1],
+                [ 1,  0, -1],
+                [ 2,  1,  0]], dtype=torch.int32)
+    """
+    check_graph(graph)
+    if max_distance is not None:
+        _check.integer("max_distance", max_distance, minimum=0)
+    row, column = pair_positions(graph)
+    lengths = torch.full((int(graph.borders().diff().square().sum()),), -1, dtype=torch.int32, device=graph.device)
+    lengths[row + column] = 0
+    source, target = walkable(graph, directed=_check.boolean("directed", directed))
+    if source.numel() == 0:
+        return lengths
+    source, target = (ends[target.argsort(stable=True)] for ends in (source, target))
+    degree = torch.bincount(target, minlength=graph.num_nodes)
+    entered = degree.nonzero()[:, 0]  # the nodes that an edge leads to, which alone can be reached
+    begin = degree.cumsum(0) - degree
+    joins = _joins(torch.arange(target.shape[0], device=graph.device) - begin[target], degree[target])
+    bit = torch.arange(64, device=graph.device)
+    reached = torch.zeros(graph.num_nodes, int(column.max()) // 64 + 1, dtype=torch.int64, device=graph.device)
+    reached[torch.arange(graph.num_nodes, device=graph.device), column // 64] = 1 << (column % 64)
+    for hop in count(1):
+        if max_distance is not None and hop > max_distance:
+            break
+        passed = reached[source]
+        for into, other in joins:
+            passed[into] |= passed[other]
+        fresh = passed[begin[entered]] & ~reached[entered]
+        query, word = fresh.nonzero(as_tuple=True)
+        if query.numel() == 0:
+            break
+        reached[entered] |= fresh
+        at, key = (fresh[query, word][:, None] >> bit & 1).nonzero(as_tuple=True)
+        lengths[row[entered[query[at]]] + word[at] * 64 + key] = hop
+    return lengths
+
+
+def pair_positions(graph: Graph) -> tuple[Tensor, Tensor]:
+    """``[N]`` each: pair (i, j) of a graph stands at ``row[i] + column[j]`` in :meth:`Graph.pairs`."""
+    ptr = graph.borders()
+    sizes = ptr.diff()
+    width = sizes.repeat_interleave(sizes)
+    column = torch.arange(graph.num_nodes, device=graph.device) - ptr[:-1].repeat_interleave(sizes)
+    return width.cumsum(0) - width, column
+
+
+def walkable(graph: Graph, *, directed: bool) -> Tensor:
+    """The edges that a path may take as (from, to): E along their direction, and unless directed E against it."""
+    return graph.edge_index if directed else torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1)
+
+
+def _joins(rank: Tensor, count: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Which words to join turn by turn, (into, other), until the first edge into a node holds those of all edges.
+
+    Args:
+        rank: which edge of its target each one is, edges of one target standing together.
+        count: how many edges that target has.
+    """
+    joins, step, most = [], 1, int(count.max())
+    while step < most:
+        into = ((rank % (2 * step) == 0) & (rank + step < count)).nonzero()[:, 0]
+        joins.append((into, into + step))
+        step *= 2
+    return joins

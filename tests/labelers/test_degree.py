@@ -1,0 +1,58 @@
+"""Labels by degree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import relgraph as rg
+from relgraph.labelers import ClippedDistance, Degree
+
+from .conformance import Case, LabelerSuite
+from .drawn_graphs import assert_alone_as_in_batch, graphs
+
+NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
+GRAPH = rg.Graph(torch.tensor([[0, 1, 2, 2, 2, 5], [1, 2, 3, 2, 3, 6]]), 8, ptr=torch.tensor([0, 5, 5, 8]))
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(Degree(2), (GRAPH,)),
+        Case(Degree(1, "out"), (GRAPH,)),
+        Case(Degree(3, "both"), (rg.Graph(NO_EDGES, 1),)),
+        Case(Degree(0), (rg.Graph(NO_EDGES, 0),)),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(), st.integers(0, 3), st.sampled_from(["in", "out", "both"]))
+def test_against_a_loop(several, most, direction):
+    labeler = Degree(most, direction)
+    for graph in several:
+        source, target = graph.edge_index.tolist()
+        ends = {"in": target, "out": source, "both": source + target}[direction]
+        names = [f">={most}" if ends.count(i) >= most else str(ends.count(i)) for i in range(graph.num_nodes)]
+        wanted = [[labeler.names.index(f"{query}→{key}") for key in names] for query in names]
+        assert labeler(graph).to_dense()[0].tolist() == [wanted]
+    assert_alone_as_in_batch(labeler, several)
+
+
+def test_composes():
+    labels = (Degree(1) * ClippedDistance(1))(GRAPH)
+    ids, attend = Degree(1)(GRAPH).to_dense()
+    distance = ClippedDistance(1)(GRAPH).to_dense()[0]
+    torch.testing.assert_close(labels.to_dense()[0], torch.where(attend, ids * 3 + distance, -1))
+    assert (Degree(1) + ClippedDistance(1))(GRAPH).num_labels == (4, 3)
+
+
+def test_refuses_bad_input():
+    with pytest.raises(TypeError, match="max_degree must be an int, got str"):
+        Degree("2")
+    with pytest.raises(ValueError, match="max_degree must be at least 0, got -1"):
+        Degree(-1)
+    with pytest.raises(ValueError, match="unknown direction 'up'"):
+        Degree(1, "up")
+    with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
+        Degree(1)(NO_EDGES)

@@ -1,0 +1,88 @@
+"""Labels by node type, and those of virtual nodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import relgraph as rg
+from relgraph.labelers import ClippedDistance, EdgeType, NodeType, ShortestPath, VirtualNode
+
+from .conformance import Case, LabelerSuite
+from .drawn_graphs import assert_alone_as_in_batch, graphs
+
+NO_EDGES = torch.zeros(2, 0, dtype=torch.int64)
+TYPES = torch.tensor([0, 1, 0, -1, 1, 1, 2])
+GRAPH = rg.Graph(torch.tensor([[0, 1, 5], [1, 2, 6]]), 7, node_type=TYPES, ptr=torch.tensor([0, 4, 4, 7]))
+SINGLE = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 4, node_type=torch.tensor([0, 1, 0, 2]))
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(NodeType(3), (GRAPH,)),
+        Case(NodeType(["C", "N", "O"]), (SINGLE,)),
+        Case(NodeType(("a", "a→a", "b")), (SINGLE,)),
+        Case(NodeType(1), (rg.Graph(NO_EDGES, 0, node_type=NO_EDGES[0]),)),
+        Case(VirtualNode(2), (GRAPH,)),
+        Case(VirtualNode(1), (GRAPH,)),
+        Case(VirtualNode(0), (rg.Graph(NO_EDGES, 1, node_type=torch.zeros(1).long()),)),
+        Case(VirtualNode(3), (rg.Graph(NO_EDGES, 0, node_type=NO_EDGES[0]),)),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(node_types=3))
+def test_against_a_loop(several):
+    pairs, virtual = NodeType(["abc", "N", "O"]), VirtualNode(1)
+    for graph in several:
+        types = graph.node_type.tolist()
+        names = [["abc", "N", "O"][t] for t in types]
+        none = [t < 0 for t in types]
+        nodes = range(graph.num_nodes)
+        wanted = [
+            [-1 if none[i] or none[j] else pairs.names.index(f"{names[i]}→{names[j]}") for j in nodes] for i in nodes
+        ]
+        assert pairs(graph).to_dense()[0].tolist() == [wanted]
+        kind = ["virtual" if t == 1 else "node" for t in types]
+        ids = {"node→node": -1, **{name: id_ for id_, name in enumerate(virtual.names)}}
+        got, attend = virtual(graph).to_dense()
+        assert got.tolist() == [[[ids[f"{kind[i]}→{kind[j]}"] for j in nodes] for i in nodes]]
+        assert attend.all()
+    assert_alone_as_in_batch(pairs, several)
+    assert_alone_as_in_batch(virtual, several)
+
+
+@pytest.mark.parametrize("graph", [GRAPH, SINGLE])
+def test_virtual_nodes_speak_before_others(graph):
+    first, attend = VirtualNode(2)(graph).to_dense()
+    for labeler in (ShortestPath(2), ClippedDistance(1), EdgeType(1, default="none")):
+        rest = labeler(graph).to_dense()[0]
+        wanted = torch.where(attend, torch.where(first < 0, rest + 3, first), -1)
+        torch.testing.assert_close((VirtualNode(2) | labeler)(graph).to_dense()[0], wanted)
+
+
+@pytest.mark.parametrize("graph", [GRAPH, SINGLE])
+def test_composes(graph):
+    ids, distance = (labeler(graph).to_dense()[0] for labeler in (NodeType(3), ClippedDistance(1)))
+    product = torch.where(ids < 0, -1, ids * 3 + distance)
+    torch.testing.assert_close((NodeType(3) * ClippedDistance(1))(graph).to_dense()[0], product)
+    assert (NodeType(3) + VirtualNode(2) + ClippedDistance(1))(graph).num_labels == (9, 3, 3)
+
+
+def test_refuses_bad_input():
+    with pytest.raises(TypeError, match="types must be an int or a sequence of strings, got 'CN'"):
+        NodeType("CN")
+    with pytest.raises(ValueError, match="types must be different names"):
+        NodeType(["C", "C"])
+    with pytest.raises(ValueError, match=r"node_type must lie in \[-1, 2\), got values from 0 to 2"):
+        NodeType(2)(SINGLE)
+    for labeler in (NodeType(2), VirtualNode(2)):
+        with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
+            labeler(NO_EDGES)
+        with pytest.raises(ValueError, match="graph must have node_type, got None"):
+            labeler(rg.Graph(NO_EDGES, 2))
+    with pytest.raises(TypeError, match="node_type must be an int, got str"):
+        VirtualNode("C")
+    with pytest.raises(ValueError, match="node_type must be at least 0, got -1"):
+        VirtualNode(-1)

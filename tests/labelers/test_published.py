@@ -1,0 +1,90 @@
+"""The labels of published graph Transformers, held to their papers' formulas."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import relgraph as rg
+from relgraph.labelers import EdgeType, PathEdges, ShortestPath, ShortestPathTypes, VirtualNode
+
+from .conformance import Case, LabelerSuite
+
+EDGES = torch.tensor([[0, 1, 2, 3, 1], [1, 2, 3, 1, 4]])
+ONE = rg.Graph(EDGES, 6, edge_type=torch.tensor([0, 1, 0, 1, 1]), node_type=torch.tensor([0, 0, 0, 0, 0, 9]))
+BATCH = rg.Graph.batch([ONE, ONE.with_edges(EDGES.flip(0), ONE.edge_type)])
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(rg.graphormer(3, 2, max_path=2), (BATCH,)),
+        Case(rg.graphormer(4, ["single", "double"], max_path=1), (ONE,)),
+        Case(rg.grpe(2, 2), (BATCH,)),
+        Case(rg.grpe(2, ["single", "double"], directed=True, duplicates="first"), (ONE,)),
+    )
+
+
+def test_graphormer_is_a_sum():
+    wanted = ShortestPath(4, directed=True) + PathEdges(3, 2, directed=True)
+    assert rg.graphormer(4, 2, max_path=3) == wanted
+    assert rg.graphormer(4, 2).num_labels == (6, 10, 8, 6, 4, 2)
+
+
+class MeanOverHops(nn.Module):
+    """Graphormer's edge term, one scalar a head and path: the mean over its edges of w_n(type)."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = nn.Parameter(weights)  # [H, hops, types]
+
+    def forward(self, paths):
+        hops = torch.arange(paths.shape[1])
+        terms = self.weights[:, hops, paths.clamp(min=0)] * (paths >= 0)
+        return terms.sum(-1) / (paths >= 0).sum(1).clamp(min=1)
+
+
+@pytest.mark.parametrize("graph", [ONE, BATCH])
+def test_graphormer_gives_the_paper_s_bias(graph):
+    torch.manual_seed(0)
+    heads, hops, types = 2, 4, 2
+    distance = torch.randn(heads, 6, dtype=torch.float64)
+    weights = torch.randn(heads, hops, types, dtype=torch.float64)
+    per_hop = [
+        torch.cat([weights[:, hop - 1] / length for length in range(hop, hops + 1)], 1) for hop in range(1, hops + 1)
+    ]
+    q, k, v = torch.randn(3, 1, heads, graph.num_nodes, 3, dtype=torch.float64)
+    q, k, v = (x if graph.ptr is None else x[0].transpose(0, 1) for x in (q, k, v))
+    labels = rg.graphormer(4, types, max_path=hops)(graph)
+    got = rg.relation_attention(q, k, v, labels, bias_table=(distance, *per_hop))
+    path, paths = ShortestPathTypes(hops, types, directed=True)(graph)
+    tied = rg.total(ShortestPath(4, directed=True)(graph), path)
+    bank = MeanOverHops(weights)
+    torch.testing.assert_close(rg.relation_attention(q, k, v, tied, bias_table=(distance, bank(paths))), got)
+
+
+def test_grpe_has_two_channels():
+    labeler = rg.grpe(2, ["single", "double"])
+    assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, default="none")
+    topology, edge = (part.to_dense()[0][0] for part in labeler(ONE).parts)
+    assert labeler.names == (("0", "1", ">=2", "unreachable"), ("single", "double", "self", "none"))
+    # Edge 0 -> 1 is of type single and lets query 1 look at key 0; 5 is a node alone.
+    assert (int(topology[1, 0]), int(edge[1, 0]), int(topology[0, 1]), int(edge[0, 1])) == (1, 0, 1, 3)
+    assert (int(topology[2, 2]), int(edge[2, 2])) == (0, 2)
+    assert (int(topology[0, 3]), int(topology[0, 5]), int(edge[0, 5])) == (2, 3, 3)
+
+
+def test_a_virtual_node_has_labels_of_its_own():
+    labels = ((VirtualNode(9) | ShortestPath(2)) + (VirtualNode(9) | EdgeType(2, default="none")))(BATCH)
+    topology, edge = (part.to_dense()[0][0] for part in labels.parts)
+    for part in (topology, edge):
+        assert part[5, :6].tolist() == part[11, 6:].tolist() == [1, 1, 1, 1, 1, 2]
+        assert part[:5, 5].tolist() == [0] * 5
+    assert int(topology[1, 0]) == 3 + 1
+
+
+def test_refuses_bad_input():
+    with pytest.raises(ValueError, match="max_path must be at least 1, got 0"):
+        rg.graphormer(3, 2, max_path=0)
+    with pytest.raises(ValueError, match="unknown duplicates 'last'"):
+        rg.grpe(3, 2, duplicates="last")
