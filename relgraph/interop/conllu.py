@@ -1,0 +1,223 @@
+"""Treebanks in CoNLL-U as dependency trees, read by the package conllu; needs the extra ``relgraph[conllu]``."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO, final
+
+import torch
+
+from relgraph.graphs import Graph
+from relgraph.labelers.dependency import UD_RELATIONS
+
+try:
+    import conllu
+    from conllu.exceptions import ParseException
+except ImportError:
+    raise ImportError("relgraph.interop.conllu needs conllu: pip install 'relgraph[conllu]'") from None
+
+__all__ = ["UPOS", "Sentence", "parse", "read"]
+
+UPOS = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ"),
+    *("SYM", "VERB", "X"),
+)
+"""The 17 universal parts of speech of Universal Dependencies, version 2, in the order of the alphabet."""
+
+# Columns that are kept as they stand: heads for an error of our own, the others because nobody reads them.
+_AS_WRITTEN = {name: lambda line, i: line[i] for name in ("xpos", "feats", "head", "deps", "misc")}
+
+
+@final
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a treebank: its words and their dependency tree, one node a word.
+
+    Attributes:
+        words: the form of every word.
+        lemmas: their lemmas, ``"_"`` where there is none.
+        upos: their universal parts of speech.
+        relations: the relation of every word to its head, subtypes and all.
+        graph: the tree; edges lead from head to dependent, and their type is the number of the relation.
+        multiword: ``(start, stop, form)`` of each token that stands for the words ``start:stop``.
+        sent_id: what the comment ``# sent_id`` says, or None.
+        text: what the comment ``# text`` says, or None.
+    """
+
+    words: tuple[str, ...]
+    lemmas: tuple[str, ...]
+    upos: tuple[str, ...]
+    relations: tuple[str, ...]
+    graph: Graph
+    multiword: tuple[tuple[int, int, str], ...] = ()
+    sent_id: str | None = None
+    text: str | None = None
+
+
+def read(
+    file: str | os.PathLike[str] | TextIO,
+    *,
+    relations: Sequence[str] = UD_RELATIONS,
+    tags: Sequence[str] | None = None,
+) -> list[Sentence]:
+    r"""All sentences of a CoNLL-U file; one that is broken anywhere gives an error and no sentences.
+
+    Words are nodes. Tokens of several words (``1-2``) are kept beside them as written; empty nodes (``8.1``) and
+    enhanced dependencies are left out.
+
+    Args:
+        file: a path, of a gzipped file where it ends in ``.gz``; or a file open for reading text.
+        relations: the names of the edge types. A relation with a subtype, such as ``nmod:poss``, counts as itself where
+            it is listed, and otherwise as its universal part, ``nmod``. The root has no edge, so its relation is free.
+        tags: the names of the node types, such as :data:`UPOS`; nodes have no types when left out, and a word without a
+            tag, ``"_"``, has the type -1.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a line that is no CoNLL-U, words that are not numbered 1, 2, ..., heads that are no tree with one
+            root, or a relation or tag that is not listed; the file, the sentence and the token are named.
+
+    Example:
+        >>> import io
+        >>> file = io.StringIO("1\tsleep\tsleep\tVERB\t_\t_\t0\troot\n\n1\twake\twake\tVERB\t_\t_\t0\troot\n")
+        >>> [sentence.words for sentence in rg.interop.conllu.read(file)]
+        [('sleep',), ('wake',)]
+    """
+    relations = _names("relations", relations)
+    tags = None if tags is None else _names("tags", tags)
+    with _opened(file) as (lines, name):
+        return list(_sentences(lines, name, relations, tags))
+
+
+def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[str] | None = None) -> list[Sentence]:
+    r"""All sentences of a text in CoNLL-U; see :func:`read`.
+
+    Args:
+        text: the lines, columns parted by tabs.
+        relations: the names of the edge types.
+        tags: the names of the node types, if any.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: as :func:`read` does.
+
+    Example:
+        >>> text = "1\tcats\tcat\tNOUN\t_\t_\t2\tnsubj\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\n"
+        >>> sentence = rg.interop.conllu.parse(text)[0]
+        >>> sentence.words, sentence.relations
+        (('cats', 'sleep'), ('nsubj', 'root'))
+        >>> labeler = rg.dependency_relations()
+        >>> labeler.names[labeler(sentence.graph).to_dense()[0][0, 0, 1]]  # what "sleep" is to "cats"
+        'nsubj'
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}")
+    return read(io.StringIO(text), relations=relations, tags=tags)
+
+
+@contextmanager
+def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
+    """The lines of a file, and its name with a colon if it has one."""
+    if isinstance(file, (str, os.PathLike)):
+        path = os.fspath(file)
+        with gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as lines:
+            yield lines, f"{path}: "  # pyright: ignore[reportReturnType]
+    elif hasattr(file, "read") and isinstance(file.read(0), str):
+        name = getattr(file, "name", None)
+        yield file, f"{name}: " if isinstance(name, str) else ""
+    else:
+        raise TypeError(f"file must be a path or a file open for reading text, got {type(file).__name__}")
+
+
+def _names(name: str, names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+        raise TypeError(f"{name} must be a sequence of strings, got {names!r}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"{name} must be different, got {list(names)}")
+    return tuple(names)
+
+
+def _sentences(
+    lines: TextIO, name: str, relations: tuple[str, ...], tags: tuple[str, ...] | None
+) -> Iterator[Sentence]:
+    types = {relation: number for number, relation in enumerate(relations)}
+    tag_types = None if tags is None else {tag: number for number, tag in enumerate((*tags, "_"))} | {"_": -1}
+    number, where = 1, f"{name}sentence 1"
+    try:
+        for number, tokens in enumerate(conllu.parse_incr(lines, field_parsers=_AS_WRITTEN), 1):
+            sent_id = tokens.metadata.get("sent_id")
+            where = f"{name}sentence {number}" + (f" ({sent_id})" if sent_id else "")
+            yield _sentence(tokens, types, tag_types)
+            where = f"{name}sentence {number + 1}"
+    except (ParseException, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, int] | None) -> Sentence:
+    words = [token for token in tokens if not isinstance(token.get("id"), tuple)]
+    numbers = [word.get("id") for word in words]
+    if numbers != list(range(1, len(words) + 1)):
+        raise ValueError(f"words must be numbered 1, 2, ..., got {numbers}")
+    forms, lemmas, upos, relations = (
+        tuple(word.get(column, "_") for word in words) for column in ("form", "lemma", "upos", "deprel")
+    )
+    heads = _heads([word.get("head", "_") for word in words])
+    edge_type = [
+        0 if head == 0 else _number("relation", (relation, relation.split(":")[0]), types, token)
+        for token, (head, relation) in enumerate(zip(heads, relations, strict=True), 1)
+    ]
+    node_type = None
+    if tags is not None:
+        node_type = torch.tensor([_number("tag", (tag,), tags, token) for token, tag in enumerate(upos, 1)])
+    return Sentence(
+        words=forms,
+        lemmas=lemmas,
+        upos=upos,
+        relations=relations,
+        graph=Graph.from_parents(torch.tensor(heads) - 1, edge_type=torch.tensor(edge_type), node_type=node_type),
+        multiword=tuple(_multiword(tokens, len(words))),
+        sent_id=tokens.metadata.get("sent_id"),
+        text=tokens.metadata.get("text"),
+    )
+
+
+def _heads(written: list[str]) -> list[int]:
+    """The head of every word, 0 for the root: a tree."""
+    count = len(written)
+    for token, head in enumerate(written, 1):
+        if not (head.isascii() and head.isdecimal() and int(head) <= count):
+            raise ValueError(f"the head of token {token} must be an integer from 0 to {count}, got {head!r}")
+        if int(head) == token:
+            raise ValueError(f"token {token} must not be its own head")
+    heads = [int(head) for head in written]
+    roots = [token for token, head in enumerate(heads, 1) if head == 0]
+    if len(roots) != 1:
+        raise ValueError(f"one token must be the root, with head 0, got {roots or 'none'}")
+    above = heads
+    for _ in range(count.bit_length()):  # each turn doubles the way up
+        above = [above[head - 1] if head else 0 for head in above]
+    if any(above):
+        raise ValueError(f"heads must form a tree, got a cycle through token {next(filter(None, above))}")
+    return heads
+
+
+def _number(what: str, names: tuple[str, ...], numbers: dict[str, int], token: int) -> int:
+    """The number of the first of these names that has one."""
+    for name in names:
+        if name in numbers:
+            return numbers[name]
+    raise ValueError(f"the {what} of token {token} must be one of {[n for n in numbers if n != '_']}, got {names[0]!r}")
+
+
+def _multiword(tokens: conllu.TokenList, count: int) -> Iterator[tuple[int, int, str]]:
+    for token in tokens:
+        match token.get("id"):
+            case (first, "-", last):
+                if last > count:
+                    raise ValueError(f"token {first}-{last} must span words up to {count}")
+                yield first - 1, last, token.get("form", "_")

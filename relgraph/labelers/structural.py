@@ -1,0 +1,231 @@
+"""Labels by signed distance in a tree: along an ancestor line, among siblings, or by depth and order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.graphs import Graph
+from relgraph.labelers.base import Labeler
+from relgraph.labelers.rest import check_default, with_other, written_with_rest
+from relgraph.labelers.tree_walk import walk
+from relgraph.labelers.written import written
+from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class AncestorDistance(Labeler):
+    """How many levels the key is below the query where one is an ancestor of the other: ``depth_j - depth_i``, clipped.
+
+    An ancestor is at a negative distance, a descendant at a positive one, a node itself at 0.
+    Source: Zügner et al. 2021 (Code Transformer), the distance ``ancestor_sp``.
+
+    Args:
+        clip: how far either way distances are told apart.
+        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
+            another; ``"other"``, they carry that label; None, they do not attend.
+        forest: whether a graph may hold several trees; pairs across them are others.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative clip, or an unknown choice.
+
+    Example:
+        >>> labeler = rg.AncestorDistance(2, default="other")
+        >>> labeler.names
+        ('-2', '-1', '0', '1', '2', 'other')
+        >>> labeler(rg.Graph.from_parents(torch.tensor([-1, 0, 0, 2]))).to_dense()[0]
+        tensor([[[2, 3, 3, 4],
+                 [1, 2, 5, 5],
+                 [1, 5, 2, 3],
+                 [0, 5, 1, 2]]])
+    """
+
+    clip: int
+    default: str | None = "unlabeled"
+    forest: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer("clip", self.clip, minimum=0)
+        check_default(self.default)
+        _check.boolean("forest", self.forest)
+
+    @property
+    def num_labels(self) -> int:
+        """``2 * clip + 1``, and one more for ``other``."""
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, those at either end for all beyond, and ``"other"``."""
+        return with_other(_distances(self.clip), self.default)
+
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of a tree, or of a packed batch.
+
+        Args:
+            graph: edges from parent to child.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: no tree: two parents, a cycle, or several roots in a graph.
+        """
+        steps = walk(graph, forest=self.forest).steps(*graph.pairs())
+        ids = torch.where(steps.in_line, _clipped(steps.down - steps.up, self.clip), UNLABELED)
+        return written_with_rest(graph, ids, self.num_labels, self.default)
+
+    def __repr__(self) -> str:
+        return f"AncestorDistance({self.clip}{_options(self.default, self.forest)})"
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class SiblingDistance(Labeler):
+    """How many siblings the key stands after the query, where both have one parent: ``rank_j - rank_i``, clipped.
+
+    Siblings stand in the order of nodes; a node is at distance 0 from itself.
+    Source: Zügner et al. 2021 (Code Transformer), the distance ``sibling_sp``.
+
+    Args:
+        clip: how far either way distances are told apart.
+        default: what all other pairs do, as in :class:`AncestorDistance`.
+        forest: whether a graph may hold several trees; their roots are no siblings.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative clip, or an unknown choice.
+
+    Example:
+        >>> labeler = rg.SiblingDistance(1)
+        >>> labeler.names
+        ('-1', '0', '1')
+        >>> labeler(rg.Graph.from_parents(torch.tensor([-1, 0, 0, 0]))).to_dense()[0]
+        tensor([[[ 1, -1, -1, -1],
+                 [-1,  1,  2,  2],
+                 [-1,  0,  1,  2],
+                 [-1,  0,  0,  1]]])
+    """
+
+    clip: int
+    default: str | None = "unlabeled"
+    forest: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer("clip", self.clip, minimum=0)
+        check_default(self.default)
+        _check.boolean("forest", self.forest)
+
+    @property
+    def num_labels(self) -> int:
+        """``2 * clip + 1``, and one more for ``other``."""
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, those at either end for all beyond, and ``"other"``."""
+        return with_other(_distances(self.clip), self.default)
+
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of a tree, or of a packed batch.
+
+        Args:
+            graph: edges from parent to child.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: no tree: two parents, a cycle, or several roots in a graph.
+        """
+        tree = walk(graph, forest=self.forest)
+        query, key = graph.pairs()
+        above = tree.parents[query]
+        together = (above == tree.parents[key]) & (above >= 0) | (query == key)
+        ids = torch.where(together, _clipped(tree.rank[key] - tree.rank[query], self.clip), UNLABELED)
+        return written_with_rest(graph, ids, self.num_labels, self.default)
+
+    def __repr__(self) -> str:
+        return f"SiblingDistance({self.clip}{_options(self.default, self.forest)})"
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class StructuralPosition(Labeler):
+    """Distance by depth along one branch of a tree, and by depth and the order of nodes across branches; clipped.
+
+    ``depth_j - depth_i`` where one node is an ancestor of the other; elsewhere ``depth_i + depth_j``, negative where
+    the key stands before the query. Signs are those of j - i, as everywhere; counted as i - j, all are opposite.
+    Source: Wang et al. 2019, relative structural positions.
+
+    Args:
+        clip: how far either way distances are told apart.
+        forest: whether a graph may hold several trees; pairs across them carry the label ``unconnected``.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative clip.
+
+    Example:
+        >>> labeler = rg.StructuralPosition(3)
+        >>> labeler.names
+        ('-3', '-2', '-1', '0', '1', '2', '3')
+        >>> labeler(rg.Graph.from_parents(torch.tensor([1, -1, 3, 1]))).to_dense()[0] - 3
+        tensor([[[ 0, -1,  3,  2],
+                 [ 1,  0,  2,  1],
+                 [-3, -2,  0, -1],
+                 [-2, -1,  1,  0]]])
+    """
+
+    clip: int
+    forest: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer("clip", self.clip, minimum=0)
+        _check.boolean("forest", self.forest)
+
+    @property
+    def num_labels(self) -> int:
+        """``2 * clip + 1``, and one more for a forest."""
+        return 2 * self.clip + 1 + self.forest
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, those at either end for all beyond, and ``"unconnected"``."""
+        return (*_distances(self.clip), *["unconnected"] * self.forest)
+
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of a tree, or of a packed batch.
+
+        Args:
+            graph: edges from parent to child, nodes in the order of words.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: no tree: two parents, a cycle, or several roots in a graph.
+        """
+        tree = walk(graph, forest=self.forest)
+        query, key = graph.pairs()
+        steps = tree.steps(query, key)
+        across = (tree.depth[query] + tree.depth[key]) * (key - query).sign()
+        ids = _clipped(torch.where(steps.in_line, steps.down - steps.up, across), self.clip)
+        return written(graph, torch.where(steps.up < 0, self.num_labels - 1, ids), self.num_labels)
+
+    def __repr__(self) -> str:
+        return f"StructuralPosition({self.clip}{', forest=True' if self.forest else ''})"
+
+
+def _distances(clip: int) -> tuple[str, ...]:
+    return tuple(str(distance) for distance in range(-clip, clip + 1))
+
+
+def _clipped(distance: Tensor, clip: int) -> Tensor:
+    """The id of each distance."""
+    return distance.clamp(-clip, clip) + clip
+
+
+def _options(default: str | None, forest: bool) -> str:
+    shown = "" if default == "unlabeled" else f", default={default!r}"
+    return f"{shown}{', forest=True' if forest else ''}"

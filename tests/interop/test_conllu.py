@@ -1,0 +1,180 @@
+"""Treebanks in CoNLL-U."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import relgraph as rg
+from relgraph.interop import conllu
+from relgraph.interop.conllu import UPOS, parse, read
+
+DATA = Path(os.environ.get("RELGRAPH_DATA", Path(__file__).parents[2].parent / "shared" / "data")) / "ud-ewt"
+
+TEXT = """\
+# sent_id = one
+# text = Don't read old books.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t3:aux\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t3:advmod\t_
+3\tread\tread\tVERB\tVB\tMood=Imp\t0\troot\t0:root\t_
+4\told\told\tADJ\tJJ\t_\t5\tamod\t5:amod\t_
+5\tbooks\tbook\tNOUN\tNNS\t_\t3\tobj:really\t3:obj\t_
+5.1\tgladly\tgladly\tADV\tRB\t_\t_\t_\t3:advmod\t_
+6\t.\t.\t_\t.\t_\t3\tpunct\t3:punct\t_
+
+# sent_id = two
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t0:root\t_
+"""
+
+
+def lines(*rows, sent_id="x"):
+    """A sentence of (head, relation) rows."""
+    words = (f"{i}\tw\tw\tX\t_\t_\t{head}\t{relation}\t_\t_" for i, (head, relation) in enumerate(rows, 1))
+    return "\n".join([f"# sent_id = {sent_id}", *words, "", ""])
+
+
+def test_words_and_tree():
+    first, second = parse(TEXT, tags=UPOS)
+    assert first.words == ("Do", "n't", "read", "old", "books", ".")
+    assert first.lemmas == ("do", "not", "read", "old", "book", ".")
+    assert first.upos == ("AUX", "PART", "VERB", "ADJ", "NOUN", "_")
+    assert first.relations == ("aux", "advmod", "root", "amod", "obj:really", "punct")
+    assert first.multiword == ((0, 2, "Don't"),)
+    assert (first.sent_id, first.text) == ("one", "Don't read old books.")
+    assert first.graph.parents().tolist() == [2, 2, -1, 4, 2, 2]
+    assert first.graph.edge_index.tolist() == [[2, 2, 4, 2, 2], [0, 1, 3, 4, 5]]
+    assert [rg.UD_RELATIONS[t] for t in first.graph.edge_type] == ["aux", "advmod", "amod", "obj", "punct"]
+    assert first.graph.node_type.tolist() == [*(UPOS.index(tag) for tag in first.upos[:-1]), -1]
+    assert (second.words, second.graph.num_nodes, second.graph.num_edges) == (("Yes",), 1, 0)
+    assert (second.sent_id, second.text) == ("two", None)
+    assert parse(TEXT)[0].graph.node_type is None
+    assert parse(TEXT) == parse(TEXT) != parse(TEXT, tags=UPOS)
+
+
+def test_subtypes_count_as_themselves_where_they_are_listed():
+    listed = ("aux", "advmod", "amod", "obj", "obj:really", "punct")
+    types = parse(TEXT, relations=listed)[0].graph.edge_type
+    assert [listed[t] for t in types] == ["aux", "advmod", "amod", "obj:really", "punct"]
+
+
+def test_what_the_words_are_to_each_other():
+    labeler = rg.dependency_relations(default="none")
+    ids = labeler(parse(TEXT)[0].graph).to_dense()[0][0]
+    assert [labeler.names[i] for i in ids[4]] == ["none", "none", "obj", "amod⁻¹", "none", "none"]
+    assert [labeler.names[i] for i in ids[3]] == ["none", "none", "none", "none", "amod", "none"]
+
+
+def test_files_and_texts_read_alike(tmp_path):
+    plain, packed = tmp_path / "a.conllu", tmp_path / "a.conllu.gz"
+    plain.write_text(TEXT, encoding="utf-8")
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    with plain.open(encoding="utf-8") as opened:
+        assert read(plain) == read(str(packed)) == read(opened) == read(io.StringIO(TEXT)) == parse(TEXT)
+        assert not opened.closed
+    assert parse("") == parse("\n\n") == []
+
+
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.permutations(range(1, n + 1)), st.randoms())))
+def test_heads_come_back(drawn):
+    order, rng = drawn
+    heads = [0] * len(order)
+    for place, token in enumerate(order[1:], 1):
+        heads[token - 1] = order[rng.randrange(place)]
+    sentence = parse(lines(*((head, "dep") for head in heads)))[0]
+    assert (sentence.graph.parents() + 1).tolist() == heads
+
+
+BROKEN = {
+    "of token 1 must be an integer from 0 to 1, got '2'": lines((2, "dep")),
+    "of token 1 must be an integer from 0 to 1, got '_'": lines(("_", "dep")),
+    "of token 2 must be an integer from 0 to 2, got '1.0'": lines((0, "root"), ("1.0", "dep")),
+    "of token 2 must be an integer from 0 to 2, got '-1'": lines((0, "root"), (-1, "dep")),
+    "of token 2 must be an integer from 0 to 2, got 'two'": lines((0, "root"), ("two", "dep")),
+    "of token 1 must be an integer from 0 to 1, got '_'$": "# sent_id = x\n1\tword\n",
+    "token 2 must not be its own head": lines((0, "root"), (2, "dep")),
+    r"one token must be the root, with head 0, got \[1, 3\]": lines((0, "root"), (1, "dep"), (0, "root")),
+    "one token must be the root, with head 0, got none": lines((2, "dep"), (1, "dep")),
+    "heads must form a tree, got a cycle through token [234]": lines((0, "root"), (3, "dep"), (4, "dep"), (2, "dep")),
+    "the relation of token 2 must be one of .*, got 'friend:of'": lines((0, "root"), (1, "friend:of")),
+    r"words must be numbered 1, 2, ..., got \[1, 3\]": lines((0, "root"), (1, "dep")).replace("2\tw", "3\tw"),
+    r"words must be numbered 1, 2, ..., got \[None\]": lines((0, "root")).replace("1\tw", "_\tw"),
+    "token 1-3 must span words up to 1": lines((0, "root")).replace("1\tw", "1-3\tw\n1\tw"),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_broken_sentences(message, tmp_path):
+    path = tmp_path / "bad.conllu"
+    path.write_text(TEXT + "\n" + BROKEN[message], encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"^.*bad\.conllu: sentence 3 \(x\): .*{message}"):
+        read(path)
+    with pytest.raises(ValueError, match=rf"^sentence 1 \(x\): .*{message}"):
+        parse(BROKEN[message])
+
+
+def test_lines_that_are_no_conllu():
+    with pytest.raises(ValueError, match="^sentence 3: Invalid line format"):
+        parse(TEXT + "\nword\n")
+    with pytest.raises(ValueError, match="^sentence 1: Failed parsing field 'id'"):
+        parse("one\tw\tw\tX\t_\t_\t0\troot\t_\t_\n")
+    with pytest.raises(ValueError, match=r"^sentence 1: words must be numbered 1, 2, ..., got \[None\]"):
+        parse("# global.columns = FORM HEAD\nw\t0\n")
+
+
+def test_tags_that_are_not_listed():
+    with pytest.raises(
+        ValueError, match=r"sentence 1 \(one\): the tag of token 2 must be one of \['AUX'\], got 'PART'"
+    ):
+        parse(TEXT, tags=["AUX"])
+
+
+def test_refuses_bad_input():
+    with pytest.raises(TypeError, match="text must be a string, got bytes"):
+        parse(b"")
+    with pytest.raises(TypeError, match="file must be a path or a file open for reading text, got BytesIO"):
+        read(io.BytesIO(b""))
+    with pytest.raises(TypeError, match="file must be a path or a file open for reading text, got int"):
+        read(3)
+    with pytest.raises(TypeError, match="relations must be a sequence of strings, got 'dep'"):
+        parse("", relations="dep")
+    with pytest.raises(TypeError, match="tags must be a sequence of strings, got 17"):
+        parse("", tags=17)
+    with pytest.raises(ValueError, match="relations must be different"):
+        parse("", relations=["dep", "dep"])
+
+
+def test_names_the_extra_when_the_package_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "conllu", None)
+    monkeypatch.delitem(sys.modules, "relgraph.interop.conllu")
+    with pytest.raises(ImportError, match=r"pip install 'relgraph\[conllu\]'"):
+        import_module("relgraph.interop.conllu")
+
+
+def test_loads_on_first_use():
+    assert rg.interop.conllu.read is conllu.read
+
+
+@pytest.mark.skipif(
+    not DATA.is_dir(), reason="the treebank UD English EWT is not there; RELGRAPH_DATA names its folder"
+)
+def test_the_development_part_of_a_treebank():
+    path = DATA / "en_ewt-ud-dev.conllu.gz"
+    sentences = read(path, tags=UPOS)
+    assert len(sentences) == 2001
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        columns = [line.split("\t") for line in file if line[:1].isdigit()]
+    heads = torch.tensor([int(column[6]) for column in columns if column[0].isdecimal()])
+    assert torch.equal(torch.cat([sentence.graph.parents() for sentence in sentences]) + 1, heads)
+    batch = rg.Graph.batch([sentence.graph for sentence in sentences[:100]])
+    labels = rg.dependency_relations(default=None)(batch)
+    assert labels.ids.shape == (2 * batch.num_edges,)

@@ -1,0 +1,99 @@
+"""Labels by signed distance in a tree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from relgraph.labelers import AncestorDistance, ClippedDistance, SiblingDistance, StructuralPosition, UpDown
+
+from .conformance import Case, LabelerSuite
+from .drawn_trees import (
+    EMPTY,
+    FOREST,
+    ONE,
+    PACKED,
+    PACKED_FOREST,
+    TREE,
+    batches,
+    depth,
+    known,
+    named,
+    same_alone_and_packed,
+    trees,
+)
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(AncestorDistance(2), (TREE,)),
+        Case(AncestorDistance(0, "other", True), (PACKED_FOREST,)),
+        Case(AncestorDistance(1, default=None), (PACKED,)),
+        Case(SiblingDistance(1, forest=True), (FOREST,)),
+        Case(SiblingDistance(3, default="other"), (PACKED,)),
+        Case(SiblingDistance(3, default=None), (EMPTY,)),
+        Case(StructuralPosition(4), (PACKED,)),
+        Case(StructuralPosition(0), (ONE,)),
+        Case(StructuralPosition(1, forest=True), (PACKED_FOREST,)),
+        Case(AncestorDistance(2) | SiblingDistance(2) | ClippedDistance(1), (PACKED,)),
+        Case(StructuralPosition(2) * ClippedDistance(1) + UpDown(1), (TREE,)),
+    )
+
+
+def clip(distance, most):
+    return str(max(-most, min(most, distance)))
+
+
+@given(trees(forest=True))
+def test_ancestor_distance_against_networkx(graph):
+    levels, steps = depth(graph), known(graph)
+    wanted = {(i, j): clip(levels[j] - levels[i], 2) if way and 0 in way else None for (i, j), way in steps.items()}
+    assert named(AncestorDistance(2, forest=True), graph) == wanted
+    other = {pair: name or "other" for pair, name in wanted.items()}
+    assert named(AncestorDistance(2, default="other", forest=True), graph) == other
+    apart = {pair: name or False for pair, name in wanted.items()}
+    assert named(AncestorDistance(2, default=None, forest=True), graph) == apart
+
+
+@given(trees(forest=True))
+def test_sibling_distance_against_a_loop(graph):
+    parents = graph.parents(forest=True).tolist()
+    wanted = {}
+    for i in range(graph.num_nodes):
+        for j in range(graph.num_nodes):
+            family = [n for n, parent in enumerate(parents) if parent == parents[i] and parent >= 0] or [i]
+            wanted[i, j] = clip(family.index(j) - family.index(i), 1) if j in family else None
+    assert named(SiblingDistance(1, forest=True), graph) == wanted
+
+
+@given(trees(forest=True))
+def test_structural_position_against_networkx(graph):
+    levels = depth(graph)
+    wanted = {}
+    for (i, j), way in known(graph).items():
+        if way is None:
+            wanted[i, j] = "unconnected"
+        elif 0 in way:
+            wanted[i, j] = clip(levels[j] - levels[i], 5)
+        else:
+            wanted[i, j] = clip((levels[i] + levels[j]) * (1 if j > i else -1), 5)
+    assert named(StructuralPosition(5, forest=True), graph) == wanted
+
+
+@given(batches())
+def test_a_graph_in_a_batch_gets_what_it_gets_alone(graphs):
+    for labeler in (AncestorDistance(2, default=None), SiblingDistance(1), StructuralPosition(3)):
+        same_alone_and_packed(labeler, graphs)
+
+
+@pytest.mark.parametrize("kind", [AncestorDistance, SiblingDistance, StructuralPosition])
+def test_refuses_bad_input(kind):
+    with pytest.raises(TypeError, match="clip must be an int"):
+        kind("2")
+    with pytest.raises(ValueError, match="clip must be at least 0, got -1"):
+        kind(-1)
+    with pytest.raises(TypeError, match="forest must be a bool"):
+        kind(1, forest=0)
+    if kind is not StructuralPosition:
+        with pytest.raises(ValueError, match="unknown default 'none'"):
+            kind(1, default="none")

@@ -1,0 +1,100 @@
+"""Depths, ranks, ancestors and lowest common ancestors against networkx and plain loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import relgraph as rg
+from relgraph.labelers.tree_walk import TreeWalk, walk
+
+from .drawn_trees import PACKED_FOREST, batches, depth, known, trees, way_up
+
+
+@given(trees(forest=True))
+@settings(max_examples=50)
+def test_against_networkx(graph):
+    tree = walk(graph, forest=True)
+    parents = tree.parents.tolist()
+    assert tree.depth.tolist() == depth(graph)
+    for node, parent in enumerate(parents):
+        assert tree.rank[node] == sum(other == parent for other in parents[:node])
+    up, down = tree.steps(*graph.pairs())
+    pairs = zip(*(x.tolist() for x in graph.pairs()), up.tolist(), down.tolist(), strict=True)
+    wanted = known(graph)
+    for i, j, above, below in pairs:
+        assert (above, below) == (wanted[i, j] or (-1, -1))
+    for node in range(graph.num_nodes):
+        way = way_up(parents, node)[::-1]
+        found = tree.ancestor(torch.full((len(way),), node), torch.arange(len(way)))
+        assert found.tolist() == way
+
+
+@given(batches(forest=True))
+def test_graphs_of_a_batch_do_not_meet(graphs):
+    batch = rg.Graph.batch(graphs)
+    tree = walk(batch, forest=True)
+    assert tree.depth.tolist() == [d for graph in graphs for d in depth(graph)]
+    count = batch.num_nodes
+    everything = torch.arange(count).repeat_interleave(count), torch.arange(count).repeat(count)
+    apart = batch.graph_of()[everything[0]] != batch.graph_of()[everything[1]]
+    assert bool((tree.common_depth(*everything)[apart] == -1).all())
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_deep_chain(backwards):
+    count = 3000
+    parents = torch.arange(count) - 1
+    if backwards:
+        parents = (count - 1 - parents.flip(0)) % count
+        parents[-1] = -1
+    tree = TreeWalk(parents)
+    place = torch.arange(count - 1, -1, -1) if backwards else torch.arange(count)
+    assert torch.equal(tree.depth, place)
+    i, j = torch.tensor([0, 2999, 5, 1500, 7]), torch.tensor([2999, 0, 5, 1501, 1024])
+    up, down = tree.steps(i, j)
+    assert torch.equal(up, (place[i] - place[j]).clamp(min=0))
+    assert torch.equal(down, (place[j] - place[i]).clamp(min=0))
+
+
+def test_a_wide_star():
+    count = 2000
+    tree = TreeWalk(torch.cat([torch.tensor([-1]), torch.zeros(count - 1).long()]))
+    assert torch.equal(tree.rank[1:], torch.arange(count - 1))
+    assert [x.tolist() for x in tree.steps(torch.tensor([0, 5, 7]), torch.tensor([1999, 1999, 7]))] == [
+        [0, 1, 0],
+        [1, 1, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    "labeler",
+    [
+        rg.TreeRelation(),
+        rg.UpDown(2),
+        rg.AncestorDistance(2),
+        rg.SiblingDistance(2),
+        rg.StructuralPosition(2),
+        rg.TreePaths(2, 1),
+    ],
+    ids=repr,
+)
+def test_every_labeler_refuses_what_is_no_tree(labeler):
+    def graph(*edges):
+        return rg.Graph(torch.tensor(edges).view(-1, 2).T, 3)
+
+    with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
+        labeler(torch.zeros(2, 1).long())
+    with pytest.raises(ValueError, match="got a cycle through node"):
+        labeler(graph((0, 1), (1, 2), (2, 0)))
+    with pytest.raises(ValueError, match="got a cycle through node 1"):
+        labeler(graph((1, 1), (0, 2)))
+    with pytest.raises(ValueError, match="got node 2 with the parents 0 and 1"):
+        labeler(graph((0, 2), (1, 2)))
+    with pytest.raises(ValueError, match="got node 2 with the parents 0 and 0"):
+        labeler(graph((0, 2), (0, 2)))
+    with pytest.raises(ValueError, match="got the roots 0 and 2 in graph 0"):
+        labeler(graph((0, 1)))
+    with pytest.raises(ValueError, match="got the roots 1 and 3 in graph 0"):
+        labeler(PACKED_FOREST)
