@@ -1,0 +1,99 @@
+"""The tokens of Python source as a graph's nodes, and where the parts of its syntax tree stand among them."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import io
+import keyword
+import tokenize
+from dataclasses import dataclass, field
+
+TOKEN_KINDS = ("NAME", "KEYWORD", "NUMBER", "STRING", "OP", "NEWLINE", "INDENT", "DEDENT")
+LAYOUT = {"NEWLINE": "<newline>", "INDENT": "<indent>", "DEDENT": "<dedent>"}
+
+Position = tuple[int, int]
+
+_DROPPED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.TYPE_COMMENT}
+# From Python 3.12 on an f-string is several tokens (from 3.14 on a t-string too); here it is one, as it was before.
+_OPENING = {getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)}
+_CLOSING = {getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name)}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens in order: text, kind and start of each, and the lines that they stand in."""
+
+    texts: list[str]
+    kinds: list[str]
+    starts: list[Position]
+    lines: list[str]
+    columns: dict[int, list[int]] = field(default_factory=dict)
+
+    def at(self, node: ast.AST) -> int:
+        """The token that a node with a position begins with."""
+        first = bisect.bisect_left(self.starts, self._position(node.lineno, node.col_offset))  # pyright: ignore[reportAttributeAccessIssue]
+        while self.kinds[first] in LAYOUT:  # a dedent takes no room, so it stands where the statement does
+            first += 1
+        return first
+
+    def after(self, node: ast.AST) -> int:
+        """The token that follows a node with a position."""
+        return bisect.bisect_left(self.starts, self._position(node.end_lineno, node.end_col_offset))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _position(self, line: int, column: int) -> Position:
+        """Where an ast node stands: ast counts bytes, tokenize counts characters."""
+        text = self.lines[line - 1]
+        if text.isascii():
+            return line, column
+        if line not in self.columns:
+            bytewise = [number for number, character in enumerate(text) for _ in character.encode()]
+            self.columns[line] = [*bytewise, len(text)]
+        return line, self.columns[line][column]
+
+
+def tokens_of(source: str) -> Tokens:
+    """The tokens without comments and empty lines; every f-string is one.
+
+    Raises:
+        SyntaxError: source that cannot be cut into tokens.
+    """
+    tokens = Tokens([], [], [], source.split("\n"))  # not splitlines: a form feed ends no line here
+    depth = 0  # of f-strings in f-strings
+    begin = (1, 0)
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in _OPENING:
+                begin = begin if depth else token.start
+                depth += 1
+            elif token.type in _CLOSING:
+                depth -= 1
+                if not depth:
+                    _append(tokens, "STRING", _between(tokens.lines, begin, token.end), begin)
+            elif not depth and token.type not in _DROPPED:
+                kind = _kind(token)
+                _append(tokens, kind, LAYOUT.get(kind, token.string), token.start)
+    except tokenize.TokenError as error:
+        message, (line, column) = error.args
+        raise SyntaxError(message, ("<source>", line, column + 1, None)) from None
+    return tokens
+
+
+def _kind(token: tokenize.TokenInfo) -> str:
+    if token.type == tokenize.NAME and keyword.iskeyword(token.string):
+        return "KEYWORD"
+    name = tokenize.tok_name[token.type]
+    return name if name in TOKEN_KINDS else "OP"
+
+
+def _append(tokens: Tokens, kind: str, text: str, start: Position) -> None:
+    tokens.kinds.append(kind)
+    tokens.texts.append(text)
+    tokens.starts.append(start)
+
+
+def _between(lines: list[str], begin: Position, end: Position) -> str:
+    (first, left), (last, right) = begin, end
+    if first == last:
+        return lines[first - 1][left:right]
+    return "\n".join([lines[first - 1][left:], *lines[first : last - 1], lines[last - 1][:right]])

@@ -1,0 +1,111 @@
+"""Labels by the relations between the tokens of a program: syntax, control flow and data flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
+from relgraph.labelers.base import Labeler
+from relgraph.labelers.edge_type import DEFAULTS
+from relgraph.labels import UNLABELED, EdgeLabels
+from relgraph.labels.edge import DUPLICATES
+
+GREAT_TYPES = (
+    "CFG_NEXT",
+    "LAST_READ",
+    "LAST_WRITE",
+    "COMPUTED_FROM",
+    "RETURNS_TO",
+    "FORMAL_ARG_NAME",
+    "FIELD",
+    "SYNTAX",
+    "NEXT_SYNTAX",
+    "LAST_LEXICAL_USE",
+    "CALLS",
+)
+
+
+@final
+@dataclass(frozen=True)
+class CodeRelations(Labeler):
+    """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
+
+    The query of id 2t is the edge's target and its key the source, as everywhere here; of id 2t + 1 the other way
+    round. GREAT's released code takes the *source* of an edge as the query of id 2t: give it
+    ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)`` for its very ids.
+
+    Edges of types beyond GREAT's eleven, such as ``NEXT_USE`` of :mod:`relgraph.interop.python_source`, are left out.
+    Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``; for
+    ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the graph.
+
+    Source: Hellendoorn et al. 2020.
+
+    Args:
+        default: what pairs without an edge do: ``"unlabeled"``, they attend without a label; None, they do not attend
+            (edges-only attention); ``"none"``, they carry the label ``none``.
+        duplicates: what several edges between one pair do when a default makes every pair attend: the terms of all
+            of them ``"sum"``, the ``"first"`` counts, or ``"error"``.
+
+    Raises:
+        ValueError: an unknown choice.
+
+    Example:
+        >>> labeler = rg.CodeRelations()
+        >>> labeler.names[2:5]
+        ('LAST_READ', 'LAST_READ⁻¹', 'LAST_WRITE')
+        >>> graph = rg.Graph(torch.tensor([[0], [2]]), 3, edge_type=torch.tensor([2]))
+        >>> labeler(graph).to_dense()[0]
+        tensor([[[-1, -1,  5],
+                 [-1, -1, -1],
+                 [ 4, -1, -1]]])
+    """
+
+    default: str | None = "unlabeled"
+    duplicates: str = "sum"
+
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            _check.choice("default", self.default, DEFAULTS)
+        _check.choice("duplicates", self.duplicates, DUPLICATES)
+
+    @property
+    def num_labels(self) -> int:
+        """22, and one more for ``none``."""
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``"LAST_READ"``, ``"LAST_READ⁻¹"`` and so on, and ``"none"``."""
+        both = tuple(name + way for name in GREAT_TYPES for way in ("", "⁻¹"))
+        return (*both, "none") if self.default == "none" else both
+
+    def __call__(self, graph: Graph) -> EdgeLabels:
+        """The labels of a program, or of a packed batch.
+
+        Args:
+            graph: its ``edge_type`` counts :data:`GREAT_TYPES`; edges of higher types are left out.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: no edge types, or several edges between one pair where these are an error.
+        """
+        types = check_graph(graph).edge_type
+        if types is None:
+            raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")
+        known = types < len(GREAT_TYPES)
+        edges, types = graph.edge_index[:, known], types[known]
+        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
+        return EdgeLabels(
+            # An edge and its reverse stand side by side, so that "first" follows the order of the graph's edges.
+            torch.stack([edges, edges.flip(0)], 2).flatten(1),
+            torch.stack([2 * types, 2 * types + 1], 1).flatten(),
+            self.num_labels,
+            q_len=graph.num_nodes,
+            default=default,
+            duplicates=self.duplicates,
+            ptr=graph.ptr,
+        )
