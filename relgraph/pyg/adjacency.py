@@ -1,0 +1,153 @@
+"""The edges that a graph layer is given, in whatever form PyG knows: checked, and as plain tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_sparse, to_edge_index
+
+from relgraph import _check
+from relgraph.labels import EdgeLabels
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Checked edges.
+
+    Attributes:
+        index: ``[2, E]``, (source, target) by column.
+        types: ``[E]``, relations, or None.
+        attr: ``[E, F]``, or None.
+        sizes: how many sources and targets there are.
+        num_relations: R, or None.
+        given: the same as labels, where they came so.
+    """
+
+    index: Tensor
+    types: Tensor | None
+    attr: Tensor | None
+    sizes: tuple[int, int]
+    num_relations: int | None
+    given: EdgeLabels | None = None
+
+    def labels(self) -> EdgeLabels:
+        """The edges as labels, with no label where there are no relations."""
+        if self.given is not None:
+            return self.given
+        ids = self.types
+        if ids is None:
+            ids = torch.full_like(self.index[0], -1)
+        return EdgeLabels._trusted(self.index, ids, self.num_relations or 0, self.sizes[1], self.sizes[0])
+
+
+def read_edges(
+    edge_index: Any,
+    edge_type: Any,
+    edge_attr: Any,
+    sizes: tuple[int, int],
+    num_relations: int | None,
+    edge_dim: int | None,
+) -> Edges:
+    """Edges from what a layer was called with.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: shapes, dtypes or ranges that do not fit, relations or features missing or not wanted.
+    """
+    given = None
+    if isinstance(edge_index, EdgeLabels):
+        given = edge_index
+        edge_index, edge_type = _from_labels(given, edge_type, sizes, num_relations)
+    elif isinstance(edge_index, SparseTensor) or (isinstance(edge_index, Tensor) and is_sparse(edge_index)):
+        edge_index, edge_type, edge_attr = _from_sparse(edge_index, edge_type, edge_attr, num_relations, edge_dim)
+    index = _check_index(edge_index, sizes)
+    types = _check_types(edge_type, index, num_relations)
+    attr = _check_attr(edge_attr, index, edge_dim)
+    _check.same_device(edge_index=index, edge_type=types, edge_attr=attr)
+    return Edges(index, types, attr, sizes, num_relations, given)
+
+
+def _from_labels(
+    labels: EdgeLabels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
+) -> tuple[Tensor, Tensor | None]:
+    if edge_type is not None:
+        raise ValueError("edge_type must be left out beside EdgeLabels, which hold the relations")
+    if labels.default is not None or labels.batch is not None:
+        raise ValueError(f"edge_index, given as labels, must have default=None and no batch axis, got {labels!r}")
+    if labels.num_labels != (num_relations or 0):
+        wanted = num_relations or 0
+        raise ValueError(f"edge_index, given as labels, must have {wanted} relations, got {labels.num_labels}")
+    if (labels.k_len, labels.q_len) != sizes:
+        raise ValueError(
+            f"edge_index, given as labels, must cover {sizes[0]} sources and {sizes[1]} targets, "
+            f"got {labels.k_len} and {labels.q_len}"
+        )
+    return labels.edge_index, None if num_relations is None else labels.ids
+
+
+def _from_sparse(
+    adjacency: Any, edge_type: Any, edge_attr: Any, num_relations: int | None, edge_dim: int | None
+) -> tuple[Tensor, Any, Any]:
+    """Edges of a sparse adjacency with targets as rows; its values fill in what was not given."""
+    (target, source), values = to_edge_index(adjacency)
+    whole = values is not None and not values.is_floating_point()
+    if edge_type is None and num_relations is not None and whole:
+        edge_type = values
+    if edge_attr is None and edge_dim is not None and values is not None and not whole:
+        edge_attr = values if values.dim() == 2 else values[:, None]
+    return torch.stack([source, target]), edge_type, edge_attr
+
+
+def _check_index(edge_index: Any, sizes: tuple[int, int]) -> Tensor:
+    if isinstance(edge_index, EdgeIndex):
+        edge_index = edge_index.as_tensor()
+    index = _check.integer_tensor("edge_index", edge_index, dim=2)
+    if index.shape[0] != 2:
+        raise ValueError(f"edge_index must have shape [2, E], got {list(index.shape)}")
+    if index.numel() and index.device.type == "cpu" and _check.can_look_at_data(index):
+        for what, ends, size in zip(("source", "target"), index, sizes, strict=True):
+            low, high = (int(end) for end in torch.aminmax(ends))
+            if low < 0 or high >= size:
+                raise ValueError(f"edge_index: every {what} must lie in [0, {size}), got values from {low} to {high}")
+    return index
+
+
+def _check_types(edge_type: Any, index: Tensor, num_relations: int | None) -> Tensor | None:
+    if edge_type is None:
+        if num_relations is not None:
+            raise ValueError(f"edge_type must be given to a layer with num_relations={num_relations}, got None")
+        return None
+    if _check.tensor("edge_type", edge_type).is_floating_point():
+        raise TypeError(
+            f"edge_type must hold integers, the relation of every edge, got {edge_type.dtype}: "
+            "features of edges are passed as edge_attr=..."
+        )
+    types = _check.integer_tensor("edge_type", edge_type, dim=1)
+    if types.shape[0] != index.shape[1]:
+        raise ValueError(f"edge_type must have shape [E] = [{index.shape[1]}], got {list(types.shape)}")
+    if num_relations is None:
+        raise ValueError("edge_type must be left out without num_relations: the layer has no tables for it")
+    if types.device.type == "cpu":
+        _check.id_range("edge_type", types, num_relations)
+    return types.long()
+
+
+def _check_attr(edge_attr: Any, index: Tensor, edge_dim: int | None) -> Tensor | None:
+    if edge_attr is None:
+        if edge_dim is not None:
+            raise ValueError(f"edge_attr must be given to a layer with edge_dim={edge_dim}, got None")
+        return None
+    if edge_dim is None:
+        raise ValueError("edge_attr must be left out without edge_dim: the layer has no projection for it")
+    if not _check.tensor("edge_attr", edge_attr).is_floating_point():
+        raise TypeError(f"edge_attr must be floating, got {edge_attr.dtype}: relations are passed as edge_type")
+    if list(edge_attr.shape) != [index.shape[1], edge_dim]:
+        raise ValueError(
+            f"edge_attr must have shape [E, edge_dim] = [{index.shape[1]}, {edge_dim}], got {list(edge_attr.shape)}"
+        )
+    return edge_attr

@@ -1,0 +1,284 @@
+"""A graph layer whose attention reads the relation of every edge: tables where TransformerConv has one-hot types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.typing import Adj, OptTensor, PairTensor, SparseTensor
+from torch_geometric.utils import softmax
+
+from relgraph import _check
+from relgraph.functional_edges import edge_attention
+from relgraph.impl.common import with_zero_row
+from relgraph.labels import EdgeLabels
+from relgraph.nn.tables import RelationTables
+from relgraph.pyg.adjacency import Edges, read_edges
+
+_HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate")
+
+
+class RelationConv(MessagePassing):
+    r"""Attention over incoming edges in which scores and values carry a vector for each edge's relation.
+
+    z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e), with α_e the softmax over the edges e = (j → i) of
+    (W_q x_i)·(W_k x_j + a^K[r_e] + U_k f_e) / √C, for each head; then the root's part W_s x_i is added, or gated in
+    with ``beta``. Each of parallel edges attends; a node without incoming edges gets its root's part alone.
+
+    No vector of an edge and head is held: time and memory beyond the edges' scores are those of the nodes. The layer
+    takes PyG's ``message()`` path instead, which means the same, under explainers, with hooks on propagation or
+    messages, with ``flow="target_to_source"``, ``decomposed_layers`` or another ``aggr``, and in a class that overrides
+    ``message``.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018; gate and edge features as in Shi et al. 2021 (``TransformerConv``, from which
+    :func:`from_transformer_conv` converts).
+
+    Args:
+        in_channels: width of the nodes, or a pair, of sources and targets; -1 is found in the first call.
+        out_channels: C, the width of a head.
+        heads: H.
+        concat: whether heads stand side by side; otherwise their mean is taken.
+        beta: whether a learned gate weighs the root's part against the rest; needs ``root_weight``.
+        dropout: probability with which an attention weight is dropped in training.
+        edge_dim: F, the width of ``edge_attr``, or None.
+        bias: whether projections have a bias.
+        root_weight: whether the node's own features are added.
+        num_relations: R, or None for edges without relations.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
+        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
+        names: the relations' names, saved with the tables.
+        kwargs: further arguments of ``MessagePassing``.
+
+    Shapes: nodes ``[N, in_channels]`` or a pair ``([N_src, .], [N_dst, .])``; edges ``[2, E]``; relations ``[E]`` in
+    ``[-1, R)``, -1 for none; ``edge_attr`` ``[E, F]``; output ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes below 1, or options of tables that do not fit.
+
+    Example:
+        >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
+        >>> edge_index, edge_type = torch.tensor([[0, 1, 2], [1, 2, 2]]), torch.tensor([0, 2, 1])
+        >>> conv(torch.randn(3, 16), edge_index, edge_type).shape
+        torch.Size([3, 32])
+        >>> conv
+        RelationConv(16, 8, heads=4, num_relations=3)
+    """
+
+    _alpha: OptTensor
+    lin_skip: Linear | None
+    lin_beta: Linear | None
+    lin_edge: Linear | None
+    lin_edge_value: Linear | None
+    tables: RelationTables | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        beta: bool = False,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        root_weight: bool = True,
+        *,
+        num_relations: int | None = None,
+        tables: Sequence[str] = ("key", "value"),
+        per_head: bool | Sequence[str] = True,
+        tie_tables: bool = False,
+        names: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("aggr", "add")
+        super().__init__(node_dim=0, **kwargs)
+        sources, targets = _check_widths(in_channels)
+        self.in_channels = in_channels
+        self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
+        self.heads = _check.integer("heads", heads, minimum=1)
+        self.concat = _check.boolean("concat", concat)
+        self.beta = _check.boolean("beta", beta) and _check.boolean("root_weight", root_weight)
+        self.dropout = _check.probability("dropout", dropout)
+        self.edge_dim = None if edge_dim is None else _check.integer("edge_dim", edge_dim, minimum=1)
+        self.root_weight = _check.boolean("root_weight", root_weight)
+        self.num_relations = (
+            None if num_relations is None else _check.integer("num_relations", num_relations, minimum=1)
+        )
+        self.tie_tables = _check.boolean("tie_tables", tie_tables)
+        _check.boolean("bias", bias)
+        width = heads * out_channels
+        self.lin_key, self.lin_value = (Linear(sources, width, bias=bias) for _ in range(2))
+        self.lin_query = Linear(targets, width, bias=bias)
+        self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
+        self.lin_edge_value = None if edge_dim is None or tie_tables else Linear(edge_dim, width, bias=False)
+        left = width if concat else out_channels
+        self.lin_skip = Linear(targets, left, bias=bias) if root_weight else None
+        self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
+        self.tables = None
+        if num_relations is not None:
+            self.tables = RelationTables(
+                num_relations, out_channels, heads, kinds=tables, per_head=per_head, tied=tie_tables, names=names
+            )
+        elif names is not None:
+            raise ValueError(f"names must be left out without num_relations, got {list(names)}")
+        self._alpha = None
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        super().reset_parameters()
+        for child in self.children():
+            if isinstance(child, (Linear, RelationTables)):
+                child.reset_parameters()
+
+    def forward(
+        self,
+        x: Tensor | PairTensor,
+        edge_index: Adj | EdgeLabels,
+        edge_type: OptTensor = None,
+        edge_attr: OptTensor = None,
+        return_attention_weights: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Any]:
+        """The nodes after attention over their incoming edges.
+
+        Args:
+            x: ``[N, in_channels]``, or a pair of sources and targets.
+            edge_index: ``[2, E]``, (source, target) by column; an ``EdgeIndex``; a sparse adjacency with targets as
+                rows, whose values are relations (integers) or ``edge_attr`` (floating); or
+                :class:`~relgraph.EdgeLabels` with ``default=None``, relations included, whose sorting then serves all
+                layers.
+            edge_type: ``[E]``, the relation of every edge.
+            edge_attr: ``[E, edge_dim]``.
+            return_attention_weights: whether to give the weights too; True or False, as in PyG's layers.
+
+        Returns:
+            The nodes, or ``(nodes, (edge_index, alpha))`` with ``alpha`` ``[E, H]`` before dropout, edges in the order
+            in which they came (for a ``SparseTensor`` ``(nodes, adjacency)`` with alpha as its values).
+
+        Raises:
+            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``.
+            ValueError: shapes that do not fit, relations missing or out of range.
+        """
+        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
+        for name, nodes in (("x", x_src), ("x", x_dst)):
+            if _check.tensor(name, nodes).dim() != 2:
+                raise ValueError(f"{name} must have shape [N, in_channels], got {list(nodes.shape)}")
+        edges = read_edges(
+            edge_index, edge_type, edge_attr, (x_src.shape[0], x_dst.shape[0]), self.num_relations, self.edge_dim
+        )
+        query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
+        key, value = (lin(x_src).view(-1, self.heads, self.out_channels) for lin in (self.lin_key, self.lin_value))
+        wanted = isinstance(return_attention_weights, bool)
+        if self._fused():
+            out, alpha = self._attend(query, key, value, edges, wanted)
+        else:
+            out = self.propagate(
+                edges.index, query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
+                size=(x_src.shape[0], x_dst.shape[0]),
+            )  # fmt: skip
+            alpha, self._alpha = self._alpha, None
+        out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
+        if not wanted:
+            return out
+        assert alpha is not None
+        return out, _with_values(edge_index, edges, alpha)
+
+    def message(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        query_i: Tensor,
+        key_j: Tensor,
+        value_j: Tensor,
+        edge_type: OptTensor,
+        edge_attr: OptTensor,
+        index: Tensor,
+        ptr: OptTensor,
+        size_i: int | None,
+    ) -> Tensor:
+        """What each edge sends, ``[E, H, C]``: the layer written edge by edge, which explainers can follow."""
+        scale = 1.0 / math.sqrt(self.out_channels)
+        rows = self._rows_of(edge_type)
+        keys, values = key_j + rows.get("key_table", 0.0), value_j + rows.get("value_table", 0.0)
+        if edge_attr is not None and self.lin_edge is not None:
+            vectors = self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
+            keys = keys + vectors
+            if self.lin_edge_value is not None:
+                vectors = self.lin_edge_value(edge_attr).view(-1, self.heads, self.out_channels)
+            values = values + vectors
+        scores = (query_i * keys + key_j * rows.get("query_table", 0.0)).sum(-1) * scale + rows.get("bias_table", 0.0)
+        alpha = softmax(scores, index, ptr, size_i)
+        self._alpha = alpha
+        return values * dropout(alpha, self.dropout, self.training)[..., None]
+
+    def _rows_of(self, edge_type: OptTensor) -> dict[str, Any]:
+        """The row of every edge in every table, ``[E, H or 1, C]``, a bias ``[E, H or 1]``."""
+        if self.tables is None or edge_type is None or self.num_relations is None:
+            return {}
+        rows = {}
+        for name, table in self.tables().items():
+            slots = torch.where(edge_type < 0, self.num_relations, edge_type)
+            scalar = name == "bias_table"
+            table = table[..., None] if scalar else table
+            per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
+            rows[name] = per_edge[..., 0] if scalar else per_edge
+        return rows
+
+    def _fused(self) -> bool:
+        """Whether nothing asks for the message() path."""
+        plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
+        hooked = any(getattr(self, f"_{name}_forward{pre}_hooks") for name in _HOOKS for pre in ("", "_pre"))
+        own = type(self).message is RelationConv.message
+        return plain and own and not hooked and not self.explain and not torch.jit.is_scripting()
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        shape = (self.heads, self.out_channels, -1)
+        maps: dict[str, Any] = {}
+        if edges.attr is not None and self.lin_edge is not None:
+            value_map = self.lin_edge if self.lin_edge_value is None else self.lin_edge_value
+            maps = {"edge_key": self.lin_edge.weight.view(shape), "edge_value": value_map.weight.view(shape)}
+        out = edge_attention(
+            query, key, value, edges.labels(), **({} if self.tables is None else self.tables()),
+            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, need_weights=need_weights,
+        )  # fmt: skip
+        return out if isinstance(out, tuple) else (out, None)
+
+    def _with_root(self, out: Tensor, x: Tensor) -> Tensor:
+        if self.lin_skip is None:
+            return out
+        root = self.lin_skip(x)
+        if self.lin_beta is None:
+            return out + root
+        gate = self.lin_beta(torch.cat([out, root, out - root], -1)).sigmoid()
+        return gate * root + (1 - gate) * out
+
+    def __repr__(self) -> str:
+        relations = "" if self.num_relations is None else f", num_relations={self.num_relations}"
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads}{relations})"
+
+
+def _check_widths(in_channels: Any) -> tuple[int, int]:
+    """Widths of sources and targets."""
+    pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
+    if len(pair) != 2:
+        raise ValueError(f"in_channels must be an int or a pair, of sources and targets, got {in_channels!r}")
+    for width in pair:
+        if _check.integer("in_channels", width, minimum=-1) == 0:
+            raise ValueError(
+                f"in_channels must be at least 1, or -1 to be found in the first call, got {in_channels!r}"
+            )
+    return pair[0], pair[1]
+
+
+def _with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
+    """Attention weights in the form in which the edges came."""
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.set_value(alpha, layout="coo")
+    return (edges.index if isinstance(edge_index, EdgeLabels) else edge_index), alpha

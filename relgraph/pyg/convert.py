@@ -1,0 +1,71 @@
+"""From PyG's TransformerConv to RelationConv, weights and all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch_geometric.nn import TransformerConv
+from torch_geometric.nn.dense.linear import is_uninitialized_parameter
+
+from relgraph import _check
+from relgraph.pyg.conv import RelationConv
+
+
+def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
+    """A :class:`RelationConv` that gives what ``conv`` gives, with copies of its weights.
+
+    Args:
+        conv: the layer, its sizes known (a lazy one after its first call).
+        edge_types: whether ``conv`` was given edge types as one-hot ``edge_attr``. Then the columns of its projection
+            become the rows of a table that keys and values share, and the new layer takes ``edge_type``. Otherwise it
+            takes ``edge_attr`` as before.
+        kwargs: further options of :class:`RelationConv`, such as ``names``.
+
+    Raises:
+        TypeError: no TransformerConv.
+        ValueError: a layer whose sizes are not known yet, or ``edge_types`` of a layer without ``edge_dim``.
+
+    Example:
+        >>> from torch_geometric.nn import TransformerConv
+        >>> theirs = TransformerConv(4, 8, heads=2, edge_dim=3)
+        >>> ours = rg.pyg.from_transformer_conv(theirs, edge_types=True)
+        >>> x, edge_index, edge_type = torch.randn(3, 4), torch.tensor([[0, 1], [2, 2]]), torch.tensor([2, 0])
+        >>> one_hot = torch.nn.functional.one_hot(edge_type, 3).float()
+        >>> torch.allclose(ours(x, edge_index, edge_type), theirs(x, edge_index, one_hot), atol=1e-5)
+        True
+    """
+    if not isinstance(conv, TransformerConv):
+        raise TypeError(f"conv must be a TransformerConv, got {type(conv).__name__}")
+    _check.boolean("edge_types", edge_types)
+    if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
+        raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
+    if edge_types and conv.edge_dim is None:
+        raise ValueError("edge_types needs a layer with edge_dim, the number of types, got edge_dim=None")
+    weight = conv.lin_query.weight
+    made = RelationConv(
+        conv.in_channels,
+        conv.out_channels,
+        conv.heads,
+        conv.concat,
+        conv.beta,
+        conv.dropout,
+        None if edge_types else conv.edge_dim,
+        conv.lin_query.bias is not None,
+        conv.root_weight,
+        num_relations=conv.edge_dim if edge_types else None,
+        tie_tables=True,
+        flow=conv.flow,
+        **kwargs,
+    ).to(weight.device, weight.dtype)
+    with torch.no_grad():
+        for name in ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge"):
+            mine, theirs = getattr(made, name), getattr(conv, name)
+            if mine is not None:
+                mine.load_state_dict(theirs.state_dict())
+        if edge_types:
+            assert made.tables is not None
+            assert conv.lin_edge is not None
+            columns = conv.lin_edge.weight.unflatten(0, (conv.heads, conv.out_channels))
+            made.tables.key.rows.copy_(columns.transpose(1, 2))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportCallIssue]
+    return made.train(conv.training)

@@ -1,0 +1,133 @@
+"""Attention between all nodes of each graph, every pair with a label: the global half of a graph Transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relgraph import _check
+from relgraph.labels import DistanceLabels, Labels
+from relgraph.labels.base import graph_of
+from relgraph.nn import RelationAttention
+from relgraph.nn.tables import NumLabels, RelationTables
+
+
+class RelationGlobalAttention(nn.Module):
+    """Every node attends over all nodes of its own graph; pairs carry labels, and nothing is padded.
+
+    A layer of :class:`~relgraph.RelationAttention` for PyG batches: nodes ``[N, channels]`` of all graphs together,
+    and which graph each belongs to by the labels' borders or by ``batch``.
+
+    Args:
+        channels: width of the nodes.
+        heads: H; divides ``channels``.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether the projections have a bias.
+        num_labels: R; a tuple for a sum of labels; None for attention without labels.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``, or tables to share.
+        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        tie_tables: whether one table serves as key and value table.
+        names: the labels' names, saved with the tables.
+        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: heads that do not divide, sizes below 1, table options that do not fit.
+
+    Example:
+        >>> labeler = rg.ShortestPath(4)
+        >>> graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
+        >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, num_labels=labeler.num_labels)
+        >>> layer(torch.randn(5, 16), labeler(graph)).shape
+        torch.Size([5, 16])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        num_labels: NumLabels = None,
+        tables: Sequence[str] | RelationTables = ("key", "value"),
+        per_head: bool | Sequence[str] = False,
+        tie_tables: bool = False,
+        names: Sequence[Any] | None = None,
+        impl: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.channels, self.heads = channels, heads
+        self.attention = RelationAttention(
+            channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
+            tie_tables=tie_tables, names=names, impl=impl,
+        )  # fmt: skip
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        self.attention.reset_parameters()
+
+    def forward(
+        self, x: Tensor, labels: Labels | None = None, batch: Tensor | None = None, *, bank_features: Any = None
+    ) -> Tensor:
+        """The nodes after attention within each graph.
+
+        Args:
+            x: ``[N, channels]``.
+            labels: labels of all nodes: packed, or of a single graph. None for a layer without labels.
+            batch: ``[N]``, the graph of each node, never falling, as in PyG's batches; not needed beside packed labels.
+            bank_features: what the banks of the tables read.
+
+        Returns:
+            ``[N, channels]``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: nodes that are not in the order of their graphs, or labels with other borders than ``batch``.
+        """
+        if _check.tensor("x", x).dim() != 2:
+            raise ValueError(f"x must have shape [N, {self.channels}], got {list(x.shape)}")
+        ptr = None if batch is None else _borders(batch, x.shape[0])
+        if labels is None:
+            labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
+            if self.attention.tables is not None:
+                raise ValueError("labels must be given to a layer with num_labels, got None")
+        elif not isinstance(labels, Labels):
+            raise TypeError(f"labels must be Labels or None, got {type(labels).__name__}")
+        elif ptr is not None:
+            _check_borders(labels, ptr)
+        return self.attention(x, labels=labels, bank_features=bank_features)
+
+    def __repr__(self) -> str:
+        tables = self.attention.tables
+        labels = "" if tables is None else f", num_labels={tables.num_labels}"
+        return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels})"
+
+
+def _borders(batch: Any, nodes: int) -> Tensor:
+    """``[G+1]`` from the graph of each node."""
+    batch = _check.integer_tensor("batch", batch, dim=1)
+    if batch.shape[0] != nodes:
+        raise ValueError(f"batch must have shape [N] = [{nodes}], got {list(batch.shape)}")
+    if nodes == 0:
+        return batch.new_zeros(1, dtype=torch.int64)
+    if _check.can_look_at_data(batch) and (int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any())):
+        raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
+    return torch.searchsorted(batch.contiguous(), torch.arange(int(batch[-1]) + 2, device=batch.device))
+
+
+def _check_borders(labels: Labels, ptr: Tensor) -> None:
+    if labels.k_ptr is None:
+        if ptr.shape[0] > 2:
+            raise ValueError(f"labels must be packed for a batch of {ptr.shape[0] - 1} graphs, got {labels!r}")
+        return
+    if not _check.can_look_at_data(labels.k_ptr, ptr):
+        return
+    mine, theirs = graph_of(labels.k_ptr, labels.k_len), graph_of(ptr, int(ptr[-1]))
+    if not torch.equal(
+        mine.unique_consecutive(return_counts=True)[1], theirs.unique_consecutive(return_counts=True)[1]
+    ):
+        raise ValueError("labels must have the borders of batch, got others")

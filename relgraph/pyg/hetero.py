@@ -1,0 +1,187 @@
+"""Attention over a heterogeneous graph: one softmax over all kinds of edges, each kind with vectors of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.dense import HeteroDictLinear
+
+from relgraph import _check
+from relgraph.functional_edges import edge_attention
+from relgraph.labels import EdgeLabels
+from relgraph.nn.tables import RelationTables
+from relgraph.pyg.adjacency import read_edges
+
+EdgeKind = tuple[str, str, str]
+
+
+class RelationHeteroConv(nn.Module):
+    """Nodes attend over their incoming edges of all kinds at once; (source kind, relation, target kind) is the label.
+
+    Queries, keys and values are projected by node kind; the label of an edge brings a key and a value vector. Unlike
+    one layer a kind of edge, whose softmaxes know nothing of each other, a node weighs all its neighbours together.
+    Source: Shaw, Uszkoreit, Vaswani 2018, with the labels of a heterogeneous graph.
+
+    Args:
+        in_channels: width of the nodes, or one a kind of node; -1 is found in the first call.
+        out_channels: C, the width of a head.
+        metadata: kinds of nodes, and kinds of edges as (source, relation, target), as ``HeteroData.metadata()`` gives.
+        heads: H.
+        concat: whether heads stand side by side; otherwise their mean is taken.
+        dropout: probability with which an attention weight is dropped in training.
+        bias: whether projections have a bias.
+        root_weight: whether the node's own features are added.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
+        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        tie_tables: whether one table serves as key and value table.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes below 1, metadata without edges, or with edges between unknown nodes.
+
+    Example:
+        >>> metadata = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
+        >>> conv = rg.pyg.RelationHeteroConv(8, 4, metadata, heads=2)
+        >>> x = {"author": torch.randn(2, 8), "paper": torch.randn(3, 8)}
+        >>> edges = {("author", "writes", "paper"): torch.tensor([[0, 1], [0, 2]])}
+        >>> {kind: list(out.shape) for kind, out in conv(x, edges).items()}
+        {'author': [2, 8], 'paper': [3, 8]}
+    """
+
+    def __init__(
+        self,
+        in_channels: int | dict[str, int],
+        out_channels: int,
+        metadata: tuple[Sequence[str], Sequence[EdgeKind]],
+        heads: int = 1,
+        concat: bool = True,
+        dropout: float = 0.0,
+        bias: bool = True,
+        root_weight: bool = True,
+        *,
+        tables: Sequence[str] = ("key", "value"),
+        per_head: bool | Sequence[str] = True,
+        tie_tables: bool = False,
+    ) -> None:
+        super().__init__()
+        self.node_types, self.edge_types = _check_metadata(metadata)
+        self.in_channels = in_channels
+        self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
+        self.heads = _check.integer("heads", heads, minimum=1)
+        self.concat = _check.boolean("concat", concat)
+        self.dropout = _check.probability("dropout", dropout)
+        widths = _check_widths(in_channels, self.node_types)
+        width = heads * out_channels
+
+        def projection(out: int) -> HeteroDictLinear:
+            return HeteroDictLinear(dict(widths), out, bias=_check.boolean("bias", bias))
+
+        self.lin_key, self.lin_query, self.lin_value = (projection(width) for _ in range(3))
+        left = width if concat else out_channels
+        self.lin_skip = projection(left) if _check.boolean("root_weight", root_weight) else None
+        self.tables = RelationTables(
+            len(self.edge_types), out_channels, heads, kinds=tables, per_head=per_head, tied=tie_tables,
+            names=["→".join(kind) for kind in self.edge_types],
+        )  # fmt: skip
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters afresh."""
+        for child in self.children():
+            assert isinstance(child, (HeteroDictLinear, RelationTables))
+            child.reset_parameters()
+
+    def forward(self, x_dict: Mapping[str, Tensor], edge_index_dict: Mapping[EdgeKind, Any]) -> dict[str, Tensor]:
+        """The nodes after attention over their incoming edges.
+
+        Args:
+            x_dict: ``[N, in_channels]`` for each kind of node that is there.
+            edge_index_dict: ``[2, E]`` (or a sparse adjacency, targets as rows) for each kind of edge that is there.
+
+        Returns:
+            ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without incoming edges
+            get their root's part alone.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: kinds that are not in the metadata, ends out of range.
+        """
+        _check_kinds("x_dict", x_dict, self.node_types)
+        _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
+        nodes = {kind: _check.tensor(f"x_dict[{kind!r}]", x_dict[kind]) for kind in self.node_types if kind in x_dict}
+        first, total = {}, 0
+        for kind, x in nodes.items():
+            first[kind], total = total, total + x.shape[0]
+        labels = self._labels(nodes, first, total, edge_index_dict)
+        query, key, value = (
+            torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
+            for out in (lin(nodes) for lin in (self.lin_query, self.lin_key, self.lin_value))
+        )
+        dropout_p = self.dropout if self.training else 0.0
+        out = edge_attention(query, key, value, labels, **self.tables(), dropout_p=dropout_p)
+        assert isinstance(out, Tensor)
+        out = out.flatten(1) if self.concat else out.mean(1)
+        root = {} if self.lin_skip is None else self.lin_skip(nodes)
+        parts = out.split([x.shape[0] for x in nodes.values()])
+        return {kind: part + root[kind] if root else part for kind, part in zip(nodes, parts, strict=True)}
+
+    def _labels(
+        self, nodes: dict[str, Tensor], first: dict[str, int], total: int, given: Mapping[EdgeKind, Any]
+    ) -> EdgeLabels:
+        """All edges in one space of node numbers, each with the number of its kind."""
+        device = next(iter(nodes.values())).device
+        index, ids = (
+            [torch.zeros(2, 0, dtype=torch.int64, device=device)],
+            [torch.zeros(0, dtype=torch.int64, device=device)],
+        )
+        for number, kind in enumerate(self.edge_types):
+            if kind not in given:
+                continue
+            source, _, target = kind
+            for end in (source, target):
+                if end not in nodes:
+                    raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
+            sizes = (nodes[source].shape[0], nodes[target].shape[0])
+            edges = read_edges(given[kind], None, None, sizes, None, None).index
+            index.append(edges + torch.tensor([[first[source]], [first[target]]], device=device))
+            ids.append(torch.full_like(edges[0], number, dtype=torch.int64))
+        return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
+
+    def __repr__(self) -> str:
+        kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
+        return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, heads={self.heads}; {kinds})"
+
+
+def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...]]:
+    if not isinstance(metadata, (tuple, list)) or len(metadata) != 2:
+        raise TypeError(f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {metadata!r}")
+    nodes, edges = tuple(metadata[0]), tuple(tuple(kind) for kind in metadata[1])
+    if not nodes or not edges or len(set(nodes)) != len(nodes) or len(set(edges)) != len(edges):
+        raise ValueError(f"metadata must name at least one kind of node and of edge, each once, got {metadata!r}")
+    for kind in edges:
+        if len(kind) != 3 or kind[0] not in nodes or kind[2] not in nodes:
+            raise ValueError(f"metadata: every kind of edge must be (source, relation, target) of {nodes}, got {kind}")
+    return nodes, edges  # pyright: ignore[reportReturnType]
+
+
+def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
+    """The width of every kind of node."""
+    widths: Any = in_channels if isinstance(in_channels, Mapping) else dict.fromkeys(kinds, in_channels)
+    for kind in kinds:
+        if kind not in widths:
+            raise ValueError(f"in_channels must hold a width for every kind of node, got none for {kind!r}")
+        if _check.integer("in_channels", widths[kind], minimum=-1) == 0:
+            raise ValueError("in_channels must be at least 1, or -1 to be found in the first call, got 0")
+    return {kind: widths[kind] for kind in kinds}
+
+
+def _check_kinds(name: str, given: Any, known: Sequence[Any]) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} must be a dict by kind, got {type(given).__name__}")
+    for kind in given:
+        if kind not in known:
+            raise ValueError(f"{name} must hold kinds of the metadata, {list(known)}, got {kind!r}")
+    if name == "x_dict" and not given:
+        raise ValueError("x_dict must hold at least one kind of node, got none")
