@@ -11,11 +11,14 @@ import pytest
 import relgraph as rg
 
 NAMES = [
+    "CodeRelations", "GREAT_TYPES",
+    "Degree", "NodeType", "PathEdges", "PathLabels", "PersonalizedPageRank", "RandomWalk", "ShortestPath", "ShortestPathTypes", "VirtualNode", "graphormer", "grpe", "shortest_path_lengths", "unique_paths",
+    "AncestorDistance", "SiblingDistance", "StructuralPosition", "TreePaths", "TreeRelation", "UD_RELATIONS", "UpDown", "dependency_relations",
     "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
     "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "KVCache", "LabelTable", "Labeler", "Labels", "LayerCache",
     "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
-    "RelationTables", "RelationTransformer", "Segments", "SinusoidalPositions", "StackCache", "SumLabels", "Window",
-    "first_of", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
+    "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumLabels", "Window",
+    "edge_attention", "first_of", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
     "restrict", "total",
 ]  # fmt: skip
 

@@ -1,0 +1,361 @@
+"""Labels between the words of a question and the columns and tables of a database: RAT-SQL's relations."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labelers.base import Labeler
+from relgraph.labels import BlockLabels, DenseLabels
+
+VALUE_KINDS = ("NUMBER", "TIME", "CELLMATCH")
+PUNCTUATION = frozenset(string.punctuation)
+_FIELDS = ("question", "columns", "tables", "primary_keys", "foreign_keys", "values")
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Schema:
+    """A question and the database that it asks about: the input of :class:`SchemaRelations`.
+
+    Words are compared as they are: bring them to one form (lower case, lemmas) before.
+
+    Args:
+        question: the words of the question.
+        columns: ``(table, words)`` for each column: the number of its table and the words of its name. The column
+            ``"*"`` of all tables has the table None, and no word matches it.
+        tables: the words of each table's name.
+        primary_keys: numbers of columns.
+        foreign_keys: ``(column, column)``: the first holds keys of the second.
+        values: ``(word, column, kind)``: a word of the question that may be a value of a column, and why: it is a
+            number (``"NUMBER"``, ``"TIME"`` in a column of times), or it stands in a cell (``"CELLMATCH"``).
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a number of a word, column or table that there is not, an empty name, an unknown kind of value.
+
+    Example:
+        >>> schema = rg.Schema(
+        ...     ["which", "singer", "is", "20"],
+        ...     [(None, ["*"]), (0, ["singer", "id"]), (0, ["age"])],
+        ...     [["singer"]],
+        ...     primary_keys=[1],
+        ...     values=[(3, 2, "NUMBER")],
+        ... )
+        >>> len(schema)
+        8
+    """
+
+    question: tuple[str, ...]
+    columns: tuple[tuple[int | None, tuple[str, ...]], ...]
+    tables: tuple[tuple[str, ...], ...]
+    primary_keys: tuple[int, ...]
+    foreign_keys: tuple[tuple[int, int], ...]
+    values: tuple[tuple[int, int, str], ...]
+
+    def __init__(
+        self,
+        question: Sequence[str],
+        columns: Sequence[tuple[int | None, Sequence[str]]],
+        tables: Sequence[Sequence[str]],
+        *,
+        primary_keys: Iterable[int] = (),
+        foreign_keys: Iterable[tuple[int, int]] = (),
+        values: Iterable[tuple[int, int, str]] = (),
+    ) -> None:
+        question = _words("question", question)
+        names = tuple(_name(f"tables[{t}]", words) for t, words in enumerate(_items("tables", tables)))
+        items = enumerate(_items("columns", columns))
+        whose = tuple(_column(f"columns[{c}]", column, len(names)) for c, column in items)
+        width = len(whose)
+        items = enumerate(_items("primary_keys", primary_keys))
+        keys = tuple(_number(f"primary_keys[{n}]", column, width, "columns") for n, column in items)
+        items = enumerate(_items("foreign_keys", foreign_keys))
+        links = tuple(_foreign_key(f"foreign_keys[{n}]", pair, width) for n, pair in items)
+        items = enumerate(_items("values", values))
+        matches = tuple(_value(f"values[{n}]", match, len(question), width) for n, match in items)
+        fields = (question, whose, names, keys, links, matches)
+        for name, value in zip(_FIELDS, fields, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        """How many words, columns and tables there are together."""
+        return len(self.question) + len(self.columns) + len(self.tables)
+
+
+@final
+@dataclass(frozen=True, init=False)
+class SchemaRelations(Labeler):
+    """RAT-SQL's relations between question words, columns and tables, which stand in this order: 51 with clip 2.
+
+    A pair carries one relation. Of several that hold the published code keeps one, and so does this:
+
+    - words: their distance;
+    - word and column: the whole name (CEM), a part of it (CPM), CELLMATCH, then TIME or NUMBER;
+    - word and table: the whole name (TEM), then a part of it (TPM);
+    - two columns: of one table, then the foreign key backward, then forward;
+    - column and table: primary key, column of the table (or ``*``), then foreign key;
+    - two tables: foreign keys both ways, or one way.
+
+    A word matches a whole name when the name stands in the question around it, and a part when the word, or with a
+    neighbour two words, stand in the name in this order; a stopword or a punctuation mark alone does not match. Two
+    facts differ from the published code: it finds parts only where a name begins with them, and its foreign key
+    between column and table looks at the column's own table, where here the column refers to the table.
+    Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
+
+    Args:
+        clip: how far distances between words are told apart, and within names.
+        spelled: whether each word of a name has a position of its own; else each name has one, and of the distances
+            within names only 0 occurs.
+        stopwords: words that do not match a part of a name on their own.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a negative clip.
+
+    Example:
+        >>> labeler = rg.SchemaRelations()
+        >>> labeler.num_labels
+        51
+        >>> schema = rg.Schema(["singer", "age"], [(0, ["age"])], [["singer"]])
+        >>> ids = labeler(schema).to_dense()[0][0]
+        >>> labeler.names[ids[1, 2]], labeler.names[ids[2, 3]]
+        ('qc_CEM', 'ct_table_match')
+    """
+
+    clip: int
+    spelled: bool
+    stopwords: tuple[str, ...]
+
+    def __init__(self, clip: int = 2, *, spelled: bool = False, stopwords: Iterable[str] = ()) -> None:
+        self._set(
+            clip=_check.integer("clip", clip, minimum=0),
+            spelled=_check.boolean("spelled", spelled),
+            stopwords=tuple(sorted(set(_words("stopwords", stopwords)))),
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """``36 + 3 · (2 · clip + 1)``."""
+        return 36 + 3 * (2 * self.clip + 1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the published order; ``qc`` is from question word to column, ``cq`` the other way."""
+        steps = range(-self.clip, self.clip + 1)
+        columns = ("cc_default", "cc_foreign_key_forward", "cc_foreign_key_backward", "cc_table_match")
+        tables = ("tt_default", *(f"tt_foreign_key_{way}" for way in ("forward", "backward", "both")))
+        matches = ("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM")
+        return (
+            *(f"qq_dist {step}" for step in steps),
+            *("qc_default", "qt_default", "cq_default"),
+            *columns,
+            *(f"cc_dist {step}" for step in steps),
+            *("ct_default", "ct_foreign_key", "ct_primary_key", "ct_table_match", "ct_any_table"),
+            "tq_default",
+            *("tc_default", "tc_primary_key", "tc_table_match", "tc_any_table", "tc_foreign_key"),
+            *tables,
+            *(f"tt_dist {step}" for step in steps),
+            *matches,
+            *(f"{way}_{kind}" for kind in VALUE_KINDS for way in ("qc", "cq")),
+        )
+
+    def __call__(self, schemas: Schema | Sequence[Schema]) -> DenseLabels | BlockLabels:
+        """The labels of one schema, ``[1, N, N]``, or packed labels of several.
+
+        Args:
+            schemas: a Schema, or a sequence of them.
+
+        Raises:
+            TypeError: what is no Schema.
+            ValueError: no schemas at all.
+        """
+        if isinstance(schemas, Schema):
+            return DenseLabels(self._ids(schemas)[None], self.num_labels)
+        items = _items("schemas", schemas)
+        if not items:
+            raise ValueError("schemas must hold at least one Schema, got none")
+        for index, schema in enumerate(items):
+            if not isinstance(schema, Schema):
+                raise TypeError(f"schemas[{index}] must be a Schema, got {type(schema).__name__}")
+        return BlockLabels.from_blocks([self._ids(schema) for schema in items], self.num_labels)
+
+    def _ids(self, schema: Schema) -> Tensor:
+        """The relation of every pair, ``[N, N]``."""
+        id_of = {name: number for number, name in enumerate(self.names)}
+        ids = _Relations(schema, id_of, frozenset(self.stopwords)).ids()
+        counts = torch.tensor([len(schema.question), len(schema.columns), len(schema.tables)])
+        kind = torch.arange(3).repeat_interleave(counts)
+        item = torch.arange(len(schema))
+        if self.spelled:
+            names = [*((word,) for word in schema.question), *(words for _, words in schema.columns), *schema.tables]
+            item = item.repeat_interleave(torch.tensor([len(words) for words in names], dtype=torch.int64))
+        ids, kind = ids[item][:, item], kind[item]
+        at = torch.arange(item.shape[0])
+        distance = (at - at[:, None]).clamp(-self.clip, self.clip)
+        near = (item == item[:, None]) | ((kind == 0) & (kind[:, None] == 0))
+        zeros = torch.tensor([id_of[f"{name}_dist 0"] for name in ("qq", "cc", "tt")])
+        return torch.where(near, zeros[kind][:, None] + distance, ids)
+
+
+class _Relations:
+    """The relations of a schema's items as masks, painted over one another."""
+
+    def __init__(self, schema: Schema, id_of: dict[str, int], stopwords: frozenset[str]) -> None:
+        self.schema, self.id_of, self.stopwords = schema, id_of, stopwords
+        columns, tables = len(schema.columns), len(schema.tables)
+        table = torch.tensor([-1 if t is None else t for t, _ in schema.columns], dtype=torch.int64)
+        self.owned = table[:, None] == torch.arange(tables)
+        self.starred = (table < 0)[:, None].expand(columns, tables)
+        self.together = table[:, None] == table
+        self.primary = _mask((columns,), [(c,) for c in schema.primary_keys])[:, None] & self.owned
+        self.refers = _mask((columns, columns), schema.foreign_keys)
+        self.refers_to_table = (self.refers.int() @ self.owned.int()) > 0
+        self.tables_refer = (self.owned.T.int() @ self.refers_to_table.int()) > 0
+
+    def ids(self) -> Tensor:
+        """``[N, N]``; pairs of two words, or of an item with itself, are still to come."""
+        words = len(self.schema.question)
+        by_column, by_table = self._columns_matched(), self._tables_matched()
+        qq = torch.zeros(words, words, dtype=torch.int64)
+        qc, cq = self._paint("qc", by_column), self._paint("cq", by_column).T
+        qt, tq = self._paint("qt", by_table), self._paint("tq", by_table).T
+        cc = self._paint(
+            "cc",
+            {
+                "default": torch.ones_like(self.together),
+                "foreign_key_forward": self.refers,
+                "foreign_key_backward": self.refers.T,
+                "table_match": self.together,
+            },
+        )
+        belongs = {
+            "default": torch.ones_like(self.owned),
+            "foreign_key": self.refers_to_table,
+            "any_table": self.starred,
+            "table_match": self.owned,
+            "primary_key": self.primary,
+        }
+        ct, tc = self._paint("ct", belongs), self._paint("tc", belongs).T
+        forward, backward = self.tables_refer, self.tables_refer.T
+        tt = self._paint(
+            "tt",
+            {
+                "default": torch.ones_like(forward),
+                "foreign_key_forward": forward,
+                "foreign_key_backward": backward,
+                "foreign_key_both": forward & backward,
+            },
+        )
+        return torch.cat([torch.cat(row, 1) for row in ((qq, qc, qt), (cq, cc, ct), (tq, tc, tt))])
+
+    def _paint(self, way: str, layers: dict[str, Tensor]) -> Tensor:
+        """Ids where masks hold, the last mask on top; the first covers everything."""
+        ids = torch.zeros(next(iter(layers.values())).shape, dtype=torch.int64)
+        for name, mask in layers.items():
+            ids = ids.masked_fill(mask, self.id_of[f"{way}_{name}"])
+        return ids
+
+    def _columns_matched(self) -> dict[str, Tensor]:
+        schema = self.schema
+        shape = (len(schema.question), len(schema.columns))
+        names = [() if table is None else words for table, words in schema.columns]
+        layers = {"default": torch.ones(shape, dtype=torch.bool)}
+        for kind in VALUE_KINDS:
+            layers[kind] = _mask(shape, [(word, column) for word, column, k in schema.values if k == kind])
+        return layers | {"CPM": self._named(names, _parts), "CEM": self._named(names, _wholes)}
+
+    def _tables_matched(self) -> dict[str, Tensor]:
+        shape = (len(self.schema.question), len(self.schema.tables))
+        tables = self.schema.tables
+        layers = {"default": torch.ones(shape, dtype=torch.bool)}
+        return layers | {"TPM": self._named(tables, _parts), "TEM": self._named(tables, _wholes)}
+
+    def _named(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
+        """Which words of the question ``find`` finds in which names, ``[words, names]``."""
+        question = self.schema.question
+        found = [(word, n) for n, name in enumerate(names) for word in find(question, name, self.stopwords)]
+        return _mask((len(question), len(names)), found)
+
+
+def _wholes(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
+    """The words of the question in whose midst the whole name stands."""
+    width = len(name)
+    starts = [start for start in range(len(question) - width + 1) if question[start : start + width] == name]
+    return {word for start in starts for word in range(start, start + width)}
+
+
+def _parts(question: tuple[str, ...], name: tuple[str, ...], stopwords: frozenset[str]) -> set[int]:
+    """The words of the question that stand in the name; a stopword only together with a neighbour.
+
+    Longer runs of words need no look: each of their words is in a run of two.
+    """
+    alone = {word for word in name if word not in stopwords and word not in PUNCTUATION}
+    pairs = set(pairwise(name))
+    twos = {at for at, pair in enumerate(pairwise(question)) if pair in pairs}
+    return {at for at, word in enumerate(question) if word in alone} | twos | {at + 1 for at in twos}
+
+
+def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:
+    """True at the places, False elsewhere."""
+    mask = torch.zeros(shape, dtype=torch.bool)
+    mask[tuple(torch.tensor(places, dtype=torch.int64).view(-1, len(shape)).T)] = True
+    return mask
+
+
+def _items(name: str, value: Any, count: int | None = None) -> tuple[Any, ...]:
+    """The items of an iterable other than a string; ``count`` of them."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a sequence, got {type(value).__name__}")
+    items = tuple(value)
+    if count is not None and len(items) != count:
+        raise ValueError(f"{name} must have {count} entries, got {len(items)}")
+    return items
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    words = _items(name, value)
+    for index, word in enumerate(words):
+        if not isinstance(word, str):
+            raise TypeError(f"{name}[{index}] must be a string, got {type(word).__name__}")
+    return words
+
+
+def _name(name: str, value: Any) -> tuple[str, ...]:
+    words = _words(name, value)
+    if not words:
+        raise ValueError(f"{name} must have a name of at least one word, got none")
+    return words
+
+
+def _number(name: str, value: Any, count: int, what: str) -> int:
+    """``value`` when it numbers one of ``count`` things."""
+    if not 0 <= _check.integer(name, value) < count:
+        raise ValueError(f"{name} must be one of the {count} {what}, numbered from 0, got {value}")
+    return value
+
+
+def _column(name: str, value: Any, tables: int) -> tuple[int | None, tuple[str, ...]]:
+    table, words = _items(name, value, 2)
+    return None if table is None else _number(name, table, tables, "tables"), _name(name, words)
+
+
+def _foreign_key(name: str, value: Any, columns: int) -> tuple[int, int]:
+    column, referred = _items(name, value, 2)
+    return _number(name, column, columns, "columns"), _number(name, referred, columns, "columns")
+
+
+def _value(name: str, value: Any, words: int, columns: int) -> tuple[int, int, str]:
+    word, column, kind = _items(name, value, 3)
+    return (
+        _number(name, word, words, "words"),
+        _number(name, column, columns, "columns"),
+        _check.choice(name, kind, VALUE_KINDS),
+    )
