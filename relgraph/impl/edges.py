@@ -152,7 +152,7 @@ class _Work:
         """Queries by pairs: every pair is a column of its own."""
         here = torch.arange(self.labels.shape[0], device=self.labels.device)
         ends = torch.arange(self.labels.shape[0] + 1, device=here.device)
-        return Pattern(self.csr.row_ptr, self.csr.row, here, ends, here, here)
+        return Pattern(self.csr.row_ptr, self.csr.row, here, ends, here, self.csr.row, here, here)
 
     def _vectors(self, edge: EdgeVectors) -> Tensor:
         """Edge vectors in the order of the plan, ``[1, P, F]``."""

@@ -27,36 +27,40 @@ RUN_NUMBERS = 1 << 22
 
 
 class Pattern(NamedTuple):
-    """Listed pairs sorted by row, and the way to see them sorted by column.
+    """Listed pairs sorted by row, and the same pairs sorted by column.
 
     Attributes:
         row_ptr: ``[n + 1]`` where each row's pairs begin.
         row: ``[P]``.
         col: ``[P]``.
         col_ptr: ``[m + 1]`` where each column's pairs begin, once sorted by column.
-        by_col: ``[P]`` the pairs sorted by column.
-        to_row: ``[P]`` where each pair stands among those: the inverse of ``by_col``.
+        turned_col: ``[P]`` their columns in that order.
+        turned_row: ``[P]`` their rows in that order.
+        by_col: ``[P]`` where each of them stands among the pairs sorted by row.
+        to_row: ``[P]`` the way back: the inverse of ``by_col``.
     """
 
     row_ptr: Tensor
     row: Tensor
     col: Tensor
     col_ptr: Tensor
+    turned_col: Tensor
+    turned_row: Tensor
     by_col: Tensor
     to_row: Tensor
 
     @classmethod
     def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
         """The pattern of pairs that are sorted by row already."""
-        sorted_col, by_col = col.sort(stable=True)
-        col_ptr = torch.searchsorted(sorted_col, torch.arange(columns + 1, device=col.device))
-        return cls(row_ptr, row, col, col_ptr, by_col, inverse(by_col))
+        turned_col, by_col = col.sort(stable=True)
+        col_ptr = torch.searchsorted(turned_col, torch.arange(columns + 1, device=col.device))
+        return cls(row_ptr, row, col, col_ptr, turned_col, row[by_col], by_col, inverse(by_col))
 
     @property
     def turned(self) -> Pattern:
         """The same pairs with rows and columns swapped; what belongs to pairs is reordered by ``by_col``."""
         return Pattern(
-            self.col_ptr, self.col[self.by_col], self.row[self.by_col], self.row_ptr, self.to_row, self.by_col
+            self.col_ptr, self.turned_col, self.turned_row, self.row_ptr, self.row, self.col, self.to_row, self.by_col
         )
 
 
