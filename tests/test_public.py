@@ -28,13 +28,12 @@ def test_names():
     assert all(hasattr(rg, name) for name in NAMES)
 
 
-DOCUMENTED = sorted(
-    {*rg.__all__, *rg.nn.__all__, *rg.labelers.__all__, *rg.labels.__all__} - {"nn", "labels", "labelers"}
-)
+MODULES = (rg, rg.nn, rg.labelers, rg.labels, rg.pyg, *(getattr(rg.interop, name) for name in rg.interop.MODULES))
+DOCUMENTED = sorted({name for module in MODULES for name in module.__all__} - {"nn", "labels", "labelers"})
 
 
 def public(name):
-    return next(getattr(m, name) for m in (rg, rg.nn, rg.labelers, rg.labels) if hasattr(m, name))
+    return next(getattr(module, name) for module in MODULES if hasattr(module, name))
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
@@ -49,7 +48,7 @@ def test_every_public_name_is_documented(name):
         assert ">>> " in doc, f"{name} has no example"
     takes_arguments = len(inspect.signature(value).parameters) > 0
     if takes_arguments and not abstract:
-        assert "Args:" in doc, f"{name} does not say what it takes"
+        assert "Args:" in doc or "Attributes:" in doc, f"{name} does not say what it takes"
 
 
 def issubclass_of_tuple(value):

@@ -12,6 +12,8 @@ from relgraph import _check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
+__all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
+
 try:
     import networkx as nx
 except ImportError:
