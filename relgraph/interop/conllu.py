@@ -36,7 +36,7 @@ _AS_WRITTEN = {name: lambda line, i: line[i] for name in ("xpos", "feats", "head
 @final
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a treebank: its words and their dependency tree, one node a word.
+    r"""A sentence of a treebank: its words and their dependency tree, one node a word.
 
     Attributes:
         words: the form of every word.
@@ -47,6 +47,11 @@ class Sentence:
         multiword: ``(start, stop, form)`` of each token that stands for the words ``start:stop``.
         sent_id: what the comment ``# sent_id`` says, or None.
         text: what the comment ``# text`` says, or None.
+
+    Example:
+        >>> (sentence,) = rg.interop.conllu.parse("1\tGo\tgo\tVERB\t_\t_\t0\troot\n2\ton\ton\tADP\t_\t_\t1\tadvmod\n")
+        >>> sentence.words, sentence.upos, sentence.graph
+        (('Go', 'on'), ('VERB', 'ADP'), Graph(num_nodes=2, num_edges=1))
     """
 
     words: tuple[str, ...]
