@@ -69,3 +69,16 @@ def test_typed():
     from importlib.resources import files
 
     assert files("relgraph").joinpath("py.typed").is_file()
+
+
+def test_a_missing_package_names_its_extra():
+    code = "import sys; sys.modules['torch_geometric'] = None; import relgraph as rg; rg.pyg"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'" in done.stderr
+
+
+def test_unknown_names():
+    with pytest.raises(AttributeError, match="module 'relgraph' has no attribute 'graph'"):
+        _ = rg.graph
+    with pytest.raises(AttributeError, match="module 'relgraph.interop' has no attribute 'dgl'"):
+        _ = rg.interop.dgl
