@@ -67,6 +67,9 @@ class Labels(ABC):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_plan", None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": None}  # worked out again where it is wanted, not sent along
+
     @property
     def packed(self) -> bool:
         """Whether these labels describe a packed batch."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 
+import relgraph as rg
 from relgraph.labels import BlockLabels, DenseLabels, EdgeLabels, SumLabels
 from tests.cases import distance
 
@@ -130,3 +134,13 @@ def edge(index=((0, 1), (1, 0)), ids=(0, 1), num_labels=2, q_len=2, **options):
 def test_bad_input(error, message, build):
     with pytest.raises(error, match=message):
         build()
+
+
+def test_a_pickle_holds_labels_without_their_plan():
+    labels = EdgeLabels(torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 1]), 2, q_len=2)
+    fresh = len(pickle.dumps(labels))
+    x = torch.randn(2, 1, 3)
+    rg.edge_attention(x, x, x, labels)
+    assert labels._plan is not None
+    assert len(pickle.dumps(labels)) == fresh
+    assert pickle.loads(pickle.dumps(labels)) == copy.deepcopy(labels) == labels
