@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -78,6 +79,11 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
         wanted = " or ".join(str(d) for d in dims)
         raise ValueError(f"{name} must have {wanted} dimensions, got shape {list(value.shape)}")
     return value
+
+
+def shaped(tensor: Tensor, *allowed: Sequence[Any]) -> bool:
+    """Whether a tensor has one of these shapes; unlike ``in`` right for sizes that dynamo keeps open too."""
+    return any(tensor.dim() == len(shape) and tensor.shape == torch.Size(shape) for shape in allowed)
 
 
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:

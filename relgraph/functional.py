@@ -201,7 +201,9 @@ def _check_call(
     _check.boolean("is_causal", is_causal)
     offset = _offset(q_offset, labels, plan, is_causal, query)
     is_causal = is_causal and not _sees_all(offset, plan)
-    if scale is None:
+    if scale is not None:
+        _check.finite("scale", scale)
+    else:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     call = Call(
         query,
@@ -209,7 +211,7 @@ def _check_call(
         value,
         plan,
         checked,
-        _check.finite("scale", scale),
+        scale,
         mask,
         is_causal,
         offset,
@@ -284,7 +286,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
 def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
     if ids.dtype not in _check.INTEGER_DTYPES:
         raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
-    if ids.shape not in ((q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
+    if not _check.shaped(ids, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
         raise ValueError(
             f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
             f"got {list(ids.shape)}"
@@ -323,7 +325,7 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
     _check.tensor(name, table)
     heads = query.shape[1]
     row = [num_labels] if width is None else [num_labels, width]
-    if list(table.shape) not in (row, [heads, *row]):
+    if not _check.shaped(table, row, [heads, *row]):
         what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
         raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
     if not table.is_floating_point():

@@ -114,7 +114,7 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
         if given is None:
             continue
         wanted = [width, attr.shape[1]]
-        if list(_check.tensor(name, given).shape) not in (wanted, [heads, *wanted]):
+        if not _check.shaped(_check.tensor(name, given), wanted, [heads, *wanted]):
             raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
     _check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
     return EdgeVectors(attr, key, value)

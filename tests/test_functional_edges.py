@@ -162,3 +162,11 @@ EDGES, GOOD = inputs()
 def test_refuses_bad_input(change, error, message):
     with pytest.raises(error, match=message):
         rg.edge_attention(**{"labels": EDGES, **GOOD} | change)
+
+
+def test_compiles_for_all_sizes_at_once():
+    torch._dynamo.reset()
+    compiled = torch.compile(rg.edge_attention, backend="eager", fullgraph=True, dynamic=True)
+    for seed, n in enumerate((6, 9, 14)):
+        edges, t = inputs(n, n - 1, pairs=3 * n, seed=seed)
+        torch.testing.assert_close(compiled(labels=edges, **t), rg.edge_attention(labels=edges, **t))

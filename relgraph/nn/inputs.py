@@ -149,7 +149,7 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
         if tables is None or isinstance(tables.num_labels, tuple):
             raise ValueError("labels must be Labels where the layer has no tables or those of a sum, got a Tensor")
         shapes = ([q_len, k_len], [batch, q_len, k_len], [1, q_len, k_len])
-        if list(labels.shape) not in shapes:
+        if not _check.shaped(labels, *shapes):
             raise ValueError(
                 f"labels must have shape [N_q, N_k] = {shapes[0]} or [B, N_q, N_k] = {shapes[1]}, "
                 f"got {list(labels.shape)}"

@@ -1,4 +1,4 @@
-"""The edges that a graph layer is given, in whatever form PyG knows: checked, and as plain tensors."""
+"""Nodes and edges as a graph layer is given them, in whatever form PyG knows: checked, and as plain tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
-from torch_geometric.typing import SparseTensor
+from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttributeAccessIssue]
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from relgraph import _check
@@ -45,6 +45,15 @@ class Edges:
         return EdgeLabels._trusted(self.index, ids, self.num_relations or 0, self.sizes[1], self.sizes[0])
 
 
+def check_nodes(name: str, nodes: Any, width: int) -> Tensor:
+    """``[N, width]``; a width of -1 is not known yet."""
+    # no "in": it holds no symbolic sizes while compiling
+    if _check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
+        wanted = "in_channels" if width == -1 else width
+        raise ValueError(f"{name} must have shape [N, {wanted}], got {list(nodes.shape)}")
+    return nodes
+
+
 def read_edges(
     edge_index: Any,
     edge_type: Any,
@@ -72,6 +81,13 @@ def read_edges(
     return Edges(index, types, attr, sizes, num_relations, given)
 
 
+def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
+    """Attention weights in the form in which the edges came."""
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.set_value(alpha, layout="coo")
+    return (edges.index if isinstance(edge_index, EdgeLabels) else edge_index), alpha
+
+
 def _from_labels(
     labels: EdgeLabels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
 ) -> tuple[Tensor, Tensor | None]:
@@ -82,7 +98,7 @@ def _from_labels(
     if labels.num_labels != (num_relations or 0):
         wanted = num_relations or 0
         raise ValueError(f"edge_index, given as labels, must have {wanted} relations, got {labels.num_labels}")
-    if (labels.k_len, labels.q_len) != sizes:
+    if labels.k_len != sizes[0] or labels.q_len != sizes[1]:
         raise ValueError(
             f"edge_index, given as labels, must cover {sizes[0]} sources and {sizes[1]} targets, "
             f"got {labels.k_len} and {labels.q_len}"

@@ -8,20 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.nn.functional import dropout
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
-from torch_geometric.typing import Adj, OptTensor, PairTensor, SparseTensor
-from torch_geometric.utils import softmax
+from torch_geometric.typing import Adj, OptTensor, PairTensor
+from torch_geometric.utils import is_sparse, softmax
 
 from relgraph import _check
 from relgraph.functional_edges import edge_attention
 from relgraph.impl.common import with_zero_row
 from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
-from relgraph.pyg.adjacency import Edges, read_edges
+from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 
-_HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate")
+_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+_OVERRIDDEN = ("message", "aggregate", "update")
 
 
 class RelationConv(MessagePassing):
@@ -33,8 +35,8 @@ class RelationConv(MessagePassing):
 
     No vector of an edge and head is held: time and memory beyond the edges' scores are those of the nodes. The layer
     takes PyG's ``message()`` path instead, which means the same, under explainers, with hooks on propagation or
-    messages, with ``flow="target_to_source"``, ``decomposed_layers`` or another ``aggr``, and in a class that overrides
-    ``message``.
+    messages, under ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a class that
+    overrides ``message``, ``aggregate`` or ``update``.
 
     Source: Shaw, Uszkoreit, Vaswani 2018; gate and edge features as in Shi et al. 2021 (``TransformerConv``, from which
     :func:`from_transformer_conv` converts).
@@ -54,7 +56,7 @@ class RelationConv(MessagePassing):
         per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, saved with the tables.
-        kwargs: further arguments of ``MessagePassing``.
+        kwargs: further arguments of ``MessagePassing``; ``decomposed_layers`` must stay 1.
 
     Shapes: nodes ``[N, in_channels]`` or a pair ``([N_src, .], [N_dst, .])``; edges ``[2, E]``; relations ``[E]`` in
     ``[-1, R)``, -1 for none; ``edge_attr`` ``[E, F]``; output ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
@@ -62,6 +64,7 @@ class RelationConv(MessagePassing):
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, or options of tables that do not fit.
+        NotImplementedError: ``decomposed_layers`` other than 1, which would cut heads' vectors in slices.
 
     Example:
         >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
@@ -99,6 +102,8 @@ class RelationConv(MessagePassing):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
+        if kwargs.get("decomposed_layers", 1) != 1:
+            raise NotImplementedError(f"decomposed_layers must be 1, got {kwargs['decomposed_layers']!r}")
         super().__init__(node_dim=0, **kwargs)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
@@ -164,15 +169,18 @@ class RelationConv(MessagePassing):
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``.
-            ValueError: shapes that do not fit, relations missing or out of range.
+            ValueError: shapes or devices that do not fit, relations missing or out of range.
         """
-        x_src, x_dst = (x, x) if isinstance(x, Tensor) else x
-        for name, nodes in (("x", x_src), ("x", x_dst)):
-            if _check.tensor(name, nodes).dim() != 2:
-                raise ValueError(f"{name} must have shape [N, in_channels], got {list(nodes.shape)}")
-        edges = read_edges(
-            edge_index, edge_type, edge_attr, (x_src.shape[0], x_dst.shape[0]), self.num_relations, self.edge_dim
-        )
+        x_src, x_dst = _check_nodes(x, self.lin_key.in_channels, self.lin_query.in_channels)
+        sizes = (x_src.shape[0], x_dst.shape[0])
+        if self.flow == "target_to_source":
+            sizes = (x_dst.shape[0], x_src.shape[0])
+            if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
+                raise ValueError(
+                    f"edge_index must be [2, E] where flow='target_to_source', got {type(edge_index).__name__}"
+                )
+        edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
+        _check.same_device(x=x_src, edge_index=edges.index)
         query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
         key, value = (lin(x_src).view(-1, self.heads, self.out_channels) for lin in (self.lin_key, self.lin_value))
         wanted = isinstance(return_attention_weights, bool)
@@ -181,14 +189,14 @@ class RelationConv(MessagePassing):
         else:
             out = self.propagate(
                 edges.index, query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
-                size=(x_src.shape[0], x_dst.shape[0]),
+                size=sizes,
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
         if not wanted:
             return out
         assert alpha is not None
-        return out, _with_values(edge_index, edges, alpha)
+        return out, with_values(edge_index, edges, alpha.to(out.dtype))
 
     def message(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -214,7 +222,7 @@ class RelationConv(MessagePassing):
         scores = (query_i * keys + key_j * rows.get("query_table", 0.0)).sum(-1) * scale + rows.get("bias_table", 0.0)
         alpha = softmax(scores, index, ptr, size_i)
         self._alpha = alpha
-        return values * dropout(alpha, self.dropout, self.training)[..., None]
+        return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
 
     def _rows_of(self, edge_type: OptTensor) -> dict[str, Any]:
         """The row of every edge in every table, ``[E, H or 1, C]``, a bias ``[E, H or 1]``."""
@@ -232,9 +240,10 @@ class RelationConv(MessagePassing):
     def _fused(self) -> bool:
         """Whether nothing asks for the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        hooked = any(getattr(self, f"_{name}_forward{pre}_hooks") for name in _HOOKS for pre in ("", "_pre"))
-        own = type(self).message is RelationConv.message
-        return plain and own and not hooked and not self.explain and not torch.jit.is_scripting()
+        hooked = any(getattr(self, f"_{name}_forward{pre}_hooks") for name in _HOOKED for pre in ("", "_pre"))
+        own = any(getattr(type(self), name) is not getattr(RelationConv, name) for name in _OVERRIDDEN)
+        asked = own or hooked or self.explain or _transformed()
+        return plain and not asked
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
@@ -264,6 +273,11 @@ class RelationConv(MessagePassing):
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads}{relations})"
 
 
+def _transformed() -> bool:
+    """Whether torch.func is at work, which cannot look into the backward of the edges' own operators."""
+    return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
+
+
 def _check_widths(in_channels: Any) -> tuple[int, int]:
     """Widths of sources and targets."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
@@ -277,8 +291,11 @@ def _check_widths(in_channels: Any) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
-    """Attention weights in the form in which the edges came."""
-    if isinstance(edge_index, SparseTensor):
-        return edge_index.set_value(alpha, layout="coo")
-    return (edges.index if isinstance(edge_index, EdgeLabels) else edge_index), alpha
+def _check_nodes(x: Any, source_width: int, target_width: int) -> tuple[Tensor, Tensor]:
+    """Sources and targets; a width of -1 is not known yet."""
+    pair = x if isinstance(x, (tuple, list)) else (x, x)
+    if len(pair) != 2:
+        raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {len(pair)} entries")
+    sources, targets = (check_nodes("x", *given) for given in zip(pair, (source_width, target_width), strict=True))
+    _check.same_device(**{"x[0]": sources, "x[1]": targets})
+    return sources, targets

@@ -11,6 +11,8 @@ from torch_geometric.nn.dense.linear import is_uninitialized_parameter
 from relgraph import _check
 from relgraph.pyg.conv import RelationConv
 
+_PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
+
 
 def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
     """A :class:`RelationConv` that gives what ``conv`` gives, with copies of its weights.
@@ -24,7 +26,9 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
 
     Raises:
         TypeError: no TransformerConv.
-        ValueError: a layer whose sizes are not known yet, or ``edge_types`` of a layer without ``edge_dim``.
+        ValueError: a layer whose sizes are not known yet, ``edge_types`` of a layer without ``edge_dim``, or an
+            ``aggr`` that may hold weights.
+        NotImplementedError: ``decomposed_layers`` other than 1.
 
     Example:
         >>> from torch_geometric.nn import TransformerConv
@@ -42,6 +46,8 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
         raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
     if edge_types and conv.edge_dim is None:
         raise ValueError("edge_types needs a layer with edge_dim, the number of types, got edge_dim=None")
+    if conv.aggr not in _PLAIN_SUMS:
+        raise ValueError(f"conv must have an aggr without weights, one of {list(_PLAIN_SUMS)}, got {conv.aggr!r}")
     weight = conv.lin_query.weight
     made = RelationConv(
         conv.in_channels,
@@ -56,6 +62,8 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
         num_relations=conv.edge_dim if edge_types else None,
         tie_tables=True,
         flow=conv.flow,
+        aggr=conv.aggr,
+        decomposed_layers=conv.decomposed_layers,
         **kwargs,
     ).to(weight.device, weight.dtype)
     with torch.no_grad():

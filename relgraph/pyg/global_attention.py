@@ -13,6 +13,7 @@ from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.tables import NumLabels, RelationTables
+from relgraph.pyg.adjacency import check_nodes
 
 
 class RelationGlobalAttention(nn.Module):
@@ -78,7 +79,8 @@ class RelationGlobalAttention(nn.Module):
         Args:
             x: ``[N, channels]``.
             labels: labels of all nodes: packed, or of a single graph. None for a layer without labels.
-            batch: ``[N]``, the graph of each node, never falling, as in PyG's batches; not needed beside packed labels.
+            batch: ``[N]``, the graph of each node, never falling, as in PyG's batches; beside packed labels not needed,
+                and not looked at while compiling.
             bank_features: what the banks of the tables read.
 
         Returns:
@@ -88,17 +90,18 @@ class RelationGlobalAttention(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: nodes that are not in the order of their graphs, or labels with other borders than ``batch``.
         """
-        if _check.tensor("x", x).dim() != 2:
-            raise ValueError(f"x must have shape [N, {self.channels}], got {list(x.shape)}")
-        ptr = None if batch is None else _borders(batch, x.shape[0])
+        check_nodes("x", x, self.channels)
+        if batch is not None:
+            _check_batch(batch, x)
         if labels is None:
+            ptr = None if batch is None else _borders(batch)
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
             if self.attention.tables is not None:
                 raise ValueError("labels must be given to a layer with num_labels, got None")
         elif not isinstance(labels, Labels):
             raise TypeError(f"labels must be Labels or None, got {type(labels).__name__}")
-        elif ptr is not None:
-            _check_borders(labels, ptr)
+        elif batch is not None and _check.can_look_at_data(batch):
+            _check_borders(labels, _borders(batch))
         return self.attention(x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
@@ -107,15 +110,21 @@ class RelationGlobalAttention(nn.Module):
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels})"
 
 
-def _borders(batch: Any, nodes: int) -> Tensor:
-    """``[G+1]`` from the graph of each node."""
-    batch = _check.integer_tensor("batch", batch, dim=1)
-    if batch.shape[0] != nodes:
-        raise ValueError(f"batch must have shape [N] = [{nodes}], got {list(batch.shape)}")
-    if nodes == 0:
-        return batch.new_zeros(1, dtype=torch.int64)
-    if _check.can_look_at_data(batch) and (int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any())):
+def _check_batch(batch: Any, x: Tensor) -> None:
+    _check.integer_tensor("batch", batch, dim=1)
+    if batch.shape[0] != x.shape[0]:
+        raise ValueError(f"batch must have shape [N] = [{x.shape[0]}], got {list(batch.shape)}")
+    _check.same_device(x=x, batch=batch)
+    if not batch.numel() or not _check.can_look_at_data(batch):
+        return
+    if int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any()):
         raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
+
+
+def _borders(batch: Tensor) -> Tensor:
+    """``[G+1]`` from the graph of each node."""
+    if not batch.numel():
+        return batch.new_zeros(1, dtype=torch.int64)
     return torch.searchsorted(batch.contiguous(), torch.arange(int(batch[-1]) + 2, device=batch.device))
 
 
@@ -124,8 +133,7 @@ def _check_borders(labels: Labels, ptr: Tensor) -> None:
         if ptr.shape[0] > 2:
             raise ValueError(f"labels must be packed for a batch of {ptr.shape[0] - 1} graphs, got {labels!r}")
         return
-    if not _check.can_look_at_data(labels.k_ptr, ptr):
-        return
+    _check.same_device(batch=ptr, labels=labels.k_ptr)
     mine, theirs = graph_of(labels.k_ptr, labels.k_len), graph_of(ptr, int(ptr[-1]))
     if not torch.equal(
         mine.unique_consecutive(return_counts=True)[1], theirs.unique_consecutive(return_counts=True)[1]

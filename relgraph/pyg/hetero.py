@@ -7,15 +7,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn.dense import HeteroDictLinear
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.nn.module_dict import ModuleDict
 
 from relgraph import _check
 from relgraph.functional_edges import edge_attention
 from relgraph.labels import EdgeLabels
 from relgraph.nn.tables import RelationTables
-from relgraph.pyg.adjacency import read_edges
+from relgraph.pyg.adjacency import check_nodes, read_edges
 
 EdgeKind = tuple[str, str, str]
+
+
+class _Projections(ModuleDict):
+    """A linear map for each kind of node."""
+
+    def __init__(self, widths: Mapping[str, int], out_channels: int, bias: bool) -> None:
+        super().__init__({kind: Linear(width, out_channels, bias=bias) for kind, width in widths.items()})
+
+    def forward(self, nodes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {kind: self[kind](x) for kind, x in nodes.items()}
+
+    def reset_parameters(self) -> None:
+        for lin in self.values():
+            assert isinstance(lin, Linear)
+            lin.reset_parameters()
 
 
 class RelationHeteroConv(nn.Module):
@@ -75,22 +91,19 @@ class RelationHeteroConv(nn.Module):
         self.dropout = _check.probability("dropout", dropout)
         widths = _check_widths(in_channels, self.node_types)
         width = heads * out_channels
-
-        def projection(out: int) -> HeteroDictLinear:
-            return HeteroDictLinear(dict(widths), out, bias=_check.boolean("bias", bias))
-
-        self.lin_key, self.lin_query, self.lin_value = (projection(width) for _ in range(3))
+        _check.boolean("bias", bias)
+        self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
         left = width if concat else out_channels
-        self.lin_skip = projection(left) if _check.boolean("root_weight", root_weight) else None
+        self.lin_skip = _Projections(widths, left, bias) if _check.boolean("root_weight", root_weight) else None
         self.tables = RelationTables(
             len(self.edge_types), out_channels, heads, kinds=tables, per_head=per_head, tied=tie_tables,
-            names=["→".join(kind) for kind in self.edge_types],
+            names=["__".join(kind) for kind in self.edge_types],
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
         """Draw all parameters afresh."""
         for child in self.children():
-            assert isinstance(child, (HeteroDictLinear, RelationTables))
+            assert isinstance(child, (_Projections, RelationTables))
             child.reset_parameters()
 
     def forward(self, x_dict: Mapping[str, Tensor], edge_index_dict: Mapping[EdgeKind, Any]) -> dict[str, Tensor]:
@@ -106,11 +119,12 @@ class RelationHeteroConv(nn.Module):
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: kinds that are not in the metadata, ends out of range.
+            ValueError: kinds that are not in the metadata, shapes or devices that do not fit, ends out of range.
         """
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
-        nodes = {kind: _check.tensor(f"x_dict[{kind!r}]", x_dict[kind]) for kind in self.node_types if kind in x_dict}
+        nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
+        _check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
         first, total = {}, 0
         for kind, x in nodes.items():
             first[kind], total = total, total + x.shape[0]
@@ -126,6 +140,11 @@ class RelationHeteroConv(nn.Module):
         root = {} if self.lin_skip is None else self.lin_skip(nodes)
         parts = out.split([x.shape[0] for x in nodes.values()])
         return {kind: part + root[kind] if root else part for kind, part in zip(nodes, parts, strict=True)}
+
+    def _nodes(self, kind: str, x: Any) -> Tensor:
+        lin = self.lin_key[kind]
+        assert isinstance(lin, Linear)
+        return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels)
 
     def _labels(
         self, nodes: dict[str, Tensor], first: dict[str, int], total: int, given: Mapping[EdgeKind, Any]
@@ -144,7 +163,8 @@ class RelationHeteroConv(nn.Module):
                 if end not in nodes:
                     raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
             sizes = (nodes[source].shape[0], nodes[target].shape[0])
-            edges = read_edges(given[kind], None, None, sizes, None, None).index
+            edges = _edges_of(kind, given[kind], sizes)
+            _check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges})
             index.append(edges + torch.tensor([[first[source]], [first[target]]], device=device))
             ids.append(torch.full_like(edges[0], number, dtype=torch.int64))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
@@ -175,6 +195,14 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
         if _check.integer("in_channels", widths[kind], minimum=-1) == 0:
             raise ValueError("in_channels must be at least 1, or -1 to be found in the first call, got 0")
     return {kind: widths[kind] for kind in kinds}
+
+
+def _edges_of(kind: EdgeKind, given: Any, sizes: tuple[int, int]) -> Tensor:
+    """The edges of one kind, which an error then names."""
+    try:
+        return read_edges(given, None, None, sizes, None, None).index
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"edge_index_dict[{kind}]: {error}") from None
 
 
 def _check_kinds(name: str, given: Any, known: Sequence[Any]) -> None:

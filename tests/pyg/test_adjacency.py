@@ -1,0 +1,178 @@
+"""Edges in every form that PyG knows give what plain edges give, and bad ones are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.testing import assert_module
+from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
+
+import relgraph as rg
+from relgraph.pyg import RelationConv
+from tests.cases import F64
+
+N, E, R = 7, 20, 4
+
+
+class Edgewise(RelationConv):
+    """The same layer, made to take the message() path."""
+
+    def _fused(self):
+        return False
+
+
+def layer(**options):
+    return RelationConv(5, 3, heads=2, **{"num_relations": R, **options}).to(F64)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(N, 5, dtype=F64)
+
+
+@pytest.fixture
+def edges():
+    """Different edges sorted by target, and a relation for each."""
+    keys = torch.randperm(N * N)[:E].sort().values
+    return torch.stack([keys % N, keys // N]), torch.randint(R, (E,))
+
+
+def sparse(edges, values):
+    """Targets as rows."""
+    return torch.sparse_coo_tensor(edges[0].flip(0), values, (N, N, *values.shape[1:])).coalesce()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize("layout", ["to_sparse_coo", "to_sparse_csr", "to_sparse_csc"])
+def test_sparse_tensors(layout, x, edges):
+    conv, plain, weighted = layer(), layer(num_relations=None), layer(num_relations=None, edge_dim=1)
+    values = torch.rand(E, dtype=F64)
+    typed, valued = getattr(sparse(edges, edges[1]), layout)(), getattr(sparse(edges, values), layout)()
+    torch.testing.assert_close(conv(x, typed), conv(x, *edges))
+    torch.testing.assert_close(plain(x, typed), plain(x, edges[0]))
+    torch.testing.assert_close(weighted(x, valued), weighted(x, edges[0], edge_attr=values[:, None]))
+    out, (given, alpha) = conv(x, typed, return_attention_weights=True)
+    expected = conv(x, *edges, return_attention_weights=True)[1][1]
+    torch.testing.assert_close(out, conv(x, *edges))
+    assert given is typed
+    order = (edges[0][0] * N + edges[0][1]).argsort() if layout == "to_sparse_csc" else torch.arange(E)
+    torch.testing.assert_close(alpha, expected[order])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_wide_values_are_edge_attr(x, edges):
+    conv, values = layer(num_relations=None, edge_dim=3), torch.rand(E, 3, dtype=F64)
+    torch.testing.assert_close(conv(x, sparse(edges, values)), conv(x, edges[0], edge_attr=values))
+
+
+@pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="torch_sparse is not installed")
+def test_sparse_tensor_of_torch_sparse(x, edges):
+    conv = layer()
+    source, target = edges[0]
+    adjacency = SparseTensor(row=target, col=source, value=edges[1], sparse_sizes=(N, N))
+    out, weighted = conv(x, adjacency, return_attention_weights=True)
+    expected, (_, alpha) = conv(x, *edges, return_attention_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(weighted.storage.value(), alpha)
+
+
+def test_as_pyg_tests_layers(x, edges):
+    conv = RelationConv(5, 3, heads=2)
+    assert_module(conv, x.float(), edges[0], expected_size=(N, 6), atol=1e-6)
+    assert_module(RelationConv((5, 5), 3), (x.float(), x.float()), edges[0], expected_size=(N, 3), atol=1e-6)
+    assert_module(layer(), x, edges[0], edge_type=edges[1], test_sparse_layouts=[], expected_size=(N, 6))
+
+
+@pytest.mark.parametrize("order", ["row", "col", None])
+def test_edge_index(order, x, edges):
+    conv, (index, types) = layer(), edges
+    if order == "row":
+        by_source = index[0].argsort(stable=True)
+        index, types = index[:, by_source], types[by_source]
+    typed = EdgeIndex(index, sort_order=order, sparse_size=(N, N))
+    out, (given, alpha) = conv(x, typed, types, return_attention_weights=True)
+    expected, (_, wanted) = conv(x, index, types, return_attention_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(alpha, wanted)
+    assert given is typed
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_narrow_integers(kind, dtype, x, edges):
+    conv = kind(5, 3, num_relations=R).to(F64)
+    for types in (edges[1].to(dtype), edges[1].to(torch.uint8)):
+        torch.testing.assert_close(conv(x, edges[0].to(dtype), types), conv(x, *edges))
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+def test_edge_labels(kind, x, edges):
+    conv = kind(5, 3, num_relations=R).to(F64)
+    labels = rg.EdgeLabels(*edges, R, q_len=N)
+    out, (index, alpha) = conv(x, labels, return_attention_weights=True)
+    expected, (_, wanted) = conv(x, *edges, return_attention_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(alpha, wanted)
+    assert torch.equal(index, edges[0])
+    plain = kind(5, 3).to(F64)
+    unlabeled = rg.EdgeLabels(edges[0], torch.full((E,), -1), 0, q_len=N)
+    torch.testing.assert_close(plain(x, unlabeled), plain(x, edges[0]))
+
+
+def test_edge_labels_of_a_packed_batch(x):
+    index, types, ptr = (
+        torch.tensor([[0, 1, 3, 3], [1, 2, 4, 4]]),
+        torch.tensor([0, 1, 1, 0]),
+        torch.tensor([0, 3, 3, N]),
+    )
+    graph = rg.Graph(index, N, edge_type=types, ptr=ptr)
+    labels, conv = rg.EdgeType(R)(graph), layer()
+    assert labels.packed
+    torch.testing.assert_close(conv(x, labels), conv(x, index, types))
+
+
+def test_bad_edges(x, edges):
+    (index, types), attr = edges, torch.randn(E, 2, dtype=F64)
+    conv, plain, featured = layer(), layer(num_relations=None), layer(num_relations=None, edge_dim=2)
+    labels = rg.EdgeLabels(index, types, R, q_len=N)
+    for error, call, message in (
+        (TypeError, lambda: conv(x, index.tolist(), types), "edge_index must be a Tensor, got list"),
+        (ValueError, lambda: conv(x, index[0], types), "edge_index must have 2 dimensions"),
+        (ValueError, lambda: conv(x, index.T, types), r"edge_index must have shape \[2, E\], got \[20, 2\]"),
+        (ValueError, lambda: conv(x, index.double(), types), "edge_index must have an integer dtype"),
+        (ValueError, lambda: conv(x, torch.rand(N, N), types), "edge_index must have an integer dtype"),
+        (ValueError, lambda: conv(x, index + N, types), r"every source must lie in \[0, 7\)"),
+        (ValueError, lambda: conv((x, x[:3]), index, types), r"every target must lie in \[0, 3\), got .* 0 to 6"),
+        (ValueError, lambda: conv(x, index - 1, types), r"every source must lie in \[0, 7\), got values from -1"),
+        (ValueError, lambda: conv(x, index), "edge_type must be given to a layer with num_relations=4"),
+        (TypeError, lambda: conv(x, index, attr), "passed as edge_attr="),
+        (TypeError, lambda: conv(x, index, types.tolist()), "edge_type must be a Tensor, got list"),
+        (ValueError, lambda: conv(x, index, types[1:]), r"edge_type must have shape \[E\] = \[20\], got \[19\]"),
+        (ValueError, lambda: conv(x, index, types[:, None]), "edge_type must have 1 dimensions"),
+        (ValueError, lambda: conv(x, index, types + R), r"edge_type must lie in \[-1, 4\)"),
+        (ValueError, lambda: conv(x, index, types - 2), r"edge_type must lie in \[-1, 4\)"),
+        (ValueError, lambda: plain(x, index, types), "edge_type must be left out without num_relations"),
+        (ValueError, lambda: plain(x, index, None, attr), "edge_attr must be left out without edge_dim"),
+        (TypeError, lambda: plain(x, index, attr), "passed as edge_attr="),
+        (ValueError, lambda: featured(x, index), "edge_attr must be given to a layer with edge_dim=2"),
+        (TypeError, lambda: featured(x, index, None, types), "edge_attr must be floating, got torch.int64"),
+        (ValueError, lambda: featured(x, index, None, attr[1:]), r"\[E, edge_dim\] = \[20, 2\], got \[19, 2\]"),
+        (ValueError, lambda: featured(x, index, None, attr[:, 0]), r"edge_attr must have shape \[E, edge_dim\]"),
+        (ValueError, lambda: conv(x, index, types.to("meta")), "edge_type must be on the device of edge_index, cpu"),
+        (
+            ValueError,
+            lambda: featured(x, index, None, attr.to("meta")),
+            "edge_attr must be on the device of edge_index",
+        ),
+        (ValueError, lambda: conv(x, labels, types), "edge_type must be left out beside EdgeLabels"),
+        (ValueError, lambda: plain(x, labels), "must have 0 relations, got 4"),
+        (ValueError, lambda: conv(x[:5], labels), "must cover 5 sources and 5 targets, got 7 and 7"),
+        (
+            ValueError,
+            lambda: conv(x, rg.EdgeLabels(index, types, R, q_len=N, default=0)),
+            "must have default=None and no batch axis",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()

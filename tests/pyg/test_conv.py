@@ -1,0 +1,382 @@
+"""RelationConv: its two ways mean the same, and it behaves as PyG's layers do."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric import EdgeIndex
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
+
+import relgraph as rg
+from relgraph.pyg import RelationConv
+from tests.cases import F64
+
+N, E, R = 7, 20, 4
+
+
+class Edgewise(RelationConv):
+    """The same layer, made to take the message() path."""
+
+    def _fused(self):
+        return False
+
+
+@pytest.fixture
+def graph():
+    """Nodes, edges and relations; node N - 1 has no edges, some edges are parallel, some have no relation."""
+    return torch.randn(N, 5, dtype=F64), torch.randint(N - 1, (2, E)), torch.randint(-1, R, (E,))
+
+
+def layer(**options):
+    return RelationConv(5, 3, heads=2, **{"num_relations": R, **options}).to(F64)
+
+
+KINDS = [("key", "value"), ("key",), ("bias",), ("value", "query"), ("key", "value", "query", "bias")]
+LAYERS = [
+    {"tables": kinds, "per_head": per_head, "edge_dim": edge_dim}
+    for kinds, per_head, edge_dim in itertools.product(KINDS, (True, False, "bias"), (None, 2))
+    if per_head != "bias" or "bias" in kinds
+]
+LAYERS = [{**case, "per_head": ("bias",)} if case["per_head"] == "bias" else case for case in LAYERS]
+LAYERS += [
+    {"num_relations": None}, {"num_relations": None, "edge_dim": 3}, {"tie_tables": True, "edge_dim": 2},
+    {"concat": False, "beta": True}, {"beta": True}, {"root_weight": False, "bias": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", LAYERS)
+def test_both_ways_agree_with_all_gradients(options, graph):
+    x, edge_index, edge_type = graph
+    fused = layer(**options)
+    edgewise = Edgewise(5, 3, heads=2, **{"num_relations": R, **options}).to(F64)
+    edgewise.load_state_dict(fused.state_dict())
+    attr = torch.randn(E, fused.edge_dim, dtype=F64) if fused.edge_dim else None
+    found = []
+    for conv in (fused, edgewise):
+        nodes = x.clone().requires_grad_()
+        features = None if attr is None else attr.clone().requires_grad_()
+        types = None if fused.num_relations is None else edge_type
+        out, (_, alpha) = conv(nodes, edge_index, types, features, return_attention_weights=True)
+        assert conv._alpha is None
+        leaves = [nodes, *conv.parameters(), *([] if features is None else [features])]
+        grads = torch.autograd.grad(out.sin().sum() + alpha.cos().sum(), leaves, materialize_grads=True)
+        found.append([out, alpha, *grads])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_permutations_and_isolated_nodes(graph):
+    x, edge_index, edge_type = graph
+    conv = layer()
+    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
+    order = torch.randperm(E)
+    again, (index, weights) = conv(x, edge_index[:, order], edge_type[order], return_attention_weights=True)
+    torch.testing.assert_close(again, out)
+    torch.testing.assert_close(weights, alpha[order])
+    assert torch.equal(index, edge_index[:, order])
+    nodes = torch.randperm(N)
+    torch.testing.assert_close(conv(x[nodes], nodes.argsort()[edge_index], edge_type), out[nodes])
+    torch.testing.assert_close(out[-1], conv.lin_skip(x)[-1])
+    sums = torch.zeros(N, 2, dtype=F64).index_add(0, edge_index[1], alpha)
+    torch.testing.assert_close(sums, torch.isin(torch.arange(N), edge_index[1]).to(F64)[:, None].expand(N, 2))
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+@pytest.mark.parametrize("edge_dim", [None, 2])
+def test_empty_sizes(kind, edge_dim, graph):
+    x, edge_index, edge_type = graph
+    conv = kind(5, 3, heads=2, num_relations=R, edge_dim=edge_dim).to(F64)
+    none = (edge_index[:, :0], edge_type[:0], None if edge_dim is None else torch.zeros(0, 2, dtype=F64))
+    out, (_, alpha) = conv(x, *none, return_attention_weights=True)
+    torch.testing.assert_close(out, conv.lin_skip(x))
+    assert alpha.shape == (0, 2)
+    assert conv((x, x[:0]), *none).shape == (0, 6)
+    torch.testing.assert_close(conv((x[:0], x), *none), conv.lin_skip(x))
+    nodes = x[:0].clone().requires_grad_()
+    conv(nodes, *none).sum().backward()
+    assert nodes.grad.shape == (0, 5)
+
+
+def test_self_loops_and_parallel_edges_of_one_node(graph):
+    conv, x = layer(root_weight=False), graph[0][:1]
+    edge_index, edge_type = torch.zeros(2, 3, dtype=torch.long), torch.tensor([0, 1, 1])
+    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
+    torch.testing.assert_close(alpha.sum(0), torch.ones(2, dtype=F64))
+    torch.testing.assert_close(alpha[1], alpha[2])
+    values = conv.lin_value(x).view(2, 3) + conv.tables.value()[:, edge_type].transpose(0, 1)
+    torch.testing.assert_close(out, (alpha[..., None] * values).sum(0).flatten()[None])
+    single = conv(x, edge_index[:, :1], edge_type[:1])
+    torch.testing.assert_close(single, values[:1].flatten(1))
+
+
+def test_a_graph_in_a_batch_gets_what_it_gets_alone(graph):
+    x, edge_index, edge_type = graph
+    conv, other = layer(), torch.randn(3, 5, dtype=F64)
+    loops, types = torch.tensor([[0, 2], [0, 1]]), torch.tensor([1, 3])
+    out = conv(torch.cat([other, x]), torch.cat([loops, edge_index + 3], 1), torch.cat([types, edge_type]))
+    torch.testing.assert_close(out, torch.cat([conv(other, loops, types), conv(x, edge_index, edge_type)]))
+
+
+def test_is_dense_attention_with_all_but_edges_masked(graph):
+    x = graph[0]
+    keys = torch.randperm(N * N)[:E]
+    edge_index, edge_type = torch.stack([keys % N, keys // N]), torch.randint(R, (E,))
+    conv = layer(root_weight=False)
+    ids, attend = torch.full((N, N), -1), torch.zeros(N, N, dtype=torch.bool)
+    ids[edge_index[1], edge_index[0]], attend[edge_index[1], edge_index[0]] = edge_type, True
+    q, k, v = (lin(x).view(1, N, 2, 3).transpose(1, 2) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
+    dense = rg.relation_attention(q, k, v, rg.DenseLabels(ids, R, attend=attend), **conv.tables(), impl="reference")
+    torch.testing.assert_close(conv(x, edge_index, edge_type), dense[0].transpose(0, 1).flatten(1))
+
+
+@pytest.mark.parametrize("sizes", [(40, 30), (900, 2)])
+def test_both_ways_agree_on_larger_graphs(sizes):
+    sources, targets = sizes
+    x = torch.randn(sources, 5, dtype=F64), torch.randn(targets, 5, dtype=F64)
+    edge_index = torch.stack([torch.randint(sources, (900,)), torch.randint(targets, (900,))])
+    edge_type = torch.randint(-1, R, (900,))
+    fused, edgewise = (kind(5, 16, heads=4, num_relations=R).to(F64) for kind in (RelationConv, Edgewise))
+    edgewise.load_state_dict(fused.state_dict())
+    outs = [conv(x, edge_index, edge_type) for conv in (fused, edgewise)]
+    torch.testing.assert_close(*outs, atol=1e-10, rtol=1e-10)
+    grads = [torch.autograd.grad(out.sin().sum(), [*conv.parameters()]) for out, conv in zip(outs, (fused, edgewise))]  # noqa: B905
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_torch_func(graph):
+    x, *edges = graph
+    conv, many = layer(), torch.stack([x, x + 1])
+    torch.testing.assert_close(
+        torch.vmap(lambda x: conv(x, *edges))(many), torch.stack([conv(x, *edges) for x in many])
+    )
+    jacobian = torch.autograd.functional.jacobian(lambda x: conv(x, *edges), x)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: conv(x, *edges))(x), jacobian)
+    torch.testing.assert_close(torch.func.jacfwd(lambda x: conv(x, *edges))(x), jacobian)
+
+
+def test_second_derivatives(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(beta=True)
+    assert torch.autograd.gradgradcheck(lambda x: conv(x, edge_index, edge_type), (x.requires_grad_(),))
+
+
+def test_bipartite_both_flows_and_lazy(graph):
+    x, edge_index, edge_type = graph
+    pair, edges = (x, torch.randn(3, 4, dtype=F64)), torch.stack([edge_index[0], edge_index[1] % 3])
+    conv = RelationConv((5, 4), 3, heads=2, num_relations=R).to(F64)
+    other = RelationConv((5, 4), 3, heads=2, num_relations=R, flow="target_to_source").to(F64)
+    lazy = RelationConv((-1, -1), 3, heads=2, num_relations=R).to(F64)
+    other.load_state_dict(conv.state_dict())
+    lazy.load_state_dict(conv.state_dict())
+    expected = conv(pair, edges, edge_type)
+    assert expected.shape == (3, 6)
+    torch.testing.assert_close(other(pair, edges.flip(0), edge_type), expected)
+    torch.testing.assert_close(lazy(pair, edges, edge_type), expected)
+    assert RelationConv(-1, 3)(torch.randn(N, 9), edge_index).shape == (N, 3)
+
+
+def test_hooks_are_heard(graph):
+    conv, seen = layer(), []
+    before = conv(*graph)
+    handle = conv.register_message_forward_hook(lambda _, inputs, out: seen.append(out.shape) or out * 0)
+    torch.testing.assert_close(conv(*graph), conv.lin_skip(graph[0]))
+    handle.remove()
+    assert seen == [(E, 2, 3)] and torch.equal(conv(*graph), before)
+
+
+@pytest.mark.parametrize("what", ["propagate", "message", "aggregate"])
+@pytest.mark.parametrize("when", ["forward_pre", "forward"])
+def test_every_hook_is_heard(what, when, graph):
+    conv, seen = layer(), []
+    handle = getattr(conv, f"register_{what}_{when}_hook")(lambda *_: seen.append(what))
+    conv(*graph)
+    handle.remove()
+    conv(*graph)
+    assert seen == [what]
+
+
+class DoubledSum(RelationConv):
+    def aggregate(self, inputs, index, ptr=None, dim_size=None):
+        return 2 * super().aggregate(inputs, index, ptr, dim_size)
+
+
+class DoubledUpdate(RelationConv):
+    def update(self, inputs):
+        return 2 * inputs
+
+
+class DoubledValue(RelationConv):
+    def message(self, query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i):
+        return 2 * super().message(query_i, key_j, value_j, edge_type, edge_attr, index, ptr, size_i)
+
+
+@pytest.mark.parametrize("kind", [DoubledSum, DoubledUpdate, DoubledValue])
+def test_what_a_subclass_overrides_is_used(kind, graph):
+    conv, doubled = layer(root_weight=False), kind(5, 3, heads=2, num_relations=R, root_weight=False).to(F64)
+    doubled.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(doubled(*graph), 2 * conv(*graph))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layer(), RelationConv(6, 3, num_relations=R).to(F64)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
+
+
+@pytest.mark.parametrize("algorithm", [AttentionExplainer(), GNNExplainer(epochs=3)])
+def test_explainers_leave_no_trace(algorithm, graph):
+    x, edge_index, edge_type = graph
+    net = Net().eval()
+    before, state = net(x, edge_index, edge_type), copy.deepcopy(net.state_dict())
+    explainer = Explainer(
+        net, algorithm, explanation_type="model", edge_mask_type="object",
+        node_mask_type="attributes" if isinstance(algorithm, GNNExplainer) else None,
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )  # fmt: skip
+    mask = explainer(x, edge_index, edge_type=edge_type).edge_mask
+    assert mask.shape == (E,) and bool((mask > 0).any())
+    assert torch.equal(net(x, edge_index, edge_type), before)
+    assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
+    assert all(conv._alpha is None and conv._fused() for conv in (net.first, net.second))
+
+
+@pytest.fixture
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def outputs_and_grads(conv, x, edge_index, edge_type, attr):
+    x = x.clone().requires_grad_()
+    out = conv(x, edge_index, edge_type, attr)
+    return [out, *torch.autograd.grad(out.sin().sum(), [x, *conv.parameters()])]
+
+
+@pytest.mark.parametrize(("backend", "edge_dim"), [("eager", None), ("aot_eager", 2)])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_whole_with_gradients(backend, edge_dim, graph):
+    x, edge_index, edge_type = graph
+    conv, attr = layer(edge_dim=edge_dim), None if edge_dim is None else torch.randn(E, 2, dtype=F64)
+    order = edge_index[1].argsort(stable=True)
+    compiled = torch.compile(conv, backend=backend, fullgraph=True, dynamic=True)
+    for count in (E, 13):
+        here = order[:count]
+        given = (x, edge_index[:, here], edge_type[here], None if attr is None else attr[here])
+        for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_without_breaks_and_with_edge_index(graph):
+    x, edge_index, edge_type = graph
+    conv, order = layer(), edge_index[1].argsort(stable=True)
+    assert torch._dynamo.explain(conv)(x, edge_index[:, order], edge_type[order]).graph_break_count == 0
+    torch._dynamo.reset()
+    typed = EdgeIndex(edge_index[:, order], sort_order="col", sparse_size=(N, N))
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    out, (_, alpha) = compiled(x, typed, edge_type[order], return_attention_weights=True)
+    expected, (_, wanted) = conv(x, edge_index, edge_type, return_attention_weights=True)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(alpha, wanted[order])
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+def test_dropout_leaves_the_returned_weights(kind, graph):
+    conv = kind(5, 3, heads=2, num_relations=R, dropout=0.5).to(F64)
+    out, (_, alpha) = conv(*graph, return_attention_weights=True)
+    conv.eval()
+    expected, (_, wanted) = conv(*graph, return_attention_weights=True)
+    torch.testing.assert_close(alpha, wanted)
+    assert not torch.allclose(out, expected)
+
+
+def test_copies_autocast_dropout_and_repr(graph):
+    conv = layer(dropout=0.5, names=list("abcd"))
+    assert not torch.equal(conv(*graph), conv(*graph))
+    conv.eval()
+    for other in (pickle.loads(pickle.dumps(conv)), copy.deepcopy(conv)):
+        assert torch.equal(other(*graph), conv(*graph))
+    before = conv(*graph)
+    conv.reset_parameters()
+    assert not torch.equal(conv(*graph), before)
+    single, x = layer().float(), graph[0].float()
+    edgewise = Edgewise(5, 3, heads=2, num_relations=R)
+    edgewise.load_state_dict(single.state_dict())
+    with torch.autocast("cpu", torch.bfloat16):
+        answers = [conv(x, *graph[1:], return_attention_weights=True) for conv in (single, edgewise)]
+    for out, (_, alpha) in answers:
+        assert alpha.dtype == torch.bfloat16
+        assert out.dtype == torch.bfloat16
+        torch.testing.assert_close(out.float(), single(x, *graph[1:]), atol=5e-2, rtol=5e-2)
+    assert repr(conv) == "RelationConv(5, 3, heads=2, num_relations=4)"
+    assert repr(layer(num_relations=None)) == "RelationConv(5, 3, heads=2)"
+
+
+def test_bad_options():
+    for options, message in (
+        ({"in_channels": (1, 2, 3)}, "in_channels must be an int or a pair"),
+        ({"in_channels": 0}, "in_channels must be at least 1, or -1"),
+        ({"in_channels": (5, -2)}, "in_channels must be at least -1"),
+        ({"out_channels": 0}, "out_channels must be at least 1"),
+        ({"heads": 0}, "heads must be at least 1"),
+        ({"dropout": 1.5}, "dropout must lie in"),
+        ({"edge_dim": 0}, "edge_dim must be at least 1"),
+        ({"num_relations": 0}, "num_relations must be at least 1"),
+        ({"num_relations": 2, "tables": ("key", "keys")}, "unknown tables 'keys'|unknown kinds 'keys'"),
+        ({"num_relations": 2, "tables": ("key",), "tie_tables": True}, "tied tables must be of the kinds"),
+        ({"names": ["a"]}, "names must be left out without num_relations"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RelationConv(**{"in_channels": 5, "out_channels": 3, **options})
+    for name in ("concat", "beta", "bias", "root_weight", "tie_tables"):
+        with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
+            RelationConv(5, 3, **{name: 1})
+    with pytest.raises(TypeError, match="in_channels must be an int, got float"):
+        RelationConv(5.0, 3)
+    with pytest.raises(NotImplementedError, match="decomposed_layers must be 1, got 2"):
+        RelationConv(5, 4, decomposed_layers=2)
+
+
+def test_names_are_held_to(graph):
+    conv, same, other = (layer(names=list(names)) for names in ("abcd", "abcd", "abdc"))
+    same.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(same(*graph), conv(*graph))
+    with pytest.raises(ValueError, match="names must be those of the loaded state"):
+        other.load_state_dict(conv.state_dict())
+
+
+def test_bad_calls(graph):
+    x, edge_index, edge_type = graph
+    conv, backwards = layer(), layer(flow="target_to_source")
+    labels = rg.EdgeLabels(edge_index, edge_type, R, q_len=N)
+    adjacency = torch.eye(N).to_sparse()
+    for error, call, message in (
+        (ValueError, lambda: conv((x, x, x), edge_index, edge_type), "a pair, of sources and targets, got 3"),
+        (TypeError, lambda: conv("x", edge_index, edge_type), "x must be a Tensor, got str"),
+        (TypeError, lambda: conv((x, None), edge_index, edge_type), "x must be a Tensor, got NoneType"),
+        (ValueError, lambda: conv(x[:, :4], edge_index, edge_type), r"x must have shape \[N, 5\], got \[7, 4\]"),
+        (ValueError, lambda: conv(x[0], edge_index, edge_type), r"x must have shape \[N, 5\], got \[5\]"),
+        (ValueError, lambda: RelationConv(-1, 3)(x[0], edge_index), r"x must have shape \[N, in_channels\], got \[5\]"),
+        (ValueError, lambda: conv((x, x.to("meta")), edge_index, edge_type), r"x\[1\] must be on the device of x\[0\]"),
+        (ValueError, lambda: backwards(x, labels), "must be .* where flow='target_to_source', got EdgeLabels"),
+        (ValueError, lambda: backwards(x, adjacency), "must be .* where flow='target_to_source', got Tensor"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+def test_edges_on_another_device(kind, graph):
+    conv, (x, *edges) = kind(5, 3, num_relations=R).to(F64), graph
+    with pytest.raises(ValueError, match="edge_index must be on the device of x, cpu, got meta"):
+        conv(x, *(part.to("meta") for part in edges))

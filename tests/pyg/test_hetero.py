@@ -1,0 +1,239 @@
+"""One softmax over all kinds of edges of a heterogeneous graph, and PyG's own way for RelationConv."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import HeteroConv, to_hetero
+
+import relgraph as rg
+from relgraph.pyg import RelationConv, RelationHeteroConv, from_hetero_data
+from tests.cases import F64
+
+WRITES, CITES, READS = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "read_by", "author")
+METADATA = (["author", "paper"], [WRITES, CITES, READS])
+EDGES = {
+    WRITES: torch.tensor([[0, 1, 2, 2], [0, 0, 1, 1]]),
+    CITES: torch.tensor([[0, 1, 2], [0, 2, 2]]),
+    READS: torch.tensor([[3], [1]]),
+}
+
+
+@pytest.fixture
+def x():
+    return {"author": torch.randn(3, 5, dtype=F64), "paper": torch.randn(4, 6, dtype=F64)}
+
+
+def layer(**options):
+    return RelationHeteroConv({"author": 5, "paper": 6}, 4, METADATA, heads=2, **options).to(F64)
+
+
+def looped(conv, x):
+    """The same, node by node and edge by edge, without the root's part."""
+    q, k, v = (lin(x) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
+    tables = conv.tables()
+    out = {kind: torch.zeros(nodes.shape[0], 2, 4, dtype=F64) for kind, nodes in x.items()}
+    for kind, nodes in x.items():
+        for i in range(nodes.shape[0]):
+            for h in range(2):
+                part = slice(4 * h, 4 * h + 4)
+                scores, values = [], []
+                for number, triple in enumerate(conv.edge_types):
+                    if triple[2] != kind:
+                        continue
+                    index = EDGES[triple]
+                    for j in index[0, index[1] == i].tolist():
+                        keys = k[triple[0]][j, part] + tables["key_table"][h, number]
+                        scores.append(q[kind][i, part] @ keys / math.sqrt(4))
+                        values.append(v[triple[0]][j, part] + tables["value_table"][h, number])
+                if scores:
+                    out[kind][i, h] = torch.stack(scores).softmax(0) @ torch.stack(values)
+    return out
+
+
+@pytest.mark.parametrize("tie_tables", [False, True])
+def test_against_loops(x, tie_tables):
+    conv = layer(tie_tables=tie_tables)
+    roots, expected = conv.lin_skip(x), looped(conv, x)
+    for kind, out in conv(x, EDGES).items():
+        torch.testing.assert_close(out, expected[kind].flatten(1) + roots[kind])
+
+
+def test_mean_of_heads_without_roots(x):
+    conv = layer(concat=False, root_weight=False)
+    expected = looped(conv, x)
+    for kind, out in conv(x, EDGES).items():
+        torch.testing.assert_close(out, expected[kind].mean(1))
+
+
+def test_is_edge_attention_on_the_whole_graph(x):
+    data = HeteroData({kind: {"x": nodes} for kind, nodes in x.items()})
+    for kind, index in EDGES.items():
+        data[kind].edge_index = index
+    conv = RelationHeteroConv(-1, 4, data.metadata(), heads=2, root_weight=False).to(F64)
+    out = conv(data.x_dict, data.edge_index_dict)
+    whole, kinds, names, homes = from_hetero_data(data)
+    assert conv.tables.key.names == names
+    labels = rg.EdgeLabels(whole.edge_index, whole.edge_type, len(names), q_len=whole.num_nodes)
+    q, k, v = (
+        torch.cat([lin(x)[kind] for kind in kinds]).view(-1, 2, 4)
+        for lin in (conv.lin_query, conv.lin_key, conv.lin_value)
+    )
+    expected = rg.edge_attention(q, k, v, labels, **conv.tables()).flatten(1)
+    for kind in kinds:
+        torch.testing.assert_close(out[kind], expected[homes[kind]])
+
+
+def test_with_one_kind_it_is_relation_conv(x):
+    kind, edge_index = ("paper", "cites", "paper"), EDGES[CITES]
+    conv = RelationHeteroConv(6, 4, (["paper"], [kind]), heads=2).to(F64)
+    single = RelationConv(6, 4, heads=2, num_relations=1, names=["paper__cites__paper"]).to(F64)
+    single.load_state_dict({name.replace(".paper.", "."): value for name, value in conv.state_dict().items()})
+    expected = single(x["paper"], edge_index, torch.zeros(3, dtype=torch.long))
+    torch.testing.assert_close(conv({"paper": x["paper"]}, {kind: edge_index})["paper"], expected)
+
+
+def test_compiles_whole(x):
+    torch._dynamo.reset()
+    conv = layer()
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    for kind, out in compiled(x, EDGES).items():
+        torch.testing.assert_close(out, conv(x, EDGES)[kind])
+
+
+def test_order_of_dicts_does_not_matter(x):
+    conv = layer()
+    out = conv(x, EDGES)
+    other = conv(dict(reversed(x.items())), dict(reversed(EDGES.items())))
+    assert all(torch.equal(other[kind], out[kind]) for kind in METADATA[0])
+
+
+def test_kinds_may_be_missing(x):
+    conv = layer()
+    out = conv({"paper": x["paper"]}, {CITES: EDGES[CITES]})
+    assert set(out) == {"paper"}
+    torch.testing.assert_close(out["paper"][2], conv(x, EDGES)["paper"][2])
+    none = conv({"author": x["author"][:0], "paper": x["paper"]}, {})
+    assert none["author"].shape == (0, 8)
+    torch.testing.assert_close(none["paper"], conv.lin_skip(x)["paper"])
+
+
+def test_gradients(x):
+    conv = layer()
+
+    def papers(author, paper):
+        return conv({"author": author, "paper": paper}, EDGES)["paper"]
+
+    assert torch.autograd.gradcheck(papers, tuple(nodes.requires_grad_() for nodes in x.values()))
+
+
+def test_lazy_reset_pickle_and_repr(x):
+    conv = RelationHeteroConv(-1, 4, METADATA, heads=2).to(F64)
+    out = conv(x, EDGES)["author"]
+    torch.testing.assert_close(pickle.loads(pickle.dumps(conv))(x, EDGES)["author"], out)
+    conv.reset_parameters()
+    assert not torch.equal(conv(x, EDGES)["author"], out)
+    assert repr(conv) == "RelationHeteroConv(-1, 4, heads=2; 2 kinds of nodes, 3 kinds of edges)"
+
+
+def test_lazy_with_a_kind_without_nodes_and_odd_names():
+    metadata = (["a.b", "type"], [("a.b", "keys", "type")])
+    conv = RelationHeteroConv(-1, 4, metadata)
+    out = conv({"a.b": torch.randn(0, 5), "type": torch.randn(3, 6)}, {})
+    assert {kind: list(nodes.shape) for kind, nodes in out.items()} == {"a.b": [0, 4], "type": [3, 4]}
+    assert conv({"a.b": torch.randn(2, 5), "type": torch.randn(0, 6)}, {})["type"].shape == (0, 4)
+
+
+def test_dropout_in_training_only(x):
+    conv = layer(dropout=0.5)
+    assert not torch.equal(conv(x, EDGES)["paper"], conv(x, EDGES)["paper"])
+    conv.eval()
+    assert torch.equal(conv(x, EDGES)["paper"], conv(x, EDGES)["paper"])
+
+
+def test_bad_input(x):
+    with pytest.raises(TypeError, match="metadata must be"):
+        RelationHeteroConv(5, 4, None)
+    for metadata in ([], []), (["a"], []), (["a", "a"], [("a", "r", "a")]):
+        with pytest.raises(ValueError, match="metadata must name at least one kind"):
+            RelationHeteroConv(5, 4, metadata)
+    for triple in (("a", "r"), ("a", "r", "b")):
+        with pytest.raises(ValueError, match="every kind of edge must be"):
+            RelationHeteroConv(5, 4, (["a"], [triple]))
+    with pytest.raises(ValueError, match="none for 'paper'"):
+        RelationHeteroConv({"author": 5}, 4, METADATA)
+    with pytest.raises(ValueError, match="in_channels must be at least 1, or -1"):
+        RelationHeteroConv(0, 4, METADATA)
+    conv = layer()
+    with pytest.raises(TypeError, match="x_dict must be a dict by kind, got Tensor"):
+        conv(x["paper"], EDGES)
+    with pytest.raises(ValueError, match="x_dict must hold kinds of the metadata"):
+        conv({"venue": x["paper"]}, {})
+    with pytest.raises(ValueError, match="x_dict must hold at least one kind"):
+        conv({}, {})
+    with pytest.raises(ValueError, match="edge_index_dict must hold kinds of the metadata"):
+        conv(x, {("paper", "likes", "paper"): EDGES[CITES]})
+    with pytest.raises(ValueError, match="got no 'author'"):
+        conv({"paper": x["paper"]}, EDGES)
+    with pytest.raises(ValueError, match=r"\('paper', 'cites', 'paper'\)\]: .* every target must lie in \[0, 4\)"):
+        conv(x, {CITES: torch.tensor([[0], [4]])})
+    with pytest.raises(TypeError, match=r"edge_index_dict\[.*cites.*\]: edge_index must be a Tensor, got list"):
+        conv(x, {CITES: [[0], [4]]})
+    with pytest.raises(
+        ValueError, match=r"edge_index_dict\[.*cites.*\] must be on the device of x_dict, cpu, got meta"
+    ):
+        conv(x, {CITES: EDGES[CITES].to("meta")})
+    with pytest.raises(ValueError, match=r"x_dict\['paper'\] must have shape \[N, 6\], got \[4, 5\]"):
+        conv({"paper": x["paper"][:, 1:]}, {})
+    with pytest.raises(TypeError, match=r"x_dict\['paper'\] must be a Tensor, got NoneType"):
+        conv({"paper": None}, {})
+    with pytest.raises(ValueError, match=r"x_dict\['paper'\] must be on the device of x_dict\['author'\], cpu"):
+        conv({"author": x["author"], "paper": x["paper"].to("meta")}, {})
+
+
+class Net(nn.Module):
+    """What PyG's to_hetero turns into a model of a heterogeneous graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = RelationConv((-1, -1), 4, heads=2, num_relations=2, edge_dim=2)
+        self.second = RelationConv((-1, -1), 3)
+
+    def forward(self, x, edge_index, edge_type, edge_attr):
+        return self.second(self.first(x, edge_index, edge_type, edge_attr).relu(), edge_index)
+
+
+def test_to_hetero(x):
+    data = HeteroData({kind: {"x": nodes.float()} for kind, nodes in x.items()})
+    for kind, index in EDGES.items():
+        data[kind].edge_index = index
+    types = {kind: torch.arange(index.shape[1]) % 2 for kind, index in EDGES.items()}
+    attrs = {kind: torch.randn(index.shape[1], 2) for kind, index in EDGES.items()}
+    net = to_hetero(Net(), data.metadata())
+    out = net(data.x_dict, data.edge_index_dict, types, attrs)
+    assert {kind: list(nodes.shape) for kind, nodes in out.items()} == {"author": [3, 3], "paper": [4, 3]}
+
+    def step(layers, nodes, *more):
+        """A layer for each kind of edge, and their sum."""
+        total = {}
+        for kind, index in EDGES.items():
+            pair = nodes[kind[0]], nodes[kind[2]]
+            total.setdefault(kind[2], []).append(layers["__".join(kind)](pair, index, *(part[kind] for part in more)))
+        return {kind: sum(parts) for kind, parts in total.items()}
+
+    hidden = {kind: nodes.relu() for kind, nodes in step(net.first, data.x_dict, types, attrs).items()}
+    for kind, expected in step(net.second, hidden).items():
+        torch.testing.assert_close(out[kind], expected)
+
+
+def test_hetero_conv_of_pyg(x):
+    convs = {kind: RelationConv((-1, -1), 4, num_relations=2).to(F64) for kind in EDGES}
+    types = {kind: torch.arange(index.shape[1]) % 2 for kind, index in EDGES.items()}
+    out = HeteroConv(convs)(x, EDGES, edge_type_dict=types)
+    expected = convs[READS]((x["paper"], x["author"]), EDGES[READS], types[READS])
+    torch.testing.assert_close(out["author"], expected)
