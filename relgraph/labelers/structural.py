@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import final
 
@@ -12,14 +13,62 @@ from relgraph import _check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
-from relgraph.labelers.tree_walk import walk
+from relgraph.labelers.tree_walk import TreeWalk, walk
 from relgraph.labelers.written import written
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
+@dataclass(frozen=True, repr=False)
+class TreeDistance(Labeler):
+    """What labelers by a clipped, signed distance between some of the pairs of a tree share."""
+
+    clip: int
+    default: str | None = "unlabeled"
+    forest: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer("clip", self.clip, minimum=0)
+        check_default(self.default)
+        _check.boolean("forest", self.forest)
+
+    @property
+    def num_labels(self) -> int:
+        """``2 * clip + 1``, and one more for ``other``."""
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, those at either end for all beyond, and ``"other"``."""
+        return with_other(_distances(self.clip), self.default)
+
+    @final
+    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
+        """The labels of a tree, or of a packed batch.
+
+        Args:
+            graph: edges from parent to child.
+
+        Raises:
+            TypeError: no Graph.
+            ValueError: no tree: two parents, a cycle, or several roots in a graph.
+        """
+        distance, related = self._distance(walk(graph, forest=self.forest), *graph.pairs())
+        ids = torch.where(related, _clipped(distance, self.clip), UNLABELED)
+        return written_with_rest(graph, ids, self.num_labels, self.default)
+
+    @abstractmethod
+    def _distance(self, tree: TreeWalk, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The distance of each pair, and which pairs have one."""
+
+    @final
+    def __repr__(self) -> str:
+        default = "" if self.default == "unlabeled" else f", default={self.default!r}"
+        return f"{type(self).__name__}({self.clip}{default}{', forest=True' if self.forest else ''})"
+
+
 @final
 @dataclass(frozen=True, repr=False)
-class AncestorDistance(Labeler):
+class AncestorDistance(TreeDistance):
     """How many levels the key is below the query where one is an ancestor of the other: ``depth_j - depth_i``, clipped.
 
     An ancestor is at a negative distance, a descendant at a positive one, a node itself at 0.
@@ -46,46 +95,14 @@ class AncestorDistance(Labeler):
                  [0, 5, 1, 2]]])
     """
 
-    clip: int
-    default: str | None = "unlabeled"
-    forest: bool = False
-
-    def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        check_default(self.default)
-        _check.boolean("forest", self.forest)
-
-    @property
-    def num_labels(self) -> int:
-        """``2 * clip + 1``, and one more for ``other``."""
-        return len(self.names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The distances, those at either end for all beyond, and ``"other"``."""
-        return with_other(_distances(self.clip), self.default)
-
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
-
-        Args:
-            graph: edges from parent to child.
-
-        Raises:
-            TypeError: no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        steps = walk(graph, forest=self.forest).steps(*graph.pairs())
-        ids = torch.where(steps.in_line, _clipped(steps.down - steps.up, self.clip), UNLABELED)
-        return written_with_rest(graph, ids, self.num_labels, self.default)
-
-    def __repr__(self) -> str:
-        return f"AncestorDistance({self.clip}{_options(self.default, self.forest)})"
+    def _distance(self, tree: TreeWalk, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        steps = tree.steps(query, key)
+        return steps.down - steps.up, steps.in_line
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class SiblingDistance(Labeler):
+class SiblingDistance(TreeDistance):
     """How many siblings the key stands after the query, where both have one parent: ``rank_j - rank_i``, clipped.
 
     Siblings stand in the order of nodes; a node is at distance 0 from itself.
@@ -111,44 +128,10 @@ class SiblingDistance(Labeler):
                  [-1,  0,  0,  1]]])
     """
 
-    clip: int
-    default: str | None = "unlabeled"
-    forest: bool = False
-
-    def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        check_default(self.default)
-        _check.boolean("forest", self.forest)
-
-    @property
-    def num_labels(self) -> int:
-        """``2 * clip + 1``, and one more for ``other``."""
-        return len(self.names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The distances, those at either end for all beyond, and ``"other"``."""
-        return with_other(_distances(self.clip), self.default)
-
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
-
-        Args:
-            graph: edges from parent to child.
-
-        Raises:
-            TypeError: no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        tree = walk(graph, forest=self.forest)
-        query, key = graph.pairs()
+    def _distance(self, tree: TreeWalk, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         above = tree.parents[query]
         together = (above == tree.parents[key]) & (above >= 0) | (query == key)
-        ids = torch.where(together, _clipped(tree.rank[key] - tree.rank[query], self.clip), UNLABELED)
-        return written_with_rest(graph, ids, self.num_labels, self.default)
-
-    def __repr__(self) -> str:
-        return f"SiblingDistance({self.clip}{_options(self.default, self.forest)})"
+        return tree.rank[key] - tree.rank[query], together
 
 
 @final
@@ -224,8 +207,3 @@ def _distances(clip: int) -> tuple[str, ...]:
 def _clipped(distance: Tensor, clip: int) -> Tensor:
     """The id of each distance."""
     return distance.clamp(-clip, clip) + clip
-
-
-def _options(default: str | None, forest: bool) -> str:
-    shown = "" if default == "unlabeled" else f", default={default!r}"
-    return f"{shown}{', forest=True' if forest else ''}"
