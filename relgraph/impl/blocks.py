@@ -38,7 +38,7 @@ def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tens
         mine = forward(group.problem, need_sums=need_sums, need_mass=need_mass)
         for whole, part in zip((output, lse, sums, mass), mine, strict=True):
             if part.numel():
-                group.put(whole, group.queries, part)
+                group.queries.put(whole, part)
     for unit in _UnitWork.all(problem, together):
         for block in unit.blocks():
             weights, lse[block.at] = block.weights()
@@ -69,12 +69,13 @@ def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Ten
     )
     together = groups(problem)
     for group in together:
-        its_delta = group.rows(delta[..., None], group.queries)[..., 0]
-        mine = _gradients(group.problem, group.incoming(incoming), its_delta)
+        its_delta = group.queries.take_own(delta[..., None])
+        assert its_delta is not None
+        mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0])
         sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
         for whole, part, side in zip(grads, mine, sides, strict=True):
             if whole is not None and part is not None:
-                group.put(whole, side, part)
+                side.put(whole, part)
     for unit in _UnitWork.all(problem, together, backward=True):
         unit.backward(incoming, delta, grads)
     return grads

@@ -1,8 +1,7 @@
-"""Small graphs of one size in a packed batch, worked on together as the rows of a padded batch without padding."""
+"""Small graphs of like size in a packed batch, worked on together as the rows of a padded batch with little padding."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,42 +13,72 @@ from relgraph.plan import FIRST, NOT_ATTENDING, Block, LabelPlan, Part, ids_by_d
 SMALL_PAIRS = 1 << 12
 """Up to this many pairs a graph is small: calling the operators costs more than they do."""
 
+LEAST_FILLED = 0.6
+"""Share of a padded graph's pairs that are its own, at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The queries, or the keys, of a group.
+
+    Attributes:
+        positions: ``[g, n]``, where each stands in the packed batch; padding repeats the graph's first.
+        own: ``[g, n]``, which are no padding; None when all are.
+    """
+
+    positions: Tensor
+    own: Tensor | None
+
+    @classmethod
+    def of(cls, ptr: Tensor, graphs: Tensor, sizes: list[int]) -> _Side:
+        """The side of graphs with these sizes."""
+        first, here = ptr[graphs][:, None], torch.arange(max(sizes), device=ptr.device)
+        if min(sizes) == max(sizes):
+            return cls(first + here, None)
+        own = here < torch.tensor(sizes, device=ptr.device)[:, None]
+        return cls(first + here * own, own)
+
+    def take(self, x: Tensor) -> Tensor:
+        """``[1, H, T, X]`` as ``[g, H, n, X]``."""
+        return x[0].transpose(0, 1)[self.positions].transpose(1, 2)
+
+    def take_own(self, x: Tensor | None) -> Tensor | None:
+        """The same with zeros for padding."""
+        if x is None:
+            return None
+        x = self.take(x)
+        return x if self.own is None else x.masked_fill(~self.own[:, None, :, None], 0.0)
+
+    def put(self, whole: Tensor, mine: Tensor) -> None:
+        """The way back: writes ``[g, H, n, ...]`` to ``[1, H, T, ...]``, padding left out."""
+        mine = mine.transpose(0, 1)
+        if self.own is None:
+            whole[0][:, self.positions] = mine
+        else:
+            whole[0][:, self.positions[self.own]] = mine[:, self.own]
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Graphs of one size.
+    """Graphs of like size.
 
     Attributes:
         graphs: their numbers.
-        queries: ``[g, n_q]``, the packed positions of their queries.
-        keys: ``[g, n_k]``, likewise of their keys.
+        queries: their queries.
+        keys: their keys.
         problem: the same attention as a padded batch of g rows.
     """
 
     graphs: list[int]
-    queries: Tensor
-    keys: Tensor
+    queries: _Side
+    keys: _Side
     problem: Problem
-
-    @staticmethod
-    def rows(x: Tensor, positions: Tensor) -> Tensor:
-        """``[1, H, T, X]`` at ``[g, n]`` positions: ``[g, H, n, X]``."""
-        return x[0].transpose(0, 1)[positions].transpose(1, 2)
-
-    @staticmethod
-    def put(whole: Tensor, positions: Tensor, mine: Tensor) -> None:
-        """The way back: writes ``[g, H, n, ...]`` to ``[1, H, T, ...]``."""
-        whole[0][:, positions] = mine.transpose(0, 1)
 
     def incoming(self, incoming: Incoming) -> Incoming:
         """The group's share of the gradients of the outputs."""
-        lse = incoming.lse
-        return Incoming(
-            None if incoming.output is None else self.rows(incoming.output, self.queries),
-            None if lse is None else self.rows(lse[..., None], self.queries)[..., 0],
-            None if incoming.sums is None else self.rows(incoming.sums, self.queries),
-            None if incoming.mass is None else self.rows(incoming.mass, self.queries),
-        )
+        lse = None if incoming.lse is None else incoming.lse[..., None]
+        output, lse, sums, mass = map(self.queries.take_own, (incoming.output, lse, incoming.sums, incoming.mass))
+        return Incoming(output, None if lse is None else lse[..., 0], sums, mass)
 
 
 def groups(problem: Problem) -> list[Group]:
@@ -57,86 +86,107 @@ def groups(problem: Problem) -> list[Group]:
     plan = problem.plan
     if plan.q_ptr is None or plan.k_ptr is None or any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []
-    sizes = zip(plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist(), strict=True)
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for graph, (n_q, n_k) in enumerate(sizes):
-        if 0 < n_q * n_k <= SMALL_PAIRS:
-            alike[n_q, n_k].append(graph)
-    return [_group(problem, graphs, *size) for size, graphs in alike.items() if len(graphs) > 1]
+    sizes = list(zip(plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist(), strict=True))
+    return [_group(problem, graphs, [sizes[g] for g in graphs]) for graphs in alike(sizes) if len(graphs) > 1]
 
 
-def _group(problem: Problem, graphs: list[int], n_q: int, n_k: int) -> Group:
+def alike(sizes: list[tuple[int, int]]) -> list[list[int]]:
+    """The numbers of small graphs, from large to small, parted where padding would take too much."""
+    small = [graph for graph, (n_q, n_k) in enumerate(sizes) if 0 < n_q * n_k <= SMALL_PAIRS]
+    found: list[list[int]] = []
+    most = (0, 0)
+    for graph in sorted(small, key=sizes.__getitem__, reverse=True):
+        n_q, n_k = sizes[graph]
+        if n_k > most[1] or n_q * n_k < LEAST_FILLED * most[0] * most[1]:
+            found.append([])
+            most = (n_q, n_k)
+        found[-1].append(graph)
+    return found
+
+
+def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) -> Group:
     plan = problem.plan
     assert plan.q_ptr is not None and plan.k_ptr is not None
     at = torch.tensor(graphs, device=plan.q_ptr.device)
-    queries, keys = (
-        ptr[at][:, None] + torch.arange(n, device=at.device) for ptr, n in ((plan.q_ptr, n_q), (plan.k_ptr, n_k))
-    )
+    queries = _Side.of(plan.q_ptr, at, [n_q for n_q, _ in sizes])
+    keys = _Side.of(plan.k_ptr, at, [n_k for _, n_k in sizes])
+    lengths = queries.positions.shape[1], keys.positions.shape[1]
     sub = replace(
         problem,
-        query=Group.rows(problem.query, queries),
-        key=Group.rows(problem.key, keys),
-        value=Group.rows(problem.value, keys),
-        by_query=None if problem.by_query is None else Group.rows(problem.by_query, queries),
-        by_key=None if problem.by_key is None else Group.rows(problem.by_key, keys),
-        mask=_pairs(problem.mask, queries, keys),
+        query=queries.take(problem.query),
+        key=keys.take(problem.key),
+        value=keys.take(problem.value),
+        by_query=None if problem.by_query is None else queries.take(problem.by_query),
+        by_key=None if problem.by_key is None else keys.take(problem.by_key),
+        mask=_hidden(_pairs(problem.mask, queries, keys), keys),
         keep=_pairs(problem.keep, queries, keys),
         # every group draws random numbers of its own
         seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1 << 40),
         causal=_offset(problem.causal, at),
-        plan=LabelPlan(n_q, n_k, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
+        plan=LabelPlan(*lengths, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
     )
     return Group(graphs, queries, keys, sub)
+
+
+def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:
+    """The mask with padding hidden."""
+    if keys.own is None:
+        return mask
+    own = keys.own[:, None, None]
+    if mask is None:
+        return own
+    return mask & own if mask.dtype == torch.bool else mask.masked_fill(~own, float("-inf"))
 
 
 def _offset(offset: int | Tensor | None, graphs: Tensor) -> int | Tensor | None:
     return offset[graphs] if isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] > 1 else offset
 
 
-def _pairs(pairs: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
+def _pairs(pairs: Tensor | None, queries: _Side, keys: _Side) -> Tensor | None:
     """What broadcasts to ``[1, H, T_q, T_k]`` as ``[g, H or 1, n_q, n_k]``."""
     if pairs is None:
         return None
-    row = queries if pairs.shape[2] > 1 else torch.zeros_like(queries)
-    col = keys if pairs.shape[3] > 1 else torch.zeros_like(keys)
+    row, col = (
+        side.positions if size > 1 else torch.zeros_like(side.positions)
+        for side, size in zip((queries, keys), pairs.shape[2:], strict=True)
+    )
     return pairs[0][:, row[:, :, None], col[:, None]].transpose(0, 1)
 
 
-def _part(plan: LabelPlan, part: Part, graphs: Tensor, queries: Tensor, keys: Tensor) -> Part:
-    """One part of the labels of some graphs of one size; listed pairs are written out."""
+def _part(plan: LabelPlan, part: Part, graphs: Tensor, queries: _Side, keys: _Side) -> Part:
+    """One part of the labels of some graphs; listed pairs are written out."""
     offset = _offset(part.offset, graphs)
     assert offset is not None
-    blocks = [region for region in part.regions if isinstance(region, Block)]
-    if not blocks and part.csr is None:
+    block = next((region for region in part.regions if isinstance(region, Block)), None)
+    if block is None and part.csr is None:
         return replace(part, offset=offset)
-    ids, full = _ids(plan, part, offset, graphs, queries, keys)
+    row, col = (torch.arange(side.positions.shape[1], device=graphs.device) for side in (queries, keys))
+    if block is not None:
+        assert plan.q_ptr is not None and plan.k_ptr is not None
+        width = plan.k_ptr.diff()
+        pairs = plan.q_ptr.diff() * width
+        begin, width = (pairs.cumsum(0) - pairs)[graphs][:, None, None], width[graphs][:, None, None]
+        at = begin + row[:, None] * width + col
+        ids = block.ids[at.clamp_(max=block.ids.shape[0] - 1)]  # padding reads what stands there, and is hidden
+    else:
+        distance = (col - row[:, None])[None] - (offset.reshape(-1, 1, 1) if isinstance(offset, Tensor) else offset)
+        ids = ids_by_distance(part.regions, distance.expand(graphs.shape[0], -1, -1))
+    full = part.complete
+    if part.csr is not None:
+        ids = _over(ids.to(torch.int64, copy=True), part, queries.positions, keys.positions)
+        full = full and bool((ids > NOT_ATTENDING).all())
     return Part(part.num_labels, offset, (Block(ids, full),))
 
 
-def _ids(
-    plan: LabelPlan, part: Part, offset: int | Tensor, graphs: Tensor, queries: Tensor, keys: Tensor
-) -> tuple[Tensor, bool]:
-    """The ids of all pairs, ``[g, n_q, n_k]``, and whether all attend."""
-    assert plan.q_ptr is not None and plan.k_ptr is not None
-    n_q, n_k = queries.shape[1], keys.shape[1]
-    block = next((region for region in part.regions if isinstance(region, Block)), None)
-    here = torch.arange(n_q * n_k, device=graphs.device)
-    if block is not None:
-        sizes = plan.q_ptr.diff() * plan.k_ptr.diff()
-        begin = (sizes.cumsum(0) - sizes)[graphs]
-        ids = block.ids[begin[:, None] + here].view(-1, n_q, n_k)
-    else:
-        distance = (here % n_k - here // n_k).view(n_q, n_k)
-        distance = distance - (offset.reshape(-1, 1, 1) if isinstance(offset, Tensor) else offset)
-        ids = ids_by_distance(part.regions, distance.expand(graphs.shape[0], n_q, n_k))
+def _over(ids: Tensor, part: Part, queries: Tensor, keys: Tensor) -> Tensor:
+    """``ids`` with the listed pairs of these queries written over it, in place."""
     csr = part.csr
-    if csr is None:
-        return ids, part.complete
+    assert csr is not None
     first = csr.row_ptr[queries.reshape(-1)]
     counts = csr.row_ptr[queries.reshape(-1) + 1] - first
     row = torch.arange(first.shape[0], device=first.device).repeat_interleave(counts)
     pair = torch.arange(row.shape[0], device=first.device) - (counts.cumsum(0) - counts)[row] + first[row]
     pair, row = pair[csr.role[pair] == FIRST], row[csr.role[pair] == FIRST]
-    ids = ids.to(torch.int64, copy=True)
-    ids[row // n_q, row % n_q, csr.col[pair] - keys[row // n_q, 0]] = csr.ids[pair]
-    return ids, part.complete and bool((ids > NOT_ATTENDING).all())
+    graph, width = row // queries.shape[1], queries.shape[1]
+    ids[graph, row % width, csr.col[pair] - keys[graph, 0]] = csr.ids[pair]
+    return ids

@@ -1,4 +1,4 @@
-"""Packed batches in which graphs of one size are worked on together: as each graph alone, and as the reference."""
+"""Packed batches in which graphs of like size are worked on together: as each graph alone, and as the reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import relgraph as rg
 from relgraph.impl import groups
 from relgraph.labels import BlockLabels, DistanceLabels, EdgeLabels, SumLabels
-from tests.cases import F64, answer, assert_same, make, packed_edges, raw
+from tests.cases import F64, answer, assert_same, make, packed_edges
 from tests.labelers import zoo
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -86,20 +86,28 @@ def test_any_labels(kind, seed):
     check(make(labels, n=labels.q_len))
 
 
-def test_graphs_of_one_size_share_a_group_and_others_do_not():
-    found = []
-    whole = groups.groups
+@pytest.mark.parametrize("filled", [0.1, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_more_padding_and_with_none(kind, filled, monkeypatch):
+    monkeypatch.setattr(groups, "LEAST_FILLED", filled)
+    test_causal_masked_and_dropped(kind)
+    check(make(KINDS[kind](), n=N))
 
-    def spy(problem):
-        found.append(whole(problem))
-        return found[-1]
 
-    case = make(KINDS["block"](), n=N)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("relgraph.impl.blocks.groups", spy)
-        raw(case, "chunked")
-    assert [group.graphs for group in found[0]] == [[0, 1, 4], [3, 6], [5, 7]]
-    assert all(inner == [] for inner in found[1:])
+def test_a_floating_mask_over_padding(monkeypatch):
+    monkeypatch.setattr(groups, "LEAST_FILLED", 0.1)
+    case = make(KINDS["block"](), n=N, heads=2)
+    case.options["attn_mask"] = torch.randn(2, N, N, dtype=F64)
+    check(case)
+
+
+def test_graphs_of_like_size_share_a_group():
+    sizes = [(10, 10), (8, 8), (7, 7), (0, 0), (100, 100), (9, 9), (4, 5), (4, 6), (1, 1), (1, 0)]
+    assert groups.alike(sizes) == [[0, 5, 1], [2], [7, 6], [8]]
+    for found in groups.alike(sizes):
+        for graph in found:
+            whole = max(sizes[g][0] for g in found) * max(sizes[g][1] for g in found)
+            assert sizes[graph][0] * sizes[graph][1] >= groups.LEAST_FILLED * whole
 
 
 def test_forward_and_backward_drop_the_same_weights():
