@@ -180,7 +180,7 @@ class Graph:
         return query, torch.arange(query.shape[0], device=self.device) - begin
 
     def with_edges(self, edge_index: Tensor, edge_type: Tensor | None = None) -> Self:
-        """The same nodes with other edges."""
+        """The same nodes with other edges; those of ``edge_index`` itself and no types leave types out."""
         return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
 
     def of_type(self, edge_type: int) -> Self:

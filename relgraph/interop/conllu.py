@@ -42,6 +42,8 @@ class Sentence:
         words: the form of every word.
         lemmas: their lemmas, ``"_"`` where there is none.
         upos: their universal parts of speech.
+        xpos: their tags in the treebank's own scheme.
+        feats: their morphological features, as written: ``"Number=Sing|Person=3"``.
         relations: the relation of every word to its head, subtypes and all.
         graph: the tree; edges lead from head to dependent, and their type is the number of the relation.
         multiword: ``(start, stop, form)`` of each token that stands for the words ``start:stop``.
@@ -57,6 +59,8 @@ class Sentence:
     words: tuple[str, ...]
     lemmas: tuple[str, ...]
     upos: tuple[str, ...]
+    xpos: tuple[str, ...]
+    feats: tuple[str, ...]
     relations: tuple[str, ...]
     graph: Graph
     multiword: tuple[tuple[int, int, str], ...] = ()
@@ -168,8 +172,9 @@ def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, i
     numbers = [word.get("id") for word in words]
     if numbers != list(range(1, len(words) + 1)):
         raise ValueError(f"words must be numbered 1, 2, ..., got {numbers}")
-    forms, lemmas, upos, relations = (
-        tuple(word.get(column, "_") for word in words) for column in ("form", "lemma", "upos", "deprel")
+    forms, lemmas, upos, xpos, feats, relations = (
+        tuple(word.get(column, "_") for word in words)
+        for column in ("form", "lemma", "upos", "xpos", "feats", "deprel")
     )
     heads = _heads([word.get("head", "_") for word in words])
     edge_type = [
@@ -183,6 +188,8 @@ def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, i
         words=forms,
         lemmas=lemmas,
         upos=upos,
+        xpos=xpos,
+        feats=feats,
         relations=relations,
         graph=Graph.from_parents(torch.tensor(heads) - 1, edge_type=torch.tensor(edge_type), node_type=node_type),
         multiword=tuple(_multiword(tokens, len(words))),

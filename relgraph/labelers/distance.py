@@ -182,7 +182,8 @@ class Window(DistanceLabeler):
     """Attends only within a distance, and labels nothing: made for restriction, ``labeler & Window(64)``.
 
     Args:
-        left: how many positions before the query it sees.
+        left: how many positions before the query it sees; all of them, and all after it, when left out. ``Window()``
+            gives plain attention, within each graph of a batch.
         right: how many after it; ``left`` when left out, 0 for causal attention.
 
     Raises:
@@ -197,11 +198,14 @@ class Window(DistanceLabeler):
                  [False,  True,  True]]])
     """
 
-    left: int
-    right: int
+    left: int | None
+    right: int | None
 
-    def __init__(self, left: int, right: int | None = None) -> None:
-        left, right = _sides(left, right)
+    def __init__(self, left: int | None = None, right: int | None = None) -> None:
+        if left is None and right is None:
+            self._set(left=None, right=None, lookup=(UNLABELED,), reach=0)
+            return
+        left, right = _sides(left, right)  # pyright: ignore[reportArgumentType]
         inside = (UNLABELED,) * (left + right + 1)
         self._set(left=left, right=right, lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 1)
 
@@ -216,7 +220,7 @@ class Window(DistanceLabeler):
         return ()
 
     def __repr__(self) -> str:
-        return f"Window({_shown(self.left, self.right)})"
+        return f"Window({'' if self.left is None or self.right is None else _shown(self.left, self.right)})"
 
 
 def _sides(left: int, right: int | None) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from relgraph import _check
 from relgraph.functional import LabelsLike
+from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, undone_when_refused
 from relgraph.nn.layer_parts import (
@@ -149,7 +150,7 @@ class RelationDecoderLayer(nn.Module):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
         *,
-        labels: LabelsLike = None,
+        labels: LabelsLike | Graph = None,
         memory_labels: LabelsLike = None,
         cache: LayerCache | None = None,
         bank_features: Any = None,
@@ -165,7 +166,7 @@ class RelationDecoderLayer(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
             tgt_is_causal: rows see no later rows, beside what the masks say.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs; made by the labeler when left out.
+            labels: of the target's pairs, or a graph for the labeler to read; made by the labeler when left out.
             memory_labels: of the pairs of target and memory.
             cache: keys and values of earlier rows and of the memory; a call that raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.

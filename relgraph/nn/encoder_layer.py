@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from relgraph import _check
 from relgraph.functional import LabelsLike
+from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.layer_parts import (
@@ -50,7 +51,8 @@ class RelationEncoderLayer(nn.Module):
         device: where the parameters live.
         dtype: floating type of the parameters.
         labeler: makes the labels of n rows when the layer is called without any: ``labeler(n)``, with a cache
-            ``labeler(n, past + n, q_offset=past)``. The number of its labels and their names are the tables'.
+            ``labeler(n, past + n, q_offset=past)``; and those of a graph when called with ``labels=graph``. The number
+            of its labels and their names are the tables'.
         num_labels: R, when there is no labeler; None for a layer without tables.
         tables: kinds of tables, or :class:`RelationTables`: see :class:`RelationAttention`.
         per_head: see :class:`RelationAttention`.
@@ -135,7 +137,7 @@ class RelationEncoderLayer(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
         *,
-        labels: LabelsLike = None,
+        labels: LabelsLike | Graph = None,
         cache: KVCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
@@ -146,7 +148,7 @@ class RelationEncoderLayer(nn.Module):
             src_mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
             src_key_padding_mask: ``[B, N]``, True for padding.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs; made by the labeler when left out.
+            labels: of all pairs, or a graph for the labeler to read; made by the labeler from the length when left out.
             cache: keys and values of earlier rows; a call that raises leaves it as it was.
             bank_features: what the banks of the tables read.
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph import _check
+from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache
 from relgraph.nn.tables import RelationTables
@@ -62,12 +63,14 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
 
 
 def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
-    """The labels that were given, or those that the labeler makes for the rows of ``x`` and all keys before them.
+    """The labels that were given, or those that the labeler makes: of a graph, or of ``x``'s rows and all keys before.
 
     Labels that the labeler writes out elsewhere go to the device of ``x``.
     """
     if _check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
+    if isinstance(labels, Graph) and labeler is not None:
+        return labeler(labels)
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from relgraph import _check
 from relgraph.functional import LabelsLike
+from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
@@ -21,7 +22,8 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 class RelationEncoder(nn.Module):
     """Copies of an encoder layer, one after the other.
 
-    As in ``nn.TransformerEncoder``, whose state loads, the copies start with equal parameters. Tables that were handed
+    As in ``nn.TransformerEncoder``, whose state loads, the copies start with equal parameters, until
+    :meth:`reset_parameters` draws them one by one. Tables that were handed
     to the layer as :class:`RelationTables` are not copied: all layers share them.
 
     Args:
@@ -45,6 +47,10 @@ class RelationEncoder(nn.Module):
         self.num_layers = num_layers
         self.norm = _check_norm(norm)
 
+    def reset_parameters(self) -> None:
+        """Draw the parameters of every layer afresh, so that they differ; tables that were handed in too."""
+        _reset(self)
+
     def new_cache(self, max_len: int | None = None) -> StackCache:
         """Empty caches for all layers.
 
@@ -61,7 +67,7 @@ class RelationEncoder(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
         *,
-        labels: LabelsLike = None,
+        labels: LabelsLike | Graph = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
@@ -72,7 +78,7 @@ class RelationEncoder(nn.Module):
             mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs; made by the layers' labeler when left out.
+            labels: of all pairs, or a graph for the layers' labeler to read; made by it when left out.
             cache: keys and values of earlier rows, from :meth:`new_cache`; a call that raises leaves it as it was.
             bank_features: what the banks of the tables read.
 
@@ -95,7 +101,8 @@ class RelationEncoder(nn.Module):
 class RelationDecoder(nn.Module):
     """Copies of a decoder layer, one after the other.
 
-    As in ``nn.TransformerDecoder``, whose state loads, the copies start with equal parameters. Tables that were handed
+    As in ``nn.TransformerDecoder``, whose state loads, the copies start with equal parameters, until
+    :meth:`reset_parameters` draws them one by one. Tables that were handed
     to the layer as :class:`RelationTables` are not copied: all layers share them.
 
     Args:
@@ -123,6 +130,10 @@ class RelationDecoder(nn.Module):
         self.num_layers = num_layers
         self.norm = _check_norm(norm)
 
+    def reset_parameters(self) -> None:
+        """Draw the parameters of every layer afresh, so that they differ; tables that were handed in too."""
+        _reset(self)
+
     def new_cache(self, max_len: int | None = None) -> StackCache:
         """Empty caches for all layers, of target and memory.
 
@@ -143,7 +154,7 @@ class RelationDecoder(nn.Module):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
         *,
-        labels: LabelsLike = None,
+        labels: LabelsLike | Graph = None,
         memory_labels: LabelsLike = None,
         cache: StackCache | None = None,
         bank_features: Any = None,
@@ -159,7 +170,7 @@ class RelationDecoder(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding.
             tgt_is_causal: rows see no later rows.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs; made by the layers' labeler when left out.
+            labels: of the target's pairs, or a graph for the layers' labeler to read; made by it when left out.
             memory_labels: of the pairs of target and memory.
             cache: from :meth:`new_cache`; a call that raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.
@@ -189,6 +200,12 @@ def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:
     attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
     given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
     return nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))
+
+
+def _reset(stack: nn.Module) -> None:
+    for module in stack.modules():
+        if isinstance(module, (nn.Linear, nn.LayerNorm, RelationAttention)):
+            module.reset_parameters()
 
 
 def _check_norm(norm: Any) -> nn.Module | None:

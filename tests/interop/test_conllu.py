@@ -47,6 +47,8 @@ def test_words_and_tree():
     first, second = parse(TEXT, tags=UPOS)
     assert first.words == ("Do", "n't", "read", "old", "books", ".")
     assert first.lemmas == ("do", "not", "read", "old", "book", ".")
+    assert first.xpos == ("VB", "RB", "VB", "JJ", "NNS", ".")
+    assert first.feats == ("_", "_", "Mood=Imp", "_", "_", "_")
     assert first.upos == ("AUX", "PART", "VERB", "ADJ", "NOUN", "_")
     assert first.relations == ("aux", "advmod", "root", "amod", "obj:really", "punct")
     assert first.multiword == ((0, 2, "Don't"),)

@@ -33,6 +33,7 @@ class TestConformance(LabelerSuite):
         Case(Window(2), (7,)),
         Case(Window(3, 0), (5, 8), {"q_offset": 3}),
         Case(Window(0), (3,)),
+        Case(Window(), (5, 3), {"q_offset": 1}),
         Case(Window(1, 5), (9,), PACKED),
     )
 
@@ -181,6 +182,7 @@ class TestWindow:
 
     def test_has_no_labels(self):
         assert Window(4).num_labels == 0
+        assert bool(Window()(3, 5).to_dense()[1].all())
         assert Window(4).names == ()
 
     def test_refuses_bad_sides(self):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import relgraph as rg
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import (
@@ -36,6 +37,30 @@ class Counting:
 
 
 LABELER = ClippedDistance(2)
+
+
+def test_a_graph_is_read_by_the_labeler():
+    graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
+    labeler, x = rg.EdgeType(1, self_loop=True), torch.randn(5, 12, dtype=F64)
+    layer = RelationEncoderLayer(12, 3, 20, labeler=labeler, dtype=F64).eval()
+    stack = RelationEncoder(layer, 2).eval()
+    close(layer(x, labels=graph), layer(x, labels=labeler(graph)))
+    close(stack(x, labels=graph), stack(x, labels=labeler(graph)))
+    with pytest.raises(TypeError, match="labels must be Labels, an integer Tensor or None, got Graph"):
+        RelationEncoderLayer(12, 3, 20, dtype=F64)(x, labels=graph)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_copies_differ_once_their_parameters_are_drawn_again(kind):
+    make = {"encoder": (RelationEncoderLayer, RelationEncoder), "decoder": (RelationDecoderLayer, RelationDecoder)}
+    layer, stack = make[kind]
+    made = stack(layer(12, 3, 20, labeler=LABELER), 2, nn.LayerNorm(12))
+    first, second = (list(one.parameters()) for one in made.layers)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    made.reset_parameters()
+    matrices = [(a, b) for a, b in zip(first, second, strict=True) if a.dim() > 1]
+    assert matrices
+    assert not any(torch.equal(a, b) for a, b in matrices)
 
 
 def encoder(num_layers=3, **options):
