@@ -258,7 +258,8 @@ class Graph:
 def check_graph(graph: Any) -> Graph:
     """``graph`` itself when it is a Graph."""
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph must be a Graph, got {type(graph).__name__}")
+        hint = "; a layer whose labeler reads graphs is called with labels=graph" if isinstance(graph, int) else ""
+        raise TypeError(f"graph must be a Graph, got {type(graph).__name__}{hint}")
     return graph
 
 

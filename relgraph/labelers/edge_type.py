@@ -147,5 +147,5 @@ def edge_types(graph: Graph, count: int) -> torch.Tensor:
         if count != 1:
             raise ValueError(f"graph must have edge_type, as there are {count} types, got None")
         return torch.zeros(graph.num_edges, dtype=torch.int64, device=graph.device)
-    _check.id_range("edge_type", graph.edge_type, count, minimum=0)
+    _check.id_range(f"edge_type of a graph with {count} types", graph.edge_type, count, minimum=0)
     return graph.edge_type

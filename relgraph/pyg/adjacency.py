@@ -12,7 +12,7 @@ from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttribu
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from relgraph import _check
-from relgraph.labels import EdgeLabels
+from relgraph.labels import EdgeLabels, Labels
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ def read_edges(
         ValueError: shapes, dtypes or ranges that do not fit, relations or features missing or not wanted.
     """
     given = None
+    if isinstance(edge_index, Labels) and not isinstance(edge_index, EdgeLabels):
+        got = type(edge_index).__name__
+        raise TypeError(f"edge_index must be edges, got {got}: labels of all pairs are RelationGlobalAttention's")
     if isinstance(edge_index, EdgeLabels):
         given = edge_index
         edge_index, edge_type = _from_labels(given, edge_type, sizes, num_relations)

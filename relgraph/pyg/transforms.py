@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
@@ -97,7 +97,7 @@ class AddRelationLabels(BaseTransform):
         return f"AddRelationLabels({self.labeler!r}{options})"
 
 
-def relation_labels(data: Data, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
+def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
     """The labels that :class:`AddRelationLabels` stored: of a graph, or of a whole batch, packed.
 
     Args:
@@ -113,7 +113,7 @@ def relation_labels(data: Data, by: AddRelationLabels | Labeler, attr_name: str 
         ValueError: no labels there, labels of another labeler, or nodes that are no longer those that were labeled.
 
     Example:
-        >>> from torch_geometric.data import Data
+        >>> from torch_geometric.data import Batch, Data
         >>> transform = rg.pyg.AddRelationLabels(rg.EdgeType(1, default="unlabeled") | rg.ClippedDistance(1))
         >>> data = transform(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2))
         >>> rg.pyg.relation_labels(data, transform).to_dense()[0]
@@ -125,7 +125,8 @@ def relation_labels(data: Data, by: AddRelationLabels | Labeler, attr_name: str 
     else:
         labeler, usual = _check_labeler("by", by), "rel"
     name = usual if attr_name is None else _check_name(attr_name)
-    if not _labeled(check_data(data), name):
+    data = check_data(data)
+    if not _labeled(data, name):
         raise ValueError(
             f"data must hold labels under {name!r}, put there by AddRelationLabels, got {sorted(data.keys())}"
         )

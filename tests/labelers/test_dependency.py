@@ -48,5 +48,7 @@ def test_the_universal_relations():
 def test_refuses_bad_input():
     with pytest.raises(ValueError, match="unknown default 'other'"):
         dependency_relations(default="other")
-    with pytest.raises(ValueError, match=r"edge_type must lie in \[0, 2\), got values from 2 to 2"):
+    with pytest.raises(
+        ValueError, match=r"edge_type of a graph with 2 types must lie in \[0, 2\), got values from 2 to 2"
+    ):
         dependency_relations(2)(rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([2])))

@@ -70,7 +70,9 @@ def test_refuses_bad_input():
         EdgeType(1, inverse=1)
     with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
         EdgeType(1)(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"edge_type must lie in \[0, 1\), got values from 0 to 1"):
+    with pytest.raises(
+        ValueError, match=r"edge_type of a graph with 1 types must lie in \[0, 1\), got values from 0 to 1"
+    ):
         EdgeType(1)(GRAPH)
     with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
         EdgeType(2)(rg.Graph(torch.zeros(2, 0).long(), 1))

@@ -156,7 +156,7 @@ class TestShortestPathTypes:
             ShortestPathTypes(1, 1, directed=1)
         with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
             ShortestPathTypes(1, 1)(NO_EDGES)
-        with pytest.raises(ValueError, match=r"edge_type must lie in \[0, 2\)"):
+        with pytest.raises(ValueError, match=r"edge_type of a graph with 2 types must lie in \[0, 2\)"):
             ShortestPathTypes(1, 2)(DIAMOND)
         with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
             ShortestPathTypes(1, 2)(rg.Graph(NO_EDGES, 2))

@@ -94,7 +94,9 @@ def test_refuses_bad_input():
         TreePaths(1, 1, longer="last")
     with pytest.raises(TypeError, match="forest must be a bool"):
         TreePaths(1, 1, forest="yes")
-    with pytest.raises(ValueError, match=r"edge_type must lie in \[0, 1\), got values from 0 to 1"):
+    with pytest.raises(
+        ValueError, match=r"edge_type of a graph with 1 types must lie in \[0, 1\), got values from 0 to 1"
+    ):
         TreePaths(1, 1)(TREE)
     with pytest.raises(ValueError, match="graph must have edge_type, as there are 2 types, got None"):
         TreePaths(1, 2)(rg.Graph(torch.zeros(2, 0).long(), 1))

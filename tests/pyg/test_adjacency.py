@@ -176,3 +176,9 @@ def test_bad_edges(x, edges):
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+def test_labels_of_all_pairs_belong_elsewhere():
+    conv = rg.pyg.RelationConv(4, 4, num_relations=2)
+    with pytest.raises(TypeError, match="edge_index must be edges, got DenseLabels: .* RelationGlobalAttention's"):
+        conv(torch.randn(3, 4), rg.ClippedDistance(1).dense()(3))
