@@ -62,7 +62,7 @@ HELPERS, FAR = ("aux", "mark", "nsubj"), 3
 DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.dependency_relations(self_loop=True)
 HEADS = rg.TreeRelation(("self", "parent", "child"), default="unlabeled")
 VARIANTS: dict[str, rg.Labeler] = {
-    "no relations": rg.Window(1000),  # no labels, and longer than any sentence
+    "no relations": rg.Window(),  # every pair of a sentence attends, without labels
     "distance": DISTANCE,
     "heads": HEADS,
     "heads + distance": HEADS + DISTANCE,
@@ -92,14 +92,14 @@ class Question:
     graph: rg.Graph
 
     @classmethod
-    def ask(cls, sentence: conllu.Sentence, tags: Sequence[str]) -> Question:
+    def ask(cls, sentence: conllu.Sentence) -> Question:
         """Hide the verbs of a sentence, which are told by the tags of the treebank."""
-        kinds = zip(sentence.upos, tags, strict=True)
+        kinds = zip(sentence.upos, sentence.xpos, strict=True)
         targets = [FORMS.index(tag) if upos == "VERB" and tag in FORMS else -1 for upos, tag in kinds]
         texts = zip(sentence.words, sentence.lemmas, targets, strict=True)
         shown = [(word if target < 0 else lemma).lower() for word, lemma, target in texts]
         relations = [relation.split(":")[0] for relation in sentence.relations]
-        dependents: list[list[int]] = [[] for _ in tags]
+        dependents: list[list[int]] = [[] for _ in sentence.words]
         for head, word in sentence.graph.edge_index.T.tolist():
             dependents[head].append(word)
         ways = [[abs(d - n) for d in mine if relations[d] in HELPERS] for n, mine in enumerate(dependents)]
@@ -115,9 +115,7 @@ def read(path: Path, most: int | None = None) -> list[Question]:
 
 def ask_all(text: str) -> list[Question]:
     """The questions of a text in CoNLL-U; sentences without a hidden verb are left out."""
-    rows = (line.split("\t") for line in text.split("\n"))
-    tags = iter([row[4] for row in rows if row[0].isdecimal()])  # relgraph's reader keeps the universal tags only
-    questions = (Question.ask(sentence, [next(tags) for _ in sentence.words]) for sentence in conllu.parse(text))
+    questions = map(Question.ask, conllu.parse(text))
     return [question for question in questions if max(question.targets) >= 0]
 
 
@@ -177,9 +175,7 @@ class Inflector(nn.Module):
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.dropout = nn.Dropout(DROPOUT)
         self.answer = nn.Linear(WIDTH, len(FORMS))
-        for module in self.encoder.modules():  # copies of a layer start alike
-            if isinstance(module, (rg.RelationAttention, nn.Linear)):
-                module.reset_parameters()
+        self.encoder.reset_parameters()  # copies of a layer start alike
 
     def forward(self, batch: Batch, labels: rg.Labels) -> Tensor:
         """``[T, 6]``."""

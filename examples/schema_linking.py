@@ -166,9 +166,7 @@ class Pointer(nn.Module):
         self.kinds = nn.Embedding(3, WIDTH)
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.score = nn.Linear(WIDTH, 1)
-        for module in self.encoder.modules():  # copies of a layer start alike
-            if isinstance(module, (rg.RelationAttention, nn.Linear)):
-                module.reset_parameters()
+        self.encoder.reset_parameters()  # copies of a layer start alike
 
     def forward(self, batch: Batch) -> Tensor:
         """``[B, C]``, one score a column; -inf where a schema has fewer."""
