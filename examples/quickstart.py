@@ -1,14 +1,20 @@
 """Small Transformers fill in hidden variables in Python's standard library, with and without relations.
 
 The task is variable misuse: one use of a local variable in a function is hidden, and the model points at the variable
-that belongs there. The rows of the table differ only in what attention knows about positions: nothing, sinusoids added
-to the input, or relations (Shaw, Uszkoreit, Vaswani 2018), a learned key and value vector for each clipped distance.
+that belongs there. The rows of the table differ only in what attention knows about how tokens stand to each other:
+
+- nothing,
+- sinusoids added to the input,
+- relative: a learned key and value vector for each clipped distance (Shaw, Uszkoreit, Vaswani 2018),
+- code relations: such vectors for each relation of syntax and data flow (Hellendoorn et al. 2020), and for the distance
+  between tokens that have no other relation.
 
     python examples/quickstart.py              # a few minutes on two CPU cores
     python examples/quickstart.py --quick      # about a minute, too short to learn much
     python examples/quickstart.py --seeds 3    # mean and spread of three runs
+    python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
 
-It prints a table, and writes ``results.json`` and a picture of the learned tables to ``quickstart-out/``.
+It prints a table, and writes ``results.json`` and pictures of the learned tables to ``quickstart-out/``.
 """
 
 from __future__ import annotations
@@ -19,32 +25,47 @@ import platform
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import matplotlib as mpl
 import torch
+from code_relations import question_graph
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 from tqdm import tqdm
 
 import relgraph as rg
+from relgraph.interop.python_source import EDGE_TYPES
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.ticker import MaxNLocator
 
-EMBEDDING_STD = 0.25
 WIDTH, HEADS, LAYERS, HIDDEN = 96, 2, 3, 192
 BATCH_TOKENS, TEST_TOKENS = 1200, 6000
-LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 2e-3, 0.08, 0.01
-STEPS, QUICK_STEPS = 1300, 100
+WARM_UP, WEIGHT_DECAY = 0.08, 0.01
+STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 100, 250
+LEARNING_RATES, EMBEDDING_STDS = (1e-3, 2e-3, 4e-3), (0.25, 1.0)  # what --validate tries for every row
 DISTANCE = rg.ClippedDistance(8)
+CODE = rg.EdgeType(EDGE_TYPES, inverse=True, default="unlabeled", duplicates="first") | DISTANCE
+
+
+def distances(batch: Batch) -> rg.Labels:
+    """The clipped distance between any two tokens."""
+    return DISTANCE(batch.words.shape[1])
+
+
+def code_relations(batch: Batch) -> rg.Labels:
+    """The relation between two tokens in the function with its variable hidden, or where there is none the distance."""
+    holes = batch.hole.tolist()
+    graphs = [question_graph(function, hole) for function, hole in zip(batch.functions, holes, strict=True)]
+    return rg.padded(CODE(rg.Graph.batch(graphs)), batch.words.shape[1])
 
 
 @dataclass(frozen=True)
@@ -56,18 +77,23 @@ class Variant:
         labeler: how many labels there are, and their names; None for attention without tables.
         make_labels: the labels of a batch.
         sinusoids: whether sinusoids are added to the input.
+        learning_rate: its peak. This and the next were chosen for each row alone, on validation functions.
+        embedding_std: the spread of a word's first vector.
     """
 
     name: str
     labeler: rg.Labeler | None = None
     make_labels: Callable[[Batch], rg.Labels | None] = lambda _: None
     sinusoids: bool = False
+    learning_rate: float = 2e-3
+    embedding_std: float = 0.25
 
 
 VARIANTS = (
-    Variant("none"),
-    Variant("sinusoidal", sinusoids=True),
-    Variant("relative", DISTANCE, lambda batch: DISTANCE(batch.words.shape[1])),
+    Variant("none", learning_rate=1e-3, embedding_std=1.0),
+    Variant("sinusoidal", sinusoids=True, learning_rate=1e-3, embedding_std=0.25),
+    Variant("relative", DISTANCE, distances, learning_rate=2e-3, embedding_std=1.0),
+    Variant("code relations", CODE, code_relations, learning_rate=4e-3, embedding_std=1.0),
 )
 
 
@@ -84,7 +110,7 @@ class Pointer(nn.Module):
         options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True, **labels}
         self.variant = variant
         self.embedding = nn.EmbeddingBag(words, WIDTH, mode="sum", padding_idx=0)
-        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        nn.init.normal_(self.embedding.weight, std=variant.embedding_std)
         self.positions = rg.SinusoidalPositions(WIDTH) if variant.sinusoids else nn.Identity()
         self.layers = nn.ModuleList(rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, **options) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
@@ -129,16 +155,16 @@ def _joined(parts: Any, dim: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Data:
-    """Training functions, and test questions that are the same for every run."""
+    """Training functions, and test or validation questions that are the same for every run."""
 
     train: Questions
     test: Questions
     asked: list[Question]
 
     @classmethod
-    def read(cls, quick: bool) -> Data:
+    def read(cls, quick: bool = False, validation: bool = False) -> Data:
         """The standard library of this Python, with up to two questions a test function; far fewer for a quick run."""
-        train, test = load()
+        train, test = load(validation=validation)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)
         asked = tests.draw(random.Random(0), 1)[::4] if quick else tests.draw(random.Random(0), 2)
@@ -179,16 +205,19 @@ class Run:
 
 
 def build(variant: Variant, words: int, seed: int) -> Pointer:
-    """A model whose weights, apart from the tables, are those of every other variant with this seed."""
+    """A model whose weights, but for the tables and the embedding's scale, are every variant's with this seed."""
     torch.manual_seed(seed)
-    plain, model = Pointer(words, VARIANTS[0]), Pointer(words, variant)
+    plain = Pointer(words, replace(VARIANTS[0], embedding_std=variant.embedding_std))
+    model = Pointer(words, variant)
     model.load_state_dict(plain.state_dict(), strict=False)
     return model
 
 
 def train(model: Pointer, batches: Iterator[Batch], steps: int, title: str = "") -> list[float]:
     """Train for some steps, with warm-up and linear decay; the loss of every step."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), model.variant.learning_rate, (0.9, 0.98), weight_decay=WEIGHT_DECAY
+    )
     warm_up = max(1.0, WARM_UP * steps)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
     losses: list[float] = []
@@ -223,6 +252,14 @@ def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Point
     return result, model
 
 
+def settings(variant: Variant) -> list[Variant]:
+    """A row with every setting that is tried for it, which are the same for all rows."""
+    return [
+        replace(variant, name=f"{variant.name}, rate {rate:g}, std {std:g}", learning_rate=rate, embedding_std=std)
+        for rate, std in product(LEARNING_RATES, EMBEDDING_STDS)
+    ]
+
+
 def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: Data) -> int:
     """The number of steps that all runs together take about so many minutes for."""
     start = time.perf_counter()
@@ -234,15 +271,15 @@ def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: 
 
 def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
     """The table that is printed."""
-    lines = [f"{'variant':<24}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
+    lines = [f"{'variant':<36}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
     for name in dict.fromkeys(r.variant for r in runs):
         mine = [r for r in runs if r.variant == name]
         hits = [100 * r.accuracy for r in mine]
         shown = f"{mean(hits):.1f} %"
         if len(hits) > 1:
             shown += f" ± {stdev(hits):.1f} ({min(hits):.1f}–{max(hits):.1f})"
-        lines.append(f"{name:<24}{mine[0].parameters:>12,}{shown:>28}{mean(r.seconds for r in mine):>10.0f}")
-    lines += [f"{name:<24}{'–':>12}{f'{100 * hits:.1f} %':>28}{'–':>10}" for name, hits in baselines.items()]
+        lines.append(f"{name:<36}{mine[0].parameters:>12,}{shown:>28}{mean(r.seconds for r in mine):>10.0f}")
+    lines += [f"{name:<36}{'–':>12}{f'{100 * hits:.1f} %':>28}{'–':>10}" for name, hits in baselines.items()]
     return "\n".join(lines)
 
 
@@ -253,27 +290,26 @@ def draw(path: Path, model: Pointer, data: Data, batches: int = 20) -> None:
     names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
     asked = list(data.testing())
     mass = torch.stack([model.label_mass(batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
-    figure, axes = plt.subplots(4, LAYERS, figsize=(5 * LAYERS, 12), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(4, LAYERS, figsize=(5 * LAYERS, 12), squeeze=False, sharex="col", layout="constrained")
     for column, layer in enumerate(model.layers):
         tables = {name: _joined(table, 0) for name, table in layer.self_attn.tables().items()}
-        keys, values = tables["key_table"], tables["value_table"]
+        keys, values = (tables[name].numpy() for name in ("key_table", "value_table"))
         norms, *panels = axes[:, column]
-        norms.plot(keys.norm(dim=-1), marker="o", label="key table")
-        norms.plot(values.norm(dim=-1), marker="o", label="value table")
+        for table, name in ((keys, "key table"), (values, "value table")):
+            norms.plot((table**2).sum(-1) ** 0.5, marker="o", label=name)
         norms.set(title=f"layer {column + 1}: length of each label's vector", ylim=(0, None))
         norms.legend()
-        pictures = ((keys.T, "key table"), (values.T, "value table"), (mass[column], "attention by label"))
+        pictures = ((keys.T, "key table"), (values.T, "value table"), (mass[column].numpy(), "attention by label"))
         for axis, (picture, title) in zip(panels, pictures, strict=True):
             signed = title != "attention by label"
-            top = picture.abs().max().item()
-            norm = Normalize(-top, top) if signed else LogNorm(max(picture.min().item(), 1e-4), top, clip=True)
+            top = abs(picture).max()
+            norm = Normalize(-top, top) if signed else LogNorm(max(picture.min(), 1e-4), top, clip=True)
             image = axis.imshow(picture, aspect="auto", cmap="RdBu" if signed else "viridis", norm=norm)
             axis.set(title=f"layer {column + 1}: {title}", ylabel="dimension" if signed else "head")
             axis.yaxis.set_major_locator(MaxNLocator(integer=True))
             figure.colorbar(image, ax=axis)
-        ticks = range(0, len(names), max(1, len(names) // 16))
-        for axis in axes[:, column]:
-            axis.set_xticks(ticks, [names[t] for t in ticks])
+        ticks = range(0, len(names), max(1, len(names) // 48))
+        axes[-1, column].set_xticks(ticks, [names[t] for t in ticks], rotation=90, fontsize="x-small")
         axes[-1, column].set_xlabel("label")
     figure.suptitle(f"{model.variant.name}: what the labels learned, and where attention goes")
     figure.savefig(path, dpi=100)
@@ -289,6 +325,7 @@ def write_results(path: Path, arguments: argparse.Namespace, data: Data, runs: S
         "threads": torch.get_num_threads(),
         "steps": steps,
         "quick": arguments.quick,
+        "validate": arguments.validate,
         "training_functions": len(data.train.functions),
         "test_functions": len(data.test.functions),
         "test_questions": len(data.asked),
@@ -315,10 +352,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     names = [variant.name for variant in VARIANTS]
+    steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=_positive(int), help=f"training steps a row ({STEPS}, quick {QUICK_STEPS})")
+    length.add_argument("--steps", type=_positive(int), help=f"training steps a row ({steps})")
     length.add_argument("--minutes", type=_positive(float), help="train for about so long in all")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
+    parser.add_argument(
+        "--validate", action="store_true", help="try settings for every row on functions held out of training"
+    )
     parser.add_argument("--seeds", type=_positive(int), default=1, help="runs of each row, with seeds 0, 1, ...")
     parser.add_argument("--variants", nargs="+", choices=names, default=names, help="the rows")
     parser.add_argument("--threads", type=_positive(int), default=1, help="of torch; more help on an idle machine only")
@@ -334,9 +375,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs: list[Run] = []
     shown: dict[str, Pointer] = {}
     try:
-        data = Data.read(arguments.quick)
+        data = Data.read(arguments.quick, arguments.validate)
         variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
-        steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
+        if arguments.validate:
+            variants = [setting for variant in variants for setting in settings(variant)]
+        usual = QUICK_STEPS if arguments.quick else VALIDATION_STEPS if arguments.validate else STEPS
+        steps = arguments.steps or usual
         if arguments.minutes:
             steps = steps_within(arguments.minutes, variants, arguments.seeds, data)
         print(
@@ -348,7 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for variant in variants:
                 result, model = run(variant, data, steps, seed)
                 runs.append(result)
-                if variant.labeler is not None:
+                if variant.labeler is not None and not arguments.validate:
                     shown.setdefault(variant.name, model)
     except KeyboardInterrupt:
         print("stopped")
@@ -359,7 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_results(results, arguments, data, runs, steps)
     print(f"results: {results}")
     for name, model in shown.items():
-        picture = arguments.out / f"tables-{name}.png"
+        picture = arguments.out / f"tables-{name.replace(' ', '-')}.png"
         draw(picture, model, data)
         print(f"picture of tables and attention by label, {name}: {picture}")
     return 0

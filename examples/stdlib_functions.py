@@ -2,7 +2,8 @@
 
 A function is its lexical tokens. One use of a local variable is hidden, and the question is which of the function's
 local variables belongs there (Allamanis, Brockschmidt, Khademi 2018; Hellendoorn et al. 2020).
-Training and test functions come from different files, and no function body occurs twice.
+Training and test functions come from different files, and no function body occurs twice. Settings are chosen on
+validation functions, which are training functions of files that are held out while choosing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -51,6 +52,9 @@ class Function:
         variables: for each token the index of the local variable that stands there, or -1.
         names: the local variables, in order of first appearance.
         uses: positions of the tokens that may be hidden: reads of a variable that stands elsewhere too.
+        source: its lines in the file, with the indentation and the docstring that they have there.
+        places: where every token begins in ``source``: the line from 0, the column in characters from 0.
+        order: which of the tokens of ``source`` each token is; those of the docstring are left out.
     """
 
     path: str
@@ -59,6 +63,9 @@ class Function:
     variables: tuple[int, ...]
     names: tuple[str, ...]
     uses: tuple[int, ...]
+    source: str = field(repr=False)
+    places: tuple[Position, ...] = field(repr=False)
+    order: tuple[int, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,13 @@ class Sizes:
     candidates: int = 2
 
 
-def load(sizes: Sizes | None = None, root: Path | None = None) -> tuple[list[Function], list[Function]]:
+def load(
+    sizes: Sizes | None = None, root: Path | None = None, *, validation: bool = False
+) -> tuple[list[Function], list[Function]]:
     """The training and the test functions of the standard library of the Python that runs this.
+
+    With ``validation`` the validation functions take the place of the test functions, which are not read at all, and
+    the training functions are the rest.
 
     Raises:
         FileNotFoundError: there are none, as in a Python that keeps its library in an archive.
@@ -83,7 +95,9 @@ def load(sizes: Sizes | None = None, root: Path | None = None) -> tuple[list[Fun
     test: list[Function] = []
     for path in source_files(root):
         relative = path.relative_to(root).as_posix()
-        part = test if is_test_file(relative) else train
+        if validation and is_test_file(relative):
+            continue
+        part = test if (is_validation_file if validation else is_test_file)(relative) else train
         for function, body in read_functions(path, relative, sizes):
             if body not in seen:
                 seen.add(body)
@@ -103,6 +117,11 @@ def source_files(root: Path) -> Iterator[Path]:
 def is_test_file(relative: str, one_in: int = 5) -> bool:
     """Whether a file is kept for testing: decided by its path alone."""
     return hashlib.sha256(relative.encode()).digest()[0] % one_in == 0
+
+
+def is_validation_file(relative: str, one_in: int = 5) -> bool:
+    """Whether a training file is held out while settings are chosen: decided by its path alone."""
+    return not is_test_file(relative) and hashlib.sha256(relative.encode()).digest()[1] % one_in == 0
 
 
 def read_functions(path: Path, relative: str, sizes: Sizes) -> Iterator[tuple[Function, tuple[str, ...]]]:
@@ -192,7 +211,10 @@ def _outer_functions(tree: ast.Module) -> Iterator[FunctionNode]:
 def _function(node: FunctionNode, tokens: _Tokens, kept: list[int], relative: str) -> Function:
     where = {tokens.starts[at]: index for index, at in enumerate(kept)}
     texts = tuple(tokens.texts[at] for at in kept)
-    return Function(relative, node.name, texts, *_variables(node, tokens, where, texts))
+    source = "\n".join(tokens.lines[node.lineno - 1 : node.end_lineno])
+    places = tuple((line - node.lineno, column) for line, column in (tokens.starts[at] for at in kept))
+    order = tuple(at - kept[0] for at in kept)
+    return Function(relative, node.name, texts, *_variables(node, tokens, where, texts), source, places, order)
 
 
 def _variables(

@@ -1,5 +1,6 @@
 """The quickstart: its data hold no answers, and its command line trains, prints and writes."""
 
+import itertools
 import json
 import os
 import random
@@ -18,8 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
+import code_relations  # noqa: E402
 import quickstart  # noqa: E402
 import stdlib_functions as data  # noqa: E402
+
+import relgraph as rg  # noqa: E402
+from relgraph.interop import python_source  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,17 @@ def test_files_and_functions_of_both_parts_are_disjoint(parts):
     assert not {f.path for f in train} & {f.path for f in test}
     assert all(data.is_test_file(f.path) for f in test)
     assert not any(data.is_test_file(f.path) for f in train)
+
+
+def test_validation_functions_are_training_functions_of_other_files(parts):
+    root = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"
+    train, held_out = data.load(root=root, validation=True)
+    everything = data.load(root=root)
+    assert {f.path for f in train}.isdisjoint(f.path for f in held_out)
+    assert {f.path for f in train + held_out} == {f.path for f in everything[0]}
+    files = {f.path for f in parts[0]}
+    assert 0.1 < sum(map(data.is_validation_file, files)) / len(files) < 0.3
+    assert not any(data.is_validation_file(f.path) for f in parts[1])
 
 
 def test_no_body_occurs_twice(tmp_path):
@@ -112,6 +128,84 @@ def test_swapping_what_is_hidden_changes_no_input(tmp_path, questions):
     assert first.target.item() != second.target.item()
 
 
+def _refilled(tmp_path, function, hole, name):
+    """The function with another variable of its own where the hole is, read from its source as any other."""
+    line, column = function.places[hole]
+    lines = function.source.split("\n")
+    lines[line] = lines[line][:column] + name + lines[line][column + len(function.tokens[hole]) :]
+    return [f for f, _ in _read(tmp_path, "if 1:\n" * function.source[0].isspace() + "\n".join(lines), longest=1000)]
+
+
+def test_the_graph_of_a_question_does_not_depend_on_what_is_hidden(tmp_path, parts):
+    """Whichever of its variables a function has in the hole, the edges are the same; read unhidden they differ."""
+    compared = differing = 0
+    rng = random.Random(0)
+    for function in rng.sample(parts[1], 60):
+        hole = rng.choice(function.uses)
+        graph = code_relations.question_graph(function, hole)
+        for name in function.names:
+            for other in _refilled(tmp_path, function, hole, name):
+                assert (
+                    other.tokens[:hole] + other.tokens[hole + 1 :]
+                    == function.tokens[:hole] + function.tokens[hole + 1 :]
+                )
+                assert code_relations.hide(other, hole) == code_relations.hide(function, hole)
+                assert code_relations.question_graph(other, hole) == graph
+                compared += 1
+                differing += name != function.tokens[hole] and _unhidden(other) != _unhidden(function)
+    assert compared > 200
+    assert differing > 100
+
+
+def _unhidden(function):
+    around = code_relations.AROUND if function.source[0].isspace() else ""
+    return python_source.read(around + function.source).edges("LAST_READ")
+
+
+def test_the_fresh_name_stands_nowhere_else(tmp_path):
+    """Not even where the hidden variable is called like it, or what stands around has its name."""
+    source = "def f(hidden, b):\n    hidden_ = b\n    return {} + hidden + b + hidden_\n"
+    graphs = []
+    for name in ("hidden", "b", "hidden_"):
+        ((function, _),) = _read(tmp_path, source.format(name))
+        hole = function.tokens.index("return") + 1
+        assert "return hidden__ +" in code_relations.hide(function, hole)
+        graphs.append(code_relations.question_graph(function, hole))
+    assert graphs[0] == graphs[1] == graphs[2]
+
+
+def test_the_nodes_of_a_graph_are_the_tokens_of_its_function(parts):
+    for function in random.Random(1).sample(parts[0] + parts[1], 100):
+        around = code_relations.AROUND if function.source[0].isspace() else ""
+        first = code_relations.TOKENS_AROUND if around else 0
+        source = python_source.read(around + function.source).only(first + at for at in function.order)
+        for token, read, kind in zip(function.tokens, source.tokens, source.kinds, strict=True):
+            assert token == read or (kind, token) in {("STRING", "<str>"), ("NUMBER", "<num>")}
+
+
+def test_code_relations_are_those_of_each_function(tmp_path):
+    """Every pair of a batch: its first relation, the other way after all of one way, and else its distance."""
+    source = "def f(a, b):\n    c = a\n    return c, b\ndef g(x, y):\n    z = x + y\n    return z * x, y\n"
+    functions = [f for f, _ in _read(tmp_path, source)]
+    asked = data.Questions(functions, data.Vocabulary(functions))
+    holes = [function.uses[0] for function in functions]
+    ids, attend = quickstart.code_relations(asked.batch(list(enumerate(holes)))).to_dense()
+    assert attend.all()
+    names = quickstart.CODE.names
+    for b, (function, hole) in enumerate(zip(functions, holes, strict=True)):
+        read = python_source.read(code_relations.hide(function, hole))
+        expected: dict[tuple[int, int], str] = {}
+        for way in (1, -1):
+            for name in python_source.EDGE_TYPES:
+                for key, query in read.edges(name):
+                    pair = (query, key) if way == 1 else (key, query)
+                    expected.setdefault(pair, name if way == 1 else f"{name}⁻¹")
+        assert {"SYNTAX", "SYNTAX⁻¹", "LAST_WRITE"} <= set(expected.values())
+        for i, j in itertools.product(range(len(function.tokens)), repeat=2):
+            distance = f"{max(-8, min(8, j - i))}"
+            assert names[ids[b, i, j]] == expected.get((i, j), distance)
+
+
 def test_split_keeps_every_question_once_and_its_limit(questions):
     asked = questions.draw(random.Random(0), 2)
     batches = questions.split(asked, 1000, random.Random(1))
@@ -166,7 +260,9 @@ def test_variants_start_alike(questions):
     shared = models[0].state_dict()
     for model in models[1:]:
         state = model.state_dict()
-        assert all(torch.equal(state[name], value) for name, value in shared.items())
+        state["embedding.weight"] /= model.variant.embedding_std / models[0].variant.embedding_std
+        for name, value in shared.items():
+            torch.testing.assert_close(state[name], value, rtol=1e-6, atol=0)
         assert all(".tables." in name for name in state.keys() - shared.keys())
 
 
@@ -184,8 +280,42 @@ def test_scores_are_those_of_the_candidates_whatever_the_padding(questions):
 def test_label_mass_sums_to_one(questions):
     model = quickstart.build(quickstart.VARIANTS[-1], len(questions.vocabulary), 0)
     mass = model.label_mass(questions.batch(questions.draw(random.Random(0))[:5]))
-    assert mass.shape == (quickstart.LAYERS, quickstart.HEADS, quickstart.DISTANCE.num_labels)
+    assert mass.shape == (quickstart.LAYERS, quickstart.HEADS, quickstart.CODE.num_labels)
     torch.testing.assert_close(mass.sum(-1), torch.ones(mass.shape[:2]))
+
+
+def test_a_sum_of_labels_is_drawn_with_the_labels_of_all_its_parts(tmp_path, questions):
+    labeler = quickstart.DISTANCE + rg.ClippedDistance(2)
+    variant = quickstart.Variant("sum", labeler, lambda batch: labeler(batch.words.shape[1]))
+    part = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:10])
+    model = quickstart.build(variant, len(questions.vocabulary), 0)
+    assert model.label_mass(next(part.testing())).shape == (quickstart.LAYERS, quickstart.HEADS, 17 + 5)
+    quickstart.draw(tmp_path / "sum.png", model, part)
+    from matplotlib.pyplot import imread
+
+    assert imread(tmp_path / "sum.png")[..., :3].std() > 0.05
+
+
+def test_every_row_is_tried_with_the_same_settings():
+    tried = [
+        {(v.learning_rate, v.embedding_std) for v in quickstart.settings(variant)} for variant in quickstart.VARIANTS
+    ]
+    assert all(t == tried[0] for t in tried)
+    assert len(tried[0]) == 6
+    for variant in quickstart.VARIANTS:
+        assert (variant.learning_rate, variant.embedding_std) in tried[0]
+        assert all(v.labeler == variant.labeler for v in quickstart.settings(variant))
+
+
+def test_validation_tests_nothing(tmp_path, monkeypatch, capsys, questions):
+    part = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
+    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, quick, validate: part if validate else None))
+    options = ("--validate", "--variants", "relative", "--steps", "1", "--threads", "1", "--out", str(tmp_path))
+    assert quickstart.main(options) == 0
+    printed = capsys.readouterr().out
+    for rate, std in itertools.product(quickstart.LEARNING_RATES, quickstart.EMBEDDING_STDS):
+        assert f"relative, rate {rate:g}, std {std:g}" in printed
+    assert list(tmp_path.iterdir()) == [tmp_path / "results.json"]
 
 
 def test_training_is_the_same_twice(questions):
@@ -213,11 +343,12 @@ def test_command_line_trains_all_rows(tmp_path):
     assert 0 < results["baselines"]["chance"] < 1
     for variant in quickstart.VARIANTS:
         assert variant.name in done.stdout
-    picture = tmp_path / "tables-relative.png"
-    assert str(picture) in done.stdout
     from matplotlib.pyplot import imread
 
-    assert imread(picture)[..., :3].std() > 0.05
+    for name in ("relative", "code-relations"):
+        picture = tmp_path / f"tables-{name}.png"
+        assert str(picture) in done.stdout
+        assert imread(picture)[..., :3].std() > 0.05
 
 
 @pytest.mark.parametrize(
@@ -247,7 +378,7 @@ def test_a_table_of_several_seeds_has_mean_and_spread():
 
 def test_ctrl_c_prints_what_is_done(tmp_path, monkeypatch, capsys, questions):
     part = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
-    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, quick: part))
+    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda *_: part))
     real, calls = quickstart.run, []
 
     def run(*arguments):

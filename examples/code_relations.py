@@ -1,0 +1,37 @@
+"""The graph of a question: syntax and data flow of a function whose hidden variable is nowhere to be seen."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from stdlib_functions import Function
+
+import relgraph as rg
+from relgraph.interop import python_source
+
+AROUND = "if 1:\n"  # makes valid source of a function that is indented, as methods are
+TOKENS_AROUND = 5
+
+
+@lru_cache(maxsize=2**14)
+def question_graph(function: Function, hole: int) -> rg.Graph:
+    """The graph over a function's tokens, read from source in which a name of no variable stands in the hole.
+
+    Edges of the function as it was would tell the answer: the next use of the hidden variable leads back to the hole.
+    """
+    source, first = hide(function, hole), 0
+    if source[0].isspace():
+        source, first = AROUND + source, TOKENS_AROUND
+    return python_source.read(source).only(first + at for at in function.order).graph
+
+
+def hide(function: Function, hole: int) -> str:
+    """The source of a function with a fresh name in place of the token at ``hole``."""
+    line, column = function.places[hole]
+    lines = function.source.split("\n")
+    before, after = lines[line][:column], lines[line][column + len(function.tokens[hole]) :]
+    fresh = "hidden"
+    while fresh in "\n".join([*lines[:line], before, after, *lines[line + 1 :]]):
+        fresh += "_"  # of what stands around the hole alone: what stood in it must not matter
+    lines[line] = before + fresh + after
+    return "\n".join(lines)
