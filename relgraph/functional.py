@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
 from relgraph.impl.common import Answer, Call, Tables
-from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
-from relgraph.labels.distance import check_offset
+from relgraph.labels import DenseLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
 
 LabelsLike = Labels | Tensor | None
@@ -199,8 +199,8 @@ def _check_call(
     checked = _check_tables(given, plan, query, value, isinstance(labels, SumLabels))
     mask = _check_mask(attn_mask, query, key, packed)
     _check.boolean("is_causal", is_causal)
-    offset = _offset(q_offset, labels, plan, is_causal, query)
-    is_causal = is_causal and not _sees_all(offset, plan)
+    offset = offset_of(q_offset, labels, plan, is_causal, query)
+    is_causal = is_causal and not sees_all_keys(offset, plan)
     if scale is not None:
         _check.finite("scale", scale)
     else:
@@ -350,57 +350,3 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")
     return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
-
-
-def _offset(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bool, query: Tensor) -> int | Tensor:
-    """Where query row 0 stands among the keys."""
-    graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
-    check_offset(q_offset, graphs)
-    if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
-        raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
-    own = _labels_offsets(labels)
-    if own and q_offset is None and any(offset is not None for offset in own):
-        q_offset = next(offset for offset in own if offset is not None)
-    for offset in own:
-        if q_offset is not None and not _agree(0 if offset is None else offset, q_offset):
-            raise ValueError(
-                f"q_offset must be that of the labels, which count their distances from {offset or 0}, got {q_offset}: "
-                "give it to the labeler"
-            )
-    if q_offset is not None:
-        return q_offset
-    same = plan.q_len == plan.k_len if graphs is None else plan.q_ptr is plan.k_ptr
-    if is_causal and not same:
-        raise ValueError(
-            "q_offset must be given with is_causal where queries and keys differ in length "
-            f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
-        )
-    return 0
-
-
-def _sees_all(offset: int | Tensor, plan: LabelPlan) -> bool:
-    """Whether query row 0 already sees every key, as in a decoding step."""
-    if isinstance(offset, Tensor) or plan.k_ptr is not None or torch.compiler.is_compiling():
-        return False
-    return offset >= plan.k_len - 1
-
-
-def _labels_offsets(labels: Labels | None) -> list[int | Tensor | None]:
-    """The offset of every part that counts distances; None where it was left out."""
-    if isinstance(labels, SumLabels):
-        return [offset for part in labels.parts for offset in _labels_offsets(part)]
-    if isinstance(labels, EdgeLabels):
-        return _labels_offsets(labels.default) if isinstance(labels.default, Labels) else []
-    return [labels.q_offset] if isinstance(labels, DistanceLabels) else []
-
-
-def _agree(one: int | Tensor, other: int | Tensor) -> bool:
-    """Whether two offsets are the same, as far as that can be seen without waiting for a device."""
-    if one is other:
-        return True
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
-    tensors = [x for x in (one, other) if isinstance(x, Tensor)]
-    if any(x.device.type != "cpu" for x in tensors) or not _check.can_look_at_data(*tensors):
-        return True
-    return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())

@@ -285,7 +285,7 @@ def test_command_line_reads_the_real_data(tmp_path, capsys):
 
 
 def test_missing_data_and_too_little_of_it(tmp_path, capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         example.main(["--data", str(tmp_path / "none")])
     assert "--data must name GREAT's JSON lines" in capsys.readouterr().err
     (tmp_path / "one.jsonl").write_text(line() + "\n")

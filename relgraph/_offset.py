@@ -1,0 +1,67 @@
+"""Where query row 0 stands among the keys: what the caller says, what the labels count from, and whether they agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.distance import check_offset
+from relgraph.plan import LabelPlan
+
+
+def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bool, query: Tensor) -> int | Tensor:
+    """Where query row 0 stands among the keys."""
+    graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
+    check_offset(q_offset, graphs)
+    if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
+        raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
+    own = _labels_offsets(labels)
+    if own and q_offset is None and any(offset is not None for offset in own):
+        q_offset = next(offset for offset in own if offset is not None)
+    for offset in own:
+        if q_offset is not None and not _agree(0 if offset is None else offset, q_offset):
+            raise ValueError(
+                f"q_offset must be that of the labels, which count their distances from {offset or 0}, got {q_offset}: "
+                "give it to the labeler"
+            )
+    if q_offset is not None:
+        return q_offset
+    same = plan.q_len == plan.k_len if graphs is None else plan.q_ptr is plan.k_ptr
+    if is_causal and not same:
+        raise ValueError(
+            "q_offset must be given with is_causal where queries and keys differ in length "
+            f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
+        )
+    return 0
+
+
+def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
+    """Whether query row 0 already sees every key, as in a decoding step."""
+    if isinstance(offset, Tensor) or plan.k_ptr is not None or torch.compiler.is_compiling():
+        return False
+    return offset >= plan.k_len - 1
+
+
+def _labels_offsets(labels: Labels | None) -> list[int | Tensor | None]:
+    """The offset of every part that counts distances; None where it was left out."""
+    if isinstance(labels, SumLabels):
+        return [offset for part in labels.parts for offset in _labels_offsets(part)]
+    if isinstance(labels, EdgeLabels):
+        return _labels_offsets(labels.default) if isinstance(labels.default, Labels) else []
+    return [labels.q_offset] if isinstance(labels, DistanceLabels) else []
+
+
+def _agree(one: int | Tensor, other: int | Tensor) -> bool:
+    """Whether two offsets are the same, as far as that can be seen without waiting for a device."""
+    if one is other:
+        return True
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    tensors = [x for x in (one, other) if isinstance(x, Tensor)]
+    if any(x.device.type != "cpu" for x in tensors) or not _check.can_look_at_data(*tensors):
+        return True
+    return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
