@@ -204,6 +204,15 @@ def markdown(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def publish(rows: list[dict[str, object]], path: str | None) -> None:
+    """Prints the rows and what they were measured with, and writes them to a file if one is named."""
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
+    print(markdown(rows))
+    if path:
+        with open(path, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
 def main() -> None:
     """Parses the arguments, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -222,11 +231,7 @@ def main() -> None:
         peak(arguments)
         return
     rows = {"speed": speed, "memory": memory, "decode": decode, "small": small}[arguments.what](arguments)
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
-    print(markdown(rows))
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    publish(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ within a round, against the first way, and their median and quartiles are printe
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -29,7 +27,7 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 from torch_geometric.nn import TransformerConv
 
 import relgraph as rg
-from docs.benchmarks.attention import markdown, report, resident, rounds
+from docs.benchmarks.attention import publish, report, resident, rounds
 
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
 WIDTH = HEADS * SIZE
@@ -213,11 +211,7 @@ def main() -> None:
         peak(arguments)
         return
     rows = WHAT[arguments.what](arguments)
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
-    print(markdown(rows))
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    publish(rows, arguments.json)
 
 
 if __name__ == "__main__":
