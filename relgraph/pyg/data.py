@@ -146,7 +146,7 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
     if batch.shape[0] != num_nodes:
         raise ValueError(f"data.batch must have shape [{num_nodes}], got {list(batch.shape)}")
     if "ptr" not in data:
-        _check_sorted(batch)
+        check_sorted(batch)
         return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
     ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
     if _check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
@@ -156,7 +156,8 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
     return ptr
 
 
-def _check_sorted(batch: Tensor) -> None:
+def check_sorted(batch: Tensor) -> None:
+    """The nodes of a graph stand together, graphs in order."""
     if batch.numel() and int(batch[0]) < 0:
         raise ValueError(f"data.batch must count from 0, got {int(batch[0])}")
     falls = (batch.diff() < 0).nonzero()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -18,7 +19,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
 from relgraph.labelers.written import written
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
-from relgraph.pyg.data import borders, check_data, from_data, known_num_nodes
+from relgraph.pyg.data import borders, borders_of, check_data, check_sorted, from_data, known_num_nodes
 
 _TAKEN = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
 
@@ -29,11 +30,11 @@ class AddRelationLabels(BaseTransform):
     """Labels each graph and stores the labels so that they collate: ``DataLoader(dataset)``, ``pre_transform``, disk.
 
     :func:`relation_labels` reads them back from a graph or a batch. Two attributes hold them: ``rel``, a dict, which no
-    sampler takes for a tensor of nodes or edges, with ``index`` ``[2, P]`` and ``label`` ``[P]`` for labels of edges,
-    ``label`` ``[n²]`` row by row for labels of all pairs, nothing for distances, and one such dict a part for sums; and
-    ``rel_node`` ``[n]``, the number of each node. By it, and by how many there were, it shows when nodes were taken
-    away, added or moved since. Labels of pairs cannot follow then: label after sampling, as in
-    ``NeighborLoader(..., transform=...)``. Edges may change; labels are those of the graph as it was.
+    sampler takes for a tensor of nodes or edges, with ``pair`` ``[P, 2]`` (source, target) and ``label`` ``[P]`` for
+    labels of edges, ``label`` ``[n²]`` row by row for labels of all pairs, nothing for distances, and one such dict a
+    part for sums; and ``rel_node`` ``[n]``, the number of each node. By it labels follow where nodes are taken away or
+    moved, by ``subgraph`` or a sampler: they stay those of the graph as it was labeled (paths may lead through nodes
+    that are gone). For labels of the sampled graph itself label after sampling: ``NeighborLoader(..., transform=...)``.
 
     Args:
         labeler: called with ``from_data(data)``.
@@ -49,7 +50,7 @@ class AddRelationLabels(BaseTransform):
         >>> from torch_geometric.data import Batch, Data
         >>> transform = rg.pyg.AddRelationLabels(rg.EdgeType(1, inverse=True))
         >>> data = transform(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2))
-        >>> data.rel["index"].tolist(), data.rel["label"].tolist()
+        >>> data.rel["pair"].tolist(), data.rel["label"].tolist()
         ([[0, 1], [1, 0]], [0, 1])
         >>> rg.pyg.relation_labels(Batch.from_data_list([data, data]), transform)
         EdgeLabels(q_len=4, k_len=4, num_labels=2, graphs=2, edges=4, default=None)
@@ -106,11 +107,12 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
         attr_name: where they are; the transform's, or ``"rel"``.
 
     Returns:
-        What the labeler gives for ``from_data(data)``, with edges graph by graph.
+        What the labeler gave for the graphs as they were labeled, of the nodes that are left and in their order; edges
+        graph by graph. Distances are written out where nodes were taken away or moved.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no labels there, labels of another labeler, or nodes that are no longer those that were labeled.
+        ValueError: no labels there, labels of another labeler, or nodes that were not labeled, or are there twice.
 
     Example:
         >>> from torch_geometric.data import Batch, Data
@@ -133,12 +135,79 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     stored, numbers = data[name], data[f"{name}_node"]
     num_nodes = known_num_nodes("data", data._store)
     no_edges = torch.empty(2, 0, dtype=torch.int64, device=numbers.device)
-    nodes = Graph(no_edges, num_nodes, ptr=borders(data, num_nodes))
-    _check_same_nodes(name, numbers, stored["nodes"], nodes)
+    sizes = torch.as_tensor(stored["nodes"], device=numbers.device).view(-1)
+    nodes = Graph(no_edges, num_nodes, ptr=_borders(data, num_nodes, sizes))
+    left = _Left.of(name, nodes, numbers, sizes)
     makers = {stored["by"]} if isinstance(stored["by"], str) else set(stored["by"])
     if makers != {_named(labeler)}:
         raise ValueError(f"by must be what labeled data.{name}, {' and '.join(sorted(makers))}, got {_named(labeler)}")
-    return _restored(stored, _form(labeler), nodes)
+    return _restored(stored, _form(labeler), left)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The nodes that are left of those that were labeled.
+
+    Attributes:
+        nodes: a graph of them, without edges.
+        numbers: ``[N]``, the number that each had in its graph.
+        sizes: ``[G]``, how many nodes each graph had.
+        place: ``[sum of sizes]``, where each labeled node is now, -1 if it is gone; None when all are in place.
+    """
+
+    nodes: Graph
+    numbers: Tensor
+    sizes: Tensor
+    place: Tensor | None
+
+    @classmethod
+    def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> _Left:
+        """Checked: each of the nodes was labeled, and is there once."""
+        if not _check.can_look_at_data(numbers, sizes):
+            return cls(nodes, numbers, sizes, None)
+        home = nodes.graph_of()
+        known = bool(((numbers >= 0) & (numbers < sizes[home])).all())
+        before = (sizes.cumsum(0) - sizes)[home] + numbers
+        if not known or before.unique().shape[0] != before.shape[0]:
+            raise ValueError(
+                f"data.{name} must hold labels of all these nodes, got nodes that were not labeled, or are there "
+                "twice: label again"
+            )
+        here = torch.arange(nodes.num_nodes, device=nodes.device)
+        if nodes.num_nodes == int(sizes.sum()) and torch.equal(before, here):
+            return cls(nodes, numbers, sizes, None)
+        return cls(nodes, numbers, sizes, here.new_full((int(sizes.sum()),), -1).scatter(0, before, here))
+
+    def edges(self, stored: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Pairs ``[2, P]`` of nodes that are left, and their labels."""
+        pairs, ids = stored["pair"], stored["label"]
+        count = torch.as_tensor(stored["count"], device=pairs.device).view(-1)
+        graph = torch.repeat_interleave(count, output_size=pairs.shape[0])
+        ends = pairs.T + (self.sizes.cumsum(0) - self.sizes)[graph]
+        if self.place is None:
+            return ends, ids
+        ends = self.place[ends]
+        there = (ends >= 0).all(0)
+        return ends[:, there], ids[there]
+
+    def pairs(self, codes: Tensor) -> Tensor:
+        """The entries of all pairs that are left, of ``[sum of n²]`` as they were labeled."""
+        if self.place is None:
+            return codes
+        query, key = self.nodes.pairs()
+        squares = self.sizes * self.sizes
+        home = self.nodes.graph_of()[query]
+        at = (squares.cumsum(0) - squares)[home] + self.numbers[query] * self.sizes[home] + self.numbers[key]
+        return codes[at]
+
+
+def _borders(data: Data, num_nodes: int, sizes: Tensor) -> Tensor | None:
+    """The borders of the graphs; by ``batch``, as taking a subgraph of a Batch leaves ``ptr`` as it was."""
+    batch = data.get("batch", None)
+    if batch is None or not _check.can_look_at_data(batch):
+        return borders(data, num_nodes)
+    check_sorted(batch)
+    return borders_of(batch, sizes.shape[0])
 
 
 def _labeled(data: Data, name: str) -> bool:
@@ -157,28 +226,36 @@ def _stored(labels: Labels) -> dict[str, Any]:
         return {"label": labels.ids.flatten()}
     assert isinstance(labels, EdgeLabels)
     rest = {"rest": _stored(labels.default)} if isinstance(labels.default, Labels) else {}
-    return {"index": labels.edge_index, "label": labels.ids, **rest}
+    # local numbers, and no "index" in the name, which PyG would raise by counts of nodes that may have changed since
+    pairs = labels.edge_index.T.contiguous()
+    return {"pair": pairs, "label": labels.ids, "count": pairs.shape[0], **rest}
 
 
-def _restored(stored: Mapping[str, Any], form: Labels, nodes: Graph) -> Labels:
+def _restored(stored: Mapping[str, Any], form: Labels, left: _Left) -> Labels:
     """Labels from their tensors, with all the rest as in ``form``."""
+    nodes = left.nodes
     if isinstance(form, SumLabels):
-        return SumLabels(*(_restored(stored[str(number)], part, nodes) for number, part in enumerate(form.parts)))
+        return SumLabels(*(_restored(stored[str(number)], part, left) for number, part in enumerate(form.parts)))
     if isinstance(form, DistanceLabels):
-        return DistanceLabels(
-            nodes.num_nodes, lookup=form.lookup, left=form.left, num_labels=form.num_labels, ptr=nodes.ptr
-        )
+        if left.place is None:
+            return DistanceLabels(
+                nodes.num_nodes, lookup=form.lookup, left=form.left, num_labels=form.num_labels, ptr=nodes.ptr
+            )
+        query, key = nodes.pairs()
+        distance = (left.numbers[key] - left.numbers[query]).clamp(-form.left, len(form.lookup) - 1 - form.left)
+        codes = torch.tensor(form.lookup, device=nodes.device)[distance + form.left]
+        return written(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     if isinstance(form, DenseLabels):
-        codes = stored["label"]
+        codes = left.pairs(stored["label"])
         return written(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     assert isinstance(form, EdgeLabels)
-    default = form.default
+    default, (edge_index, ids) = form.default, left.edges(stored)
     return EdgeLabels(
-        stored["index"],
-        stored["label"],
+        edge_index,
+        ids,
         form.num_labels,
         q_len=nodes.num_nodes,
-        default=_restored(stored["rest"], default, nodes) if isinstance(default, Labels) else default,
+        default=_restored(stored["rest"], default, left) if isinstance(default, Labels) else default,
         duplicates=form.duplicates,
         ptr=nodes.ptr,
     )
@@ -214,21 +291,6 @@ def _check_form(labeler: Labeler, labels: Labels, num_nodes: int) -> None:
         raise NotImplementedError(
             "labels can be stored that are dense, of edges, of distances or sums of those, of one kind for all graphs; "
             f"got {labels!r} and for a single node {_form(labeler)!r}"
-        )
-
-
-def _check_same_nodes(name: str, numbers: Tensor, counts: int | Tensor, nodes: Graph) -> None:
-    """Samplers and subgraphs take entries of ``numbers`` as they take nodes, and leave ``counts`` as they were."""
-    if not _check.can_look_at_data(numbers, nodes.ptr):
-        return
-    borders = nodes.borders()
-    begin = borders[:-1].repeat_interleave(borders.diff())
-    expected = torch.arange(nodes.num_nodes, device=nodes.device) - begin
-    sizes = torch.as_tensor(counts, device=nodes.device).view(-1)
-    if not torch.equal(sizes, borders.diff()) or not torch.equal(numbers, expected):
-        raise ValueError(
-            f"data.{name} must hold labels of these nodes, got labels of other nodes: some were taken away, added or "
-            "moved since; label again, or label after sampling"
         )
 
 
