@@ -30,13 +30,21 @@ def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: 
             )
     if q_offset is not None:
         return q_offset
-    same = plan.q_len == plan.k_len if graphs is None else plan.q_ptr is plan.k_ptr
-    if is_causal and not same:
+    if is_causal and not _aligned(plan):
         raise ValueError(
             "q_offset must be given with is_causal where queries and keys differ in length "
             f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
         )
     return 0
+
+
+def _aligned(plan: LabelPlan) -> bool:
+    """Whether queries and keys are as long, in each graph when packed."""
+    if plan.q_ptr is None or plan.k_ptr is None:
+        return plan.q_len == plan.k_len
+    if plan.q_ptr is plan.k_ptr:
+        return True
+    return _check.can_look_at_data(plan.q_ptr, plan.k_ptr) and torch.equal(plan.q_ptr, plan.k_ptr)
 
 
 def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:

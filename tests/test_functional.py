@@ -369,3 +369,23 @@ def test_checkpointing_gives_the_same_gradients_with_dropout():
     out = checkpoint(lambda *leaves: raw(case, "chunked")[0], *case.leaves, use_reentrant=False)
     for a, b in zip(plain, torch.autograd.grad(out.sum(), case.leaves[:3]), strict=True):
         assert torch.equal(a, b)
+
+
+def test_causal_over_packed_labels_however_they_were_made():
+    """Borders that are equal but not one tensor, as composing, moving and copying leave them."""
+    graph = rg.Graph(torch.tensor([[0, 3], [1, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
+    q = torch.randn(5, 2, 3, dtype=torch.float64)
+    near = rg.ClippedDistance(1) & rg.Window(1)
+    made = {
+        "composed": near(graph),
+        "edges over distance": (rg.EdgeType(1, default="unlabeled") | rg.ClippedDistance(1))(graph),
+        "block": rg.ShortestPath(1)(graph),
+        "from blocks": rg.BlockLabels.from_blocks([torch.zeros(n, n, dtype=torch.long) for n in (3, 2)], 1),
+    }
+    for name, labels in made.items():
+        copied = torch.utils._pytree.tree_map(torch.clone, labels)
+        wanted = rg.relation_attention(q, q, q, labels, is_causal=True, q_offset=0)
+        for one in (labels, copied, labels.to("cpu")):
+            torch.testing.assert_close(rg.relation_attention(q, q, q, one, is_causal=True), wanted, msg=name)
+    moved = rg.ShortestPath(1)(graph).to("meta")
+    assert moved.q_ptr is moved.k_ptr

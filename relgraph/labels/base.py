@@ -165,7 +165,8 @@ class Labels(ABC):
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         tensors, context = self._flatten()
-        return self._unflatten([fn(t) for t in tensors], context)
+        once = {id(tensor): fn(tensor) for tensor in {id(t): t for t in tensors}.values()}
+        return self._unflatten([once[id(tensor)] for tensor in tensors], context)  # shared borders stay shared
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -211,7 +212,7 @@ def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | N
             raise ValueError("q_ptr needs ptr, the borders of the keys, beside it; got ptr=None")
         return None, None
     k_ptr = check_ptr("ptr", ptr, k_len)
-    q_ptr = k_ptr if q_ptr is None else check_ptr("q_ptr", q_ptr, q_len)
+    q_ptr = k_ptr if q_ptr is None or (q_ptr is ptr and q_len == k_len) else check_ptr("q_ptr", q_ptr, q_len)
     if q_ptr is k_ptr and q_len != k_len:
         raise ValueError(f"q_ptr must be given when q_len and k_len differ, got q_len={q_len}, k_len={k_len}")
     if q_ptr.shape != k_ptr.shape:
