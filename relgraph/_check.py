@@ -19,9 +19,14 @@ def can_look_at_data(*tensors: Tensor | None) -> bool:
     return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta) for t in tensors)
 
 
+def has_autocast(device_type: str) -> bool:
+    """Whether there is autocast for this kind of device; the usual ones are not asked, which dynamo could not trace."""
+    return device_type in ("cpu", "cuda") or torch.amp.is_autocast_available(device_type)
+
+
 def autocast_dtype(device_type: str) -> torch.dtype | None:
     """What autocast computes in on this kind of device; None when it is off, or there is no such thing."""
-    if not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type):
+    if not has_autocast(device_type) or not torch.is_autocast_enabled(device_type):
         return None
     return torch.get_autocast_dtype(device_type)
 

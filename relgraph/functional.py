@@ -166,7 +166,7 @@ def relation_attention_with_aux(  # noqa: D417
 def _attend(call: Call, impl: str | None) -> Answer:
     name = choose(call, impl)
     device = call.query.device.type
-    if not torch.amp.is_autocast_available(device):
+    if not _check.has_autocast(device):
         return IMPLEMENTATIONS[name](call)
     with torch.autocast(device, enabled=False):  # the implementations choose their own precision
         return IMPLEMENTATIONS[name](call)
