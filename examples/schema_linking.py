@@ -21,6 +21,7 @@ Percent right, three seeds, mean ± standard deviation, as that command printed 
     distance                  21.4 % ± 1.0      21.3 % ± 2.2      21.5 % ± 2.1
     schema relations         100.0 % ± 0.0     100.0 % ± 0.0     100.0 % ± 0.0
 
+Training and test questions are the same for all seeds, so that ± covers initial values and the order of batches only.
 A random column of the name asked for is right in 22.8 %: the first two rows tie, and know no more than that. Layers,
 rate and steps were settled with the row ``schema relations`` alone, on other questions: at half the steps its seeds
 differed widely in questions with ``behind`` (26 to 100 %).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, Self, final
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from relgraph import _check
 from relgraph.labels.base import check_ptr, graph_of
 
+_MAKERS = {"networkx": "relgraph.interop.networkx.from_networkx", "torch_geometric": "relgraph.pyg.from_data"}
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 
 
@@ -121,18 +122,21 @@ class Graph:
         return graph
 
     @classmethod
-    def batch(cls, graphs: Sequence[Graph]) -> Self:
+    def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Graphs laid end to end as one packed batch; those that are batches themselves are taken apart.
 
         Raises:
-            TypeError: an entry that is no Graph.
+            TypeError: no iterable, or an entry that is no Graph.
             ValueError: no graphs at all, or types that only some of them have.
         """
+        if not isinstance(graphs, Iterable):
+            raise TypeError(f"graphs must be an iterable of Graphs, got {_kind(graphs)}")
+        graphs = list(graphs)
         if not graphs:
             raise ValueError("graphs must hold at least one Graph, got none")
         for index, graph in enumerate(graphs):
             if not isinstance(graph, Graph):
-                raise TypeError(f"graphs[{index}] must be a Graph, got {type(graph).__name__}")
+                raise TypeError(f"graphs[{index}] must be a Graph, got {_kind(graph)}")
         first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
         starts = [first, *ends[:-1]]
         device = graphs[0].edge_index.device
@@ -208,8 +212,9 @@ class Graph:
         count = torch.bincount(target, minlength=self.num_nodes)
         if bool((count > 1).any()):
             node = int((count > 1).nonzero()[0])
-            several = source[target == node].tolist()
-            raise ValueError(f"graph must be a tree, got node {node} with the parents {several[0]} and {several[1]}")
+            first, second, *_ = source[target == node].tolist()
+            twice = f": the edge {first} -> {node} is there twice" if first == second else ""
+            raise ValueError(f"graph must be a tree, got node {node} with the parents {first} and {second}{twice}")
         parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
         here = torch.arange(self.num_nodes, device=self.device)
         above = torch.where(parents < 0, here, parents)
@@ -259,8 +264,18 @@ def check_graph(graph: Any) -> Graph:
     """``graph`` itself when it is a Graph."""
     if not isinstance(graph, Graph):
         hint = "; a layer whose labeler reads graphs is called with labels=graph" if isinstance(graph, int) else ""
-        raise TypeError(f"graph must be a Graph, got {type(graph).__name__}{hint}")
+        raise TypeError(f"graph must be a Graph, got {_kind(graph)}{hint}")
     return graph
+
+
+def _kind(value: Any) -> str:
+    """The name of a value's type; a graph of another package in full, and what makes a Graph of it."""
+    kind = type(value)
+    for package, maker in _MAKERS.items():
+        # By name alone, as the packages need not be there; subclasses, of which a PyG Batch is one, count too.
+        if any(base.__module__.partition(".")[0] == package for base in kind.__mro__):
+            return f"{kind.__name__} ({kind.__module__}.{kind.__qualname__}): make it a Graph with {maker}"
+    return kind.__name__
 
 
 def alone(graph: Graph, **others: Any) -> Graph:
@@ -286,9 +301,14 @@ def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | 
 def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
     if edge_index.shape[1] == 0 or not _check.can_look_at_data(edge_index, ptr):
         return
-    low, high = (int(end) for end in torch.aminmax(edge_index))
-    if low < 0 or high >= num_nodes:
-        raise ValueError(f"edge_index must lie in [0, {num_nodes}), got values from {low} to {high}")
+    outside = (edge_index < 0) | (edge_index >= num_nodes)
+    if bool(outside.any()):
+        e = int(outside.any(0).nonzero()[0])
+        source, target = edge_index[:, e].tolist()
+        ends = " and ".join(name for name, out in zip(("source", "target"), outside[:, e], strict=True) if out)
+        raise ValueError(
+            f"edge_index must lie in [0, {num_nodes}), got edge {e}: {source} -> {target}, out of range at its {ends}"
+        )
     if ptr is not None:
         home = graph_of(ptr, num_nodes)[edge_index]
         across = (home[0] != home[1]).nonzero()

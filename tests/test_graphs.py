@@ -46,6 +46,7 @@ def test_a_batch_is_its_graphs_end_to_end():
         ptr=torch.tensor([0, 2, 2, 4]),
     )  # fmt: skip
     assert rg.Graph.batch([both, one]).ptr.tolist() == [0, 2, 2, 4, 6]
+    assert rg.Graph.batch(graph for graph in (one, two, one)) == both
     assert both.num_graphs == 3
     assert both.graph_of().tolist() == [0, 0, 2, 2]
     assert both != one
@@ -84,7 +85,9 @@ def test_a_forest_has_several_roots():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rg.Graph(index((0, 2)), 2), r"edge_index must lie in \[0, 2\), got values from 0 to 2"),
+        (lambda: rg.Graph(index((0, 2)), 2), r"must lie in \[0, 2\), got edge 0: 0 -> 2, out of range at its target"),
+        (lambda: rg.Graph(index((0, 1), (-1, 1), (3, 3)), 2), r"must lie in \[0, 2\), got edge 1: -1 -> 1, out of range at its source"),
+        (lambda: rg.Graph(index((0, 1), (2, -1)), 2), "got edge 1: 2 -> -1, out of range at its source and target"),
         (lambda: rg.Graph(torch.zeros(3, 1).long(), 2), r"edge_index must have shape \[2, E\], got \[3, 1\]"),
         (lambda: rg.Graph(torch.zeros(2, 1), 2), "edge_index must have an integer dtype"),
         (lambda: rg.Graph(index(), -1), "num_nodes must be at least 0"),
@@ -97,6 +100,7 @@ def test_a_forest_has_several_roots():
         (lambda: rg.Graph.from_parents(torch.tensor([-1, 2])), r"parents must lie in \[-1, 2\)"),
         (lambda: rg.Graph.from_parents(torch.tensor([1, 0])), "got a cycle through node"),
         (lambda: rg.Graph(index((0, 2), (1, 2)), 3).parents(), "got node 2 with the parents 0 and 1"),
+        (lambda: rg.Graph(index((0, 1), (0, 1)), 2).parents(), "node 1 with the parents 0 and 0: the edge 0 -> 1 is there twice"),
         (lambda: rg.Graph(index((0, 0)), 1).parents(), "got a cycle through node 0"),
         (lambda: rg.Graph.batch([]), "graphs must hold at least one Graph, got none"),
         (lambda: rg.Graph.batch([rg.Graph(index(), 1), rg.Graph(index(), 1, node_type=torch.tensor([0]))]), "node_type must be given for all graphs or for none, got 1 of 2"),
@@ -113,6 +117,34 @@ def test_refuses_wrong_kinds():
         rg.Graph([[0], [1]], 2)
     with pytest.raises(TypeError, match=r"graphs\[0\] must be a Graph, got int"):
         rg.Graph.batch([3])
+    with pytest.raises(TypeError, match="graphs must be an iterable of Graphs, got int"):
+        rg.Graph.batch(3)
+    with pytest.raises(TypeError, match="graphs must be an iterable of Graphs, got Graph"):
+        rg.Graph.batch(rg.Graph(index(), 1))
+
+
+def test_points_from_graphs_of_networkx_to_what_reads_them():
+    networkx = pytest.importorskip("networkx")
+    message = (
+        r"got Graph \(networkx.classes.graph.Graph\): make it a Graph with relgraph.interop.networkx.from_networkx"
+    )
+    with pytest.raises(TypeError, match="graph must be a Graph, " + message):
+        rg.ShortestPath(2)(networkx.path_graph(3))
+    with pytest.raises(TypeError, match=r"graphs\[0\] must be a Graph, " + message):
+        rg.Graph.batch([networkx.path_graph(3)])
+    with pytest.raises(TypeError, match="got DiGraph .* with relgraph.interop.networkx.from_networkx"):
+        rg.EdgeType(1)(networkx.DiGraph())
+
+
+def test_points_from_graphs_of_pyg_to_what_reads_them():
+    data = pytest.importorskip("torch_geometric.data")
+    one = data.Data(edge_index=index((0, 1)), num_nodes=2)
+    with pytest.raises(
+        TypeError, match=r"got Data \(torch_geometric.data.data.Data\): make it .* relgraph.pyg.from_data"
+    ):
+        rg.ShortestPath(2)(one)
+    with pytest.raises(TypeError, match="got DataBatch .* relgraph.pyg.from_data"):
+        rg.ShortestPath(2)(data.Batch.from_data_list([one]))
 
 
 def test_sequence_labelers_count_along_each_graph():

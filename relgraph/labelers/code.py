@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from torch import Tensor
 
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
@@ -27,6 +28,7 @@ GREAT_TYPES = (
     "LAST_LEXICAL_USE",
     "CALLS",
 )
+NEXT_USE = len(GREAT_TYPES)  # a type of Python source beyond GREAT's
 
 
 @final
@@ -38,7 +40,8 @@ class CodeRelations(Labeler):
     round. GREAT's released code takes the *source* of an edge as the query of id 2t: give it
     ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)`` for its very ids.
 
-    Edges of types beyond GREAT's eleven, such as ``NEXT_USE`` of :mod:`relgraph.interop.python_source`, are left out.
+    Types count from 0, as in :data:`GREAT_TYPES`; the files of GREAT's data count from 1 (``CALLS`` is 11 there): map
+    them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of :mod:`relgraph.interop.python_source`, are left out.
     Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``; for
     ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the graph.
 
@@ -87,16 +90,17 @@ class CodeRelations(Labeler):
         """The labels of a program, or of a packed batch.
 
         Args:
-            graph: its ``edge_type`` counts :data:`GREAT_TYPES`; edges of higher types are left out.
+            graph: its ``edge_type`` counts :data:`GREAT_TYPES` from 0; edges of the type after them, 11, are left out.
 
         Raises:
             TypeError: no Graph.
-            ValueError: no edge types, or several edges between one pair where these are an error.
+            ValueError: no edge types or higher ones, or several edges between one pair where these are an error.
         """
         types = check_graph(graph).edge_type
         if types is None:
             raise ValueError(f"graph must have edge_type, as there are {len(GREAT_TYPES)} types, got None")
-        known = types < len(GREAT_TYPES)
+        _check_range(types)
+        known = types < NEXT_USE
         edges, types = graph.edge_index[:, known], types[known]
         default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
         return EdgeLabels(
@@ -108,4 +112,13 @@ class CodeRelations(Labeler):
             default=default,
             duplicates=self.duplicates,
             ptr=graph.ptr,
+        )
+
+
+def _check_range(types: Tensor) -> None:
+    if types.numel() and _check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
+        low, high = (int(end) for end in torch.aminmax(types))
+        raise ValueError(
+            f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, and "
+            f"NEXT_USE; got values from {low} to {high} (GREAT's files count from 1)"
         )

@@ -32,7 +32,8 @@ class EdgeType(Labeler):
         default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
             attend without a label, so that ``|`` can fill in another; ``"none"``, they carry the label ``none``.
         duplicates: what several edges between one pair do when a default makes every pair attend: ``"error"``, the
-            ``"first"`` counts, or ``"sum"`` (see :class:`~relgraph.EdgeLabels`).
+            ``"first"`` counts, or ``"sum"`` (see :class:`~relgraph.EdgeLabels`). All edges come before any inverse,
+            and inverses before ``self``: between two nodes with an edge each way, the first is never an inverse.
 
     Raises:
         TypeError: an argument of the wrong kind.

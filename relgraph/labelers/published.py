@@ -57,7 +57,8 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         max_distance: the largest distance told apart; unreachable pairs have a label of their own.
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
         directed: whether paths follow edges from source to target only; otherwise either way.
-        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`).
+        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`); a self-loop is parallel to ``self``, so
+            that graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``.
 
     Raises:
         TypeError: an argument of the wrong kind.

@@ -105,9 +105,10 @@ class SchemaRelations(Labeler):
     - two tables: foreign keys both ways, or one way.
 
     A word matches a whole name when the name stands in the question around it, and a part when the word, or with a
-    neighbour two words, stand in the name in this order; a stopword or a punctuation mark alone does not match. Two
-    facts differ from the published code: it finds parts only where a name begins with them, and its foreign key
-    between column and table looks at the column's own table, where here the column refers to the table.
+    neighbour two words, stand in the name in this order; a stopword or a punctuation mark alone does not match. Three
+    facts differ from the published code: it finds parts only where a name begins with them; it looks at runs of up to
+    five words, so that a longer name never matches as a whole, as it does here; and its foreign key between column and
+    table looks at the column's own table, where here the column refers to the table.
     Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
 
     Args:
@@ -343,8 +344,13 @@ def _number(name: str, value: Any, count: int, what: str) -> int:
 
 
 def _column(name: str, value: Any, tables: int) -> tuple[int | None, tuple[str, ...]]:
-    table, words = _items(name, value, 2)
-    return None if table is None else _number(name, table, tables, "tables"), _name(name, words)
+    try:
+        table, words = _items(name, value, 2)
+        table = None if table is None else _number(f"{name}[0]", table, tables, "tables")
+        return table, _name(f"{name}[1]", words)
+    except (TypeError, ValueError) as error:
+        form = "a column is (number of its table, or None for '*', words of its name)"
+        raise type(error)(f"{error}; {form}") from None
 
 
 def _foreign_key(name: str, value: Any, columns: int) -> tuple[int, int]:

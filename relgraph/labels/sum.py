@@ -52,7 +52,10 @@ class SumLabels(Labels):
             if part.batch_size not in (1, batch_size):
                 raise ValueError(f"parts must have batch_size 1 or {batch_size}, got {part.batch_size}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
-                raise ValueError("a part of a sum must not hold parallel edges that attend on their own")
+                raise ValueError(
+                    "a part of a sum must not hold parallel edges that attend on their own: give it (or the labeler "
+                    "that makes it) default= other than None, and duplicates='first' or 'sum'"
+                )
         self._set(
             parts=tuple(flat),
             q_len=first.q_len,

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.interop import python_source
 from relgraph.labelers import GREAT_TYPES, ClippedDistance, CodeRelations, Window
 
 from .conformance import Case, LabelerSuite
@@ -98,3 +99,12 @@ def test_refuses_bad_input():
         CodeRelations()(3)
     with pytest.raises(ValueError, match="graph must have edge_type, as there are 11 types, got None"):
         CodeRelations()(rg.Graph(torch.zeros(2, 0).long(), 1))
+    with pytest.raises(
+        ValueError, match=r"edge_type must lie in \[0, 12\).* from 1 to 12 \(GREAT's files count from 1\)"
+    ):
+        CodeRelations()(rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2, edge_type=torch.tensor([1, 12])))
+
+
+def test_only_the_type_of_python_source_beyond_great_s_is_left_out(edges):
+    assert python_source.EDGE_TYPES.index("NEXT_USE") == len(GREAT_TYPES)
+    assert edges(SINGLE.of_type(11).with_edges(SINGLE.edge_index, torch.full((3,), 11))) == []

@@ -57,6 +57,21 @@ def test_against_a_loop(graph, inverse, default):
             assert (int(ids[0, i, j]), bool(attend[0, i, j])) == wanted
 
 
+def test_of_edges_both_ways_the_first_is_no_inverse():
+    both_ways = rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2, edge_type=torch.tensor([0, 1]))
+    labeler = EdgeType(2, inverse=True, default="none", duplicates="first")
+    assert labeler(both_ways).to_dense()[0].tolist() == [[[4, 1], [0, 4]]]
+
+
+def test_a_sum_names_what_edges_both_ways_need():
+    both_ways = rg.Graph(torch.tensor([[0, 1], [1, 0]]), 2)
+    with pytest.raises(ValueError, match="give it .* default= other than None, and duplicates='first' or 'sum'"):
+        (EdgeType(1, inverse=True) + rg.ShortestPath(2))(both_ways)
+    for duplicates in ("first", "sum"):
+        edges = EdgeType(1, inverse=True, default="unlabeled", duplicates=duplicates)
+        assert (edges + rg.ShortestPath(2))(both_ways).num_labels == (2, 4)
+
+
 def test_refuses_bad_input():
     with pytest.raises(TypeError, match="types must be an int or a sequence of strings, got 'ab'"):
         EdgeType("ab")

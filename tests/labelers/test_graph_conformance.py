@@ -39,6 +39,7 @@ SUBJECTS = (
     Subject(rg.NodeType(2)),
     Subject(rg.VirtualNode(1)),
     Subject(rg.graphormer(3, 3, max_path=2), ties=True),
+    Subject(rg.PathEdges(2, 3), ties=True),
     Subject(rg.grpe(3, 3, duplicates="sum")),
     Subject(rg.CodeRelations()),
     Subject(rg.TreeRelation(), trees=True),
@@ -48,6 +49,7 @@ SUBJECTS = (
     Subject(rg.StructuralPosition(3), trees=True, ordered=True),
     Subject(rg.dependency_relations(["a", "b", "c"]), trees=True),
     Subject(rg.ClippedDistance(2), ordered=True),
+    Subject(rg.BucketedDistance(4, 3), ordered=True),
     Subject(rg.FromFunction(lambda i, j: (i < j).long(), 2), ordered=True),
     Subject(rg.dependency_relations(["a", "b", "c"]) | rg.ClippedDistance(2), trees=True, ordered=True),
     Subject(rg.ShortestPath(2) * rg.NodeType(2)),
@@ -166,7 +168,7 @@ def test_the_order_of_edges_does_not_matter(subject):
 
 @each
 def test_the_numbers_of_nodes_do_not_matter(subject):
-    if subject.ordered or subject.ties:
+    if subject.ordered:
         return
     for graph in graphs(subject):
         n = graph.num_nodes
@@ -205,3 +207,94 @@ def test_isolated_and_empty(subject):
         labels = subject.labeler(graph)
         z, grads = attend(subject, labels, nodes(graph.num_nodes))
         assert all(bool(torch.isfinite(t).all()) for t in (z, *grads))
+
+
+PATHS = (
+    Subject(rg.ShortestPathTypes(2, 3), ties=True),
+    Subject(rg.ShortestPathTypes(3, 3, directed=True), ties=True),
+    Subject(rg.TreePaths(3, 3), trees=True),
+    Subject(rg.TreePaths(1, 3, longer="one"), trees=True),
+)
+each_path = pytest.mark.parametrize("subject", PATHS, ids=lambda subject: repr(subject.labeler))
+
+
+def sequences(subject: Subject, graph: rg.Graph) -> torch.Tensor:
+    """The path of every pair, ``[N, N, L]``, all -2 for none and all -3 where the pair does not attend."""
+    labels, paths = subject.labeler(graph)
+    ids, attends = (t[0] for t in labels.to_dense())
+    found = paths[ids.clamp(min=0)] if len(paths) else paths.new_zeros(*ids.shape, paths.shape[1])
+    return found.masked_fill((ids < 0)[..., None], -2).masked_fill(~attends[..., None], -3)
+
+
+def attend_paths(subject: Subject, graph: rg.Graph, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """As ``attend``, with tables from a bank that adds up a vector for each step at each place of a path."""
+    labels, paths = subject.labeler(graph)
+    generator = torch.Generator().manual_seed(0)
+    bank = torch.randn(paths.shape[1], subject.labeler.num_steps, 3, generator=generator, dtype=F64, requires_grad=True)
+    x = x.detach().requires_grad_()
+    steps = bank[torch.arange(paths.shape[1]), paths.clamp(min=0)]
+    table = (steps * (paths >= 0)[..., None]).sum(1)
+    q = x if labels.packed else x.transpose(0, 1)[None]
+    z = rg.relation_attention(q, q, q, labels, key_table=table, value_table=table.sin())
+    z = z if labels.packed else z[0].transpose(0, 1)
+    return z, list(torch.autograd.grad((z * x.detach().cos()).sum(), (x, bank)))
+
+
+@each_path
+@pytest.mark.parametrize("seed", range(2))
+def test_paths_in_a_batch_are_those_of_each_graph_alone(subject, seed):
+    several = graphs(subject, seed)
+    batch = rg.Graph.batch(several)
+    together, ptr = sequences(subject, batch), batch.borders().tolist()
+    for graph, start, stop in zip(several, ptr[:-1], ptr[1:], strict=True):
+        torch.testing.assert_close(together[start:stop, start:stop], sequences(subject, graph))
+        assert bool((together[start:stop, stop:] == -3).all())
+    x = nodes(batch.num_nodes)
+    parts = [attend_paths(subject, g, x[a:b]) for g, a, b in zip(several, ptr[:-1], ptr[1:], strict=True)]
+    wanted = [torch.cat([grads[0] for _, grads in parts]), sum(grads[1] for _, grads in parts)]
+    close(attend_paths(subject, batch, x), (torch.cat([z for z, _ in parts]), wanted))
+
+
+@each_path
+def test_paths_without_ties_do_not_depend_on_the_order_of_edges(subject):
+    for graph in graphs(subject._replace(trees=True)):
+        order = torch.randperm(graph.num_edges)
+        moved = graph.with_edges(graph.edge_index[:, order], graph.edge_type[order])
+        torch.testing.assert_close(sequences(subject, moved), sequences(subject, graph))
+        x = nodes(graph.num_nodes)
+        close(attend_paths(subject, moved, x), attend_paths(subject, graph, x))
+
+
+@each_path
+def test_paths_do_not_depend_on_the_numbers_of_nodes(subject):
+    for graph in graphs(subject):
+        place = torch.randperm(graph.num_nodes)
+        moved = rg.Graph(place[graph.edge_index], graph.num_nodes, edge_type=graph.edge_type)
+        torch.testing.assert_close(sequences(subject, moved)[place][:, place], sequences(subject, graph))
+        x = nodes(graph.num_nodes)
+        (z, grads), (moved_z, moved_grads) = (
+            attend_paths(subject, graph, x),
+            attend_paths(subject, moved, x[place.argsort()]),
+        )
+        close((moved_z[place], [moved_grads[0][place], moved_grads[1]]), (z, grads))
+
+
+@pytest.mark.parametrize("spelled", [False, True])
+def test_a_schema_among_others_attends_as_alone(spelled):
+    several = [
+        rg.Schema(["age", "of", "singer"], [(None, ["*"]), (0, ["singer", "age"])], [["singer"]], primary_keys=[1]),
+        rg.Schema([], [], []),
+        rg.Schema(["town"], [(0, ["id"]), (1, ["home", "town"])], [["town"], ["a"]], foreign_keys=[(1, 0)]),
+    ]
+    subject = Subject(rg.SchemaRelations(spelled=spelled))
+    together = subject.labeler(several)
+    alone = [subject.labeler(schema) for schema in several]
+    x = nodes(together.q_len)
+    parts = [attend(subject, one, part) for one, part in zip(alone, x.split([one.q_len for one in alone]), strict=True)]
+    torch.testing.assert_close(
+        torch.block_diag(*(one.to_dense()[0][0] + 1 for one in alone)) - 1, together.to_dense()[0][0]
+    )
+    summed = [sum(table) for table in zip(*(grads[1:] for _, grads in parts), strict=True)]
+    wanted = torch.cat([z for z, _ in parts]), [torch.cat([grads[0] for _, grads in parts]), *summed]
+    for impl in implementations(together):
+        close(attend(subject, together, x, impl=impl), wanted)

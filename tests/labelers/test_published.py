@@ -74,6 +74,14 @@ def test_grpe_has_two_channels():
     assert (int(topology[0, 3]), int(topology[0, 5]), int(edge[0, 5])) == (2, 3, 3)
 
 
+def test_grpe_of_graphs_with_self_loops_needs_a_choice():
+    graph = rg.Graph(torch.tensor([[0, 0], [0, 1]]), 2, edge_type=torch.tensor([1, 0]))
+    with pytest.raises(ValueError, match="duplicates must be 'first' or 'sum' .* more than one edge from 0 to 0"):
+        rg.grpe(2, 2)(graph)
+    assert rg.grpe(2, 2, duplicates="first")(graph).parts[1].to_dense()[0].tolist() == [[[1, 3], [0, 2]]]
+    assert rg.grpe(2, 2, duplicates="sum")(graph).parts[1].ids.tolist() == [1, 0, 2, 2]
+
+
 def test_a_virtual_node_has_labels_of_its_own():
     labels = ((VirtualNode(9) | ShortestPath(2)) + (VirtualNode(9) | EdgeType(2, default="none")))(BATCH)
     topology, edge = (part.to_dense()[0][0] for part in labels.parts)

@@ -196,6 +196,12 @@ def test_a_stopword_matches_a_part_only_with_its_neighbour():
     assert [row[4] for row in strict[:4]] == ["qc_default", "qc_default", "qc_CEM", "qc_CEM"]
 
 
+def test_a_name_of_more_than_five_words_matches_as_a_whole():
+    words = ["a", "b", "c", "d", "e", "f"]
+    rows = named(SchemaRelations(), Schema(words, [(0, words)], [words]))
+    assert {(row[6], row[7]) for row in rows[:6]} == {("qc_CEM", "qt_TEM")}
+
+
 def test_composes_with_other_labels():
     labeler, batch = SchemaRelations(), [SMALL, EVERYTHING]
     lengths = [len(schema) for schema in batch]
@@ -230,11 +236,17 @@ ONE = {"question": ["a"], "columns": [(0, ["b"])], "tables": [["t"]]}
         ({"tables": 3}, TypeError, "tables must be a sequence, got int"),
         ({"tables": [["t"], "singer"]}, TypeError, "tables[1] must be a sequence, got str"),
         ({"tables": [[]]}, ValueError, "tables[0] must have a name of at least one word, got none"),
-        ({"columns": [(0, [])]}, ValueError, "columns[0] must have a name of at least one word, got none"),
-        ({"columns": [(0,)]}, ValueError, "columns[0] must have 2 entries, got 1"),
-        ({"columns": [("t", ["b"])]}, TypeError, "columns[0] must be an int, got str"),
-        ({"columns": [(1, ["b"])]}, ValueError, "columns[0] must be one of the 1 tables, numbered from 0, got 1"),
-        ({"columns": [(-1, ["b"])]}, ValueError, "columns[0] must be one of the 1 tables, numbered from 0, got -1"),
+        ({"columns": [(0, [])]}, ValueError, "columns[0][1] must have a name of at least one word, got none"),
+        ({"columns": [(0,)]}, ValueError, "columns[0] must have 2 entries, got 1; a column is (number of its table"),
+        ({"columns": [("t", ["b"])]}, TypeError, "columns[0][0] must be an int, got str"),
+        ({"columns": [(1, ["b"])]}, ValueError, "columns[0][0] must be one of the 1 tables, numbered from 0, got 1"),
+        (
+            {"columns": [(-1, ["b"])]},
+            ValueError,
+            "one of the 1 tables, numbered from 0, got -1; a column is (number of its table, or None for '*', words of its name)",
+        ),
+        ({"columns": [(0, "age")]}, TypeError, "columns[0][1] must be a sequence, got str; a column is"),
+        ({"columns": [(0, ["b", 2])]}, TypeError, "columns[0][1][1] must be a string, got int"),
         ({"primary_keys": [1]}, ValueError, "primary_keys[0] must be one of the 1 columns, numbered from 0, got 1"),
         ({"foreign_keys": [(0, 0), (0, 4)]}, ValueError, "foreign_keys[1] must be one of the 1 columns"),
         ({"foreign_keys": [0]}, TypeError, "foreign_keys[0] must be a sequence, got int"),
