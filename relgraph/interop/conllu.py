@@ -32,6 +32,8 @@ UPOS = (
 # Columns that are kept as they stand: heads for an error of our own, the others because nobody reads them.
 _AS_WRITTEN = {name: lambda line, i: line[i] for name in ("xpos", "feats", "head", "deps", "misc")}
 
+_UTF8 = "utf-8-sig"  # with or without the mark that some editors begin a file with
+
 
 @final
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a string, got {type(text).__name__}")
-    return read(io.StringIO(text), relations=relations, tags=tags)
+    return read(io.StringIO(text.removeprefix("\ufeff")), relations=relations, tags=tags)
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
     """The lines of a file, and its name with a colon if it has one."""
     if isinstance(file, (str, os.PathLike)):
         path = os.fspath(file)
-        with gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as lines:
+        with gzip.open(path, "rt", encoding=_UTF8) if path.endswith(".gz") else open(path, encoding=_UTF8) as lines:
             yield lines, f"{path}: "  # pyright: ignore[reportReturnType]
     elif hasattr(file, "read") and isinstance(file.read(0), str):
         name = getattr(file, "name", None)
@@ -227,9 +229,18 @@ def _number(what: str, names: tuple[str, ...], numbers: dict[str, int], token: i
 
 
 def _multiword(tokens: conllu.TokenList, count: int) -> Iterator[tuple[int, int, str]]:
+    seen = spanned = 0  # the last word so far, and the last that a token of several words stands for
     for token in tokens:
         match token.get("id"):
             case (first, "-", last):
                 if last > count:
                     raise ValueError(f"token {first}-{last} must span words up to {count}")
+                if first != seen + 1 or first <= spanned or last < first:
+                    raise ValueError(
+                        f"token {first}-{last} must stand before its words, which no other spans; it comes after word "
+                        f"{seen}, and words up to {spanned} are spanned"
+                    )
+                spanned = last
                 yield first - 1, last, token.get("form", "_")
+            case int(word):
+                seen = word

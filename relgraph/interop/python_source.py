@@ -138,10 +138,10 @@ def read(source: str | bytes) -> SourceGraph:
 
     Raises:
         TypeError: neither text nor bytes.
-        SyntaxError: source that is not valid for the Python that runs this, with its line and column; or bytes
-            that do not fit their encoding.
-        ValueError: null characters, text that is no Unicode, or nesting beyond the limit of Python's own parser
-            (some hundreds to thousands of levels, depending on its version).
+        SyntaxError: source that the Python that runs this cannot parse, bytes that do not fit their encoding, or null
+            characters; with line and column.
+        ValueError: text that is no Unicode, or nesting (of brackets, or of a chain of operators, attributes or
+            ``elif``) beyond the limit of Python's own parser, some hundreds to thousands of levels by its version.
 
     Source:
         Hellendoorn et al. 2020 name the first eleven types, Allamanis et al. 2018 some of them.
@@ -173,20 +173,30 @@ def read(source: str | bytes) -> SourceGraph:
 def _text(source: str | bytes) -> str:
     """Source as text with one kind of line end."""
     if isinstance(source, bytes):
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        except SyntaxError as error:
+            raise _at("", str(error)) from None
         try:
             source = source.decode(encoding)
         except UnicodeDecodeError as error:
-            raise SyntaxError(f"source must be {encoding}, got other bytes: {error}") from None
+            before = source[: error.start].decode(encoding)
+            raise _at(before, f"source must be {encoding}, got other bytes: {error.reason}") from None
     if not isinstance(source, str):
         raise TypeError(f"source must be text or bytes, got {type(source).__name__}")
     if "\0" in source:
-        raise ValueError(f"source must be free of null characters, got one at character {source.index(chr(0))}")
+        raise _at(source[: source.index("\0")], "source must be free of null characters, got one")
     try:
         source.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"source must be Unicode text, got a surrogate at character {error.start}") from None
     return source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _at(before: str, message: str) -> SyntaxError:
+    """An error at the line and column where ``before`` ends."""
+    lines = before.split("\n")
+    return SyntaxError(message, ("<source>", len(lines), len(lines[-1]) + 1, None))
 
 
 def _parsed(source: str) -> ast.Module:

@@ -76,7 +76,9 @@ def read_edges(
         given = edge_index
         edge_index, edge_type = _from_labels(given, edge_type, sizes, num_relations)
     elif isinstance(edge_index, SparseTensor) or (isinstance(edge_index, Tensor) and is_sparse(edge_index)):
-        edge_index, edge_type, edge_attr = _from_sparse(edge_index, edge_type, edge_attr, num_relations, edge_dim)
+        edge_index, edge_type, edge_attr = _from_sparse(
+            edge_index, edge_type, edge_attr, sizes, num_relations, edge_dim
+        )
     index = _check_index(edge_index, sizes)
     types = _check_types(edge_type, index, num_relations)
     attr = _check_attr(edge_attr, index, edge_dim)
@@ -110,9 +112,15 @@ def _from_labels(
 
 
 def _from_sparse(
-    adjacency: Any, edge_type: Any, edge_attr: Any, num_relations: int | None, edge_dim: int | None
+    adjacency: Any,
+    edge_type: Any,
+    edge_attr: Any,
+    sizes: tuple[int, int],
+    num_relations: int | None,
+    edge_dim: int | None,
 ) -> tuple[Tensor, Any, Any]:
     """Edges of a sparse adjacency with targets as rows; its values fill in what was not given."""
+    _check_size("a sparse adjacency", (adjacency.size(1), adjacency.size(0)), sizes)
     (target, source), values = to_edge_index(adjacency)
     whole = values is not None and not values.is_floating_point()
     if edge_type is None and num_relations is not None and whole:
@@ -122,8 +130,18 @@ def _from_sparse(
     return torch.stack([source, target]), edge_type, edge_attr
 
 
+def _check_size(what: str, known: tuple[int | None, int | None], sizes: tuple[int, int]) -> None:
+    """Sources and targets that an adjacency says it has, None where it does not say."""
+    if any(mine is not None and mine != size for mine, size in zip(known, sizes, strict=True)):
+        raise ValueError(
+            f"edge_index, given as {what}, must be of {sizes[0]} sources and {sizes[1]} targets, "
+            f"got {known[0]} and {known[1]}"
+        )
+
+
 def _check_index(edge_index: Any, sizes: tuple[int, int]) -> Tensor:
     if isinstance(edge_index, EdgeIndex):
+        _check_size("an EdgeIndex", edge_index.sparse_size(), sizes)
         edge_index = edge_index.as_tensor()
     index = _check.integer_tensor("edge_index", edge_index, dim=2)
     if index.shape[0] != 2:

@@ -158,7 +158,7 @@ class RelationConv(MessagePassing):
             edge_index: ``[2, E]``, (source, target) by column; an ``EdgeIndex``; a sparse adjacency with targets as
                 rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, relations included, whose sorting then serves all
-                layers.
+                layers and steps. All other forms, an ``EdgeIndex`` too, are sorted in each call.
             edge_type: ``[E]``, the relation of every edge.
             edge_attr: ``[E, edge_dim]``.
             return_attention_weights: whether to give the weights too; True or False, as in PyG's layers.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
@@ -106,11 +107,14 @@ class RelationHeteroConv(nn.Module):
             assert isinstance(child, (_Projections, RelationTables))
             child.reset_parameters()
 
-    def forward(self, x_dict: Mapping[str, Tensor], edge_index_dict: Mapping[EdgeKind, Any]) -> dict[str, Tensor]:
+    def forward(
+        self, x_dict: Mapping[str, Tensor] | HeteroData, edge_index_dict: Mapping[EdgeKind, Any] | None = None
+    ) -> dict[str, Tensor]:
         """The nodes after attention over their incoming edges.
 
         Args:
-            x_dict: ``[N, in_channels]`` for each kind of node that is there.
+            x_dict: ``[N, in_channels]`` for each kind of node that is there; or a HeteroData alone, its ``x_dict`` and
+                ``edge_index_dict``.
             edge_index_dict: ``[2, E]`` (or a sparse adjacency, targets as rows) for each kind of edge that is there.
 
         Returns:
@@ -121,6 +125,10 @@ class RelationHeteroConv(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: kinds that are not in the metadata, shapes or devices that do not fit, ends out of range.
         """
+        if isinstance(x_dict, HeteroData):
+            if edge_index_dict is not None:
+                raise TypeError("edge_index_dict must be left out beside a HeteroData, which has its own")
+            x_dict, edge_index_dict = x_dict.x_dict, x_dict.edge_index_dict
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
         nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
@@ -128,6 +136,7 @@ class RelationHeteroConv(nn.Module):
         first, total = {}, 0
         for kind, x in nodes.items():
             first[kind], total = total, total + x.shape[0]
+        assert edge_index_dict is not None
         labels = self._labels(nodes, first, total, edge_index_dict)
         query, key, value = (
             torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)

@@ -180,3 +180,20 @@ def test_the_development_part_of_a_treebank():
     batch = rg.Graph.batch([sentence.graph for sentence in sentences[:100]])
     labels = rg.dependency_relations(default=None)(batch)
     assert labels.ids.shape == (2 * batch.num_edges,)
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_word(tmp_path):
+    path = tmp_path / "marked.conllu"
+    path.write_text("\ufeff" + TEXT, encoding="utf-8")
+    assert [sentence.words for sentence in read(path)] == [sentence.words for sentence in parse("\ufeff" + TEXT)]
+
+
+@pytest.mark.parametrize("spans", [("1-2", "2-3", None), (None, "1-2", None), ("2-3", None, None)])
+def test_tokens_of_several_words_stand_before_their_own(spans):
+    rows = [("0", "root"), ("1", "x"), ("1", "x")]
+    text = "".join(
+        (f"{span}\tw\t_\t_\t_\t_\t_\t_\t_\t_\n" if span else "") + f"{i}\tw\tw\tX\t_\t_\t{head}\t{relation}\t_\t_\n"
+        for i, (span, (head, relation)) in enumerate(zip(spans, rows, strict=True), 1)
+    )
+    with pytest.raises(ValueError, match=r"sentence 1: token \d-\d must stand before its words, which no other spans"):
+        parse(text, relations=("root", "x"))

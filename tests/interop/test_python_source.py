@@ -349,7 +349,7 @@ def test_nesting_and_length():
 def test_refuses_bad_input(monkeypatch):
     with pytest.raises(TypeError, match="source must be text or bytes, got int"):
         read(3)
-    with pytest.raises(ValueError, match="source must be free of null characters, got one at character 1"):
+    with pytest.raises(SyntaxError, match="source must be free of null characters, got one"):
         read("x\0")
     with pytest.raises(ValueError, match="source must be Unicode text, got a surrogate at character 4"):
         read("x = '\ud800'"[0:4] + "\ud800")
@@ -390,3 +390,13 @@ def test_goes_straight_into_the_labeler():
     assert labels.edge_index.shape[1] == 2 * int((graph.edge_type < 11).sum())
     batch = rg.CodeRelations()(rg.Graph.batch([graph, graph]))
     torch.testing.assert_close(batch.ids[: labels.ids.shape[0]], labels.ids)
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "column"),
+    [("x\n\u00e9 = \0", 2, 5), (b"x = 1\ny = '\xe9'", 2, 6), (b"# coding: nonsense\nx", 1, 1), ("x = (\n1 1)", 2, 1)],
+)
+def test_what_cannot_be_read_says_where(source, line, column):
+    with pytest.raises(SyntaxError, match=r".") as caught:
+        python_source.read(source)
+    assert (caught.value.lineno, caught.value.offset) == (line, column)

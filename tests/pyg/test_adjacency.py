@@ -182,3 +182,16 @@ def test_labels_of_all_pairs_belong_elsewhere():
     conv = rg.pyg.RelationConv(4, 4, num_relations=2)
     with pytest.raises(TypeError, match="edge_index must be edges, got DenseLabels: .* RelationGlobalAttention's"):
         conv(torch.randn(3, 4), rg.ClippedDistance(1).dense()(3))
+
+
+def test_adjacencies_of_other_sizes():
+    conv, x = rg.pyg.RelationConv(4, 4), torch.randn(6, 4)
+    index = torch.tensor([[0, 1], [1, 2]])
+    adjacency = torch.sparse_coo_tensor(index.flip(0), torch.ones(2), (8, 8))
+    with pytest.raises(
+        ValueError, match="given as a sparse adjacency, must be of 6 sources and 6 targets, got 8 and 8"
+    ):
+        conv(x, adjacency)
+    with pytest.raises(ValueError, match="given as an EdgeIndex, must be of 6 sources and 6 targets, got 8 and 8"):
+        conv(x, EdgeIndex(index, sparse_size=(8, 8)))
+    assert conv(x, EdgeIndex(index, sparse_size=(6, 6))).shape == (6, 4)

@@ -237,3 +237,16 @@ def test_hetero_conv_of_pyg(x):
     out = HeteroConv(convs)(x, EDGES, edge_type_dict=types)
     expected = convs[READS]((x["paper"], x["author"]), EDGES[READS], types[READS])
     torch.testing.assert_close(out["author"], expected)
+
+
+def test_takes_a_hetero_data():
+    data = HeteroData()
+    data["a"].x, data["b"].x = torch.randn(2, 4), torch.randn(3, 4)
+    data["a", "to", "b"].edge_index = torch.tensor([[0, 1], [2, 2]])
+    conv = rg.pyg.RelationHeteroConv(4, 4, data.metadata())
+    for kind, out in conv(data).items():
+        torch.testing.assert_close(out, conv(data.x_dict, data.edge_index_dict)[kind])
+    with pytest.raises(TypeError, match="edge_index_dict must be left out beside a HeteroData"):
+        conv(data, data.edge_index_dict)
+    with pytest.raises(TypeError, match="edge_index_dict must be a dict by kind, got NoneType"):
+        conv(data.x_dict)
