@@ -24,8 +24,8 @@ torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 v
     relations + distance     79.8 % ± 0.6   83.8 % ± 0.5   54.4 % ± 2.8
 
 The tree adds to distance, 2 points by heads alone and 6 by relations, in every seed. ``distance`` and ``heads`` differ
-by no more than the spread, ``relations`` with and without distance by little more. The most frequent form is right for 36.7 %,
-for 39.2 % given the verb's relation to its head, and for 57.0 % given its dependents' relations too. Learning rate and
+by no more than the spread, ``relations`` with and without distance by little more. The most frequent form is right for
+36.7 %, for 39.2 % given the verb's relation to its head, and for 57.0 % given its dependents' too. Learning rate and
 dropout, alike for all rows, were chosen on dev by one seed of two or three rows. So was the task: in short first tries
 relations alone were below distance for hidden prepositions, and for the number of hidden verbs.
 

@@ -175,8 +175,10 @@ def _text(source: str | bytes) -> str:
     if isinstance(source, bytes):
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        except SyntaxError as error:
-            raise _at("", str(error)) from None
+        except SyntaxError as error:  # an encoding that is unknown, or bytes in the first lines that are not UTF-8
+            valid = source.decode("utf-8", "surrogateescape")
+            bad = next((at for at, c in enumerate(valid) if "\udc80" <= c <= "\udcff"), 0)
+            raise _at(valid[:bad], str(error)) from None
         try:
             source = source.decode(encoding)
         except UnicodeDecodeError as error:

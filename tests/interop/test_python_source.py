@@ -394,7 +394,13 @@ def test_goes_straight_into_the_labeler():
 
 @pytest.mark.parametrize(
     ("source", "line", "column"),
-    [("x\n\u00e9 = \0", 2, 5), (b"x = 1\ny = '\xe9'", 2, 6), (b"# coding: nonsense\nx", 1, 1), ("x = (\n1 1)", 2, 1)],
+    [
+        ("x\n\u00e9 = \0", 2, 5),
+        (b"x = 1\ny = '\xe9'", 2, 6),
+        (b"x = '\xe9'", 1, 6),
+        (b"# coding: nonsense\nx", 1, 1),
+        ("x = (\n1 1)", 2, 1),
+    ],
 )
 def test_what_cannot_be_read_says_where(source, line, column):
     with pytest.raises(SyntaxError, match=r".") as caught:
