@@ -61,7 +61,10 @@ class RelationGlobalAttention(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
-        self.channels, self.heads = channels, heads
+        self.channels = _check.integer("channels", channels, minimum=1)
+        self.heads = _check.integer("heads", heads, minimum=1)
+        if channels % heads:
+            raise ValueError(f"heads must divide channels = {channels}, got {heads}")
         self.attention = RelationAttention(
             channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
             tie_tables=tie_tables, names=names, impl=impl,

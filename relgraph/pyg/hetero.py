@@ -40,6 +40,7 @@ class RelationHeteroConv(nn.Module):
 
     Queries, keys and values are projected by node kind; the label of an edge brings a key and a value vector. Unlike
     one layer a kind of edge, whose softmaxes know nothing of each other, a node weighs all its neighbours together.
+    Edges have no ``edge_attr`` here: for those take one :class:`RelationConv` a kind of edge in PyG's ``HeteroConv``.
     Source: Shaw, Uszkoreit, Vaswani 2018, with the labels of a heterogeneous graph.
 
     Args:

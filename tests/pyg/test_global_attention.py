@@ -160,3 +160,10 @@ def test_bad_input(x):
         labeled(x, labels.to("meta"), BATCH)
     with pytest.raises(ValueError, match="labels must have the borders of batch"):
         labeled(x, labels, torch.tensor([0, 0, 1, 1, 1]))
+
+
+def test_heads_divide_channels():
+    with pytest.raises(ValueError, match="heads must divide channels = 16, got 3"):
+        rg.pyg.RelationGlobalAttention(16, 3)
+    with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
+        rg.pyg.RelationGlobalAttention(0, 1)
