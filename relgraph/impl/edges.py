@@ -9,7 +9,7 @@ q·(W_k e) = (W_kᵀ q)·e and Σ α W_v e = W_v (Σ α e).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch.nn.functional import dropout
 from relgraph.impl.common import Answer, Call, accumulation_dtype, with_zero_row
 from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
 from relgraph.plan import graph_at, listed_pairs
+
+_T = TypeVar("_T")
 
 LABELS_A_PAIR = 3.0
 """With more labels than this for each pair of a query (on average), table rows are taken pair by pair."""
@@ -101,7 +103,7 @@ class _Work:
         """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column has no label."""
         rows, columns = self.query.shape[1], self.num_labels + 1
         sums = weights.new_zeros(weights.shape[0], rows * columns)
-        return sums.index_add(1, self.csr.row * columns + self.labels, weights).unflatten(1, (rows, columns))
+        return sums.index_add(1, self._at_label(), weights).unflatten(1, (rows, columns))
 
     def leave(self, x: Tensor) -> Tensor:
         """``[B, H, N, ...]`` from lanes."""
@@ -119,14 +121,18 @@ class _Work:
             return table[None]
         return table if self.joint or self.batch == 1 else table.repeat(self.batch, 1, 1)
 
-    def _remember(self, name: str, make: Callable[[], Pattern]) -> Pattern:
-        """A pattern made once for these labels."""
+    def _remember(self, name: str, make: Callable[[], _T]) -> _T:
+        """What is made once for these labels."""
         if name in self.memo:
             return self.memo[name]
-        pattern = make()
+        made = make()
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
-            self.memo[name] = pattern
-        return pattern
+            self.memo[name] = made
+        return made
+
+    def _at_label(self) -> Tensor:
+        """Where each pair's query and label meet in a flat ``[n, R+1]``: wanted for the scores and for the sums."""
+        return self._remember("query and label", lambda: self.csr.row * (self.num_labels + 1) + self.labels)
 
     def _pairs(self) -> Pattern:
         """Queries by keys, both counted through the batch rows where these list pairs of their own."""
@@ -167,7 +173,7 @@ class _Work:
                 yield sampled_dot(self.query, rows, self._of_labels())
             else:
                 by_query = (self.query @ rows.transpose(-1, -2)).flatten(1)
-                yield by_query.index_select(1, self.csr.row * columns + self.labels)
+                yield by_query.index_select(1, self._at_label())
         if tables.query is not None:
             rows = with_zero_row(self._table(tables.query))
             key = self.key.repeat_interleave(self.query.shape[0] // self.key.shape[0], 0) * self.call.scale

@@ -16,6 +16,9 @@ SMALL_PAIRS = 1 << 12
 LEAST_FILLED = 0.6
 """Share of a padded graph's pairs that are its own, at least."""
 
+SPREAD = 0x9E3779B97F4A7C15
+"""Odd and without a pattern: by its multiples groups' seeds are far from each other and from seed + block number."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Side:
@@ -120,8 +123,7 @@ def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) ->
         by_key=None if problem.by_key is None else keys.take(problem.by_key),
         mask=_hidden(_pairs(problem.mask, queries, keys), keys),
         keep=_pairs(problem.keep, queries, keys),
-        # every group draws random numbers of its own
-        seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1 << 40),
+        seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1) * SPREAD % (1 << 62),
         causal=_offset(problem.causal, at),
         plan=LabelPlan(*lengths, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
     )

@@ -88,6 +88,13 @@ def check_operand(symbol: str, value: Any) -> Labeler:
     return value
 
 
+def unusual(thing: Any, **usual: Any) -> str:
+    """The options of ``thing`` that are not as usual, as ``repr`` shows them after the other arguments."""
+    return "".join(
+        f", {name}={getattr(thing, name)!r}" for name, value in usual.items() if getattr(thing, name) != value
+    )
+
+
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
     """The names in order; one that was there before gets a prime."""
     seen: dict[str, None] = {}

@@ -10,7 +10,7 @@ import torch
 
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import Labeler, unusual
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -118,16 +118,7 @@ class EdgeType(Labeler):
 
     def __repr__(self) -> str:
         numbers = self.types == type_names("types", len(self.types))
-        options = "".join(
-            f", {name}={value!r}"
-            for name, value, usual in (
-                ("inverse", self.inverse, False),
-                ("self_loop", self.self_loop, False),
-                ("default", self.default, None),
-                ("duplicates", self.duplicates, "error"),
-            )
-            if value != usual
-        )
+        options = unusual(self, inverse=False, self_loop=False, default=None, duplicates="error")
         return f"EdgeType({len(self.types) if numbers else self.types!r}{options})"
 
 

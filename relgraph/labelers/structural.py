@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import Labeler, unusual
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import TreeWalk, walk
 from relgraph.labelers.written import written
@@ -62,8 +62,7 @@ class TreeDistance(Labeler):
 
     @final
     def __repr__(self) -> str:
-        default = "" if self.default == "unlabeled" else f", default={self.default!r}"
-        return f"{type(self).__name__}({self.clip}{default}{', forest=True' if self.forest else ''})"
+        return f"{type(self).__name__}({self.clip}{unusual(self, default='unlabeled', forest=False)})"
 
 
 @final
@@ -197,7 +196,7 @@ class StructuralPosition(Labeler):
         return written(graph, torch.where(steps.up < 0, self.num_labels - 1, ids), self.num_labels)
 
     def __repr__(self) -> str:
-        return f"StructuralPosition({self.clip}{', forest=True' if self.forest else ''})"
+        return f"StructuralPosition({self.clip}{unusual(self, forest=False)})"
 
 
 def _distances(clip: int) -> tuple[str, ...]:

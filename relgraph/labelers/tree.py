@@ -10,7 +10,7 @@ import torch
 
 from relgraph import _check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import Labeler, unusual
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import walk
 from relgraph.labelers.written import written
@@ -97,11 +97,7 @@ class TreeRelation(Labeler):
         return written_with_rest(graph, torch.tensor(ids, device=graph.device)[which], self.num_labels, self.default)
 
     def __repr__(self) -> str:
-        options = "".join(
-            f", {name}={value!r}"
-            for name, value, usual in (("default", self.default, "other"), ("forest", self.forest, False))
-            if value != usual
-        )
+        options = unusual(self, default="other", forest=False)
         kinds = "" if self.kinds == KINDS else repr(self.kinds)
         return f"TreeRelation({(kinds + options).removeprefix(', ')})"
 
@@ -172,4 +168,4 @@ class UpDown(Labeler):
 
     def __repr__(self) -> str:
         sides = str(self.max_up) if self.max_down == self.max_up else f"{self.max_up}, {self.max_down}"
-        return f"UpDown({sides}{', forest=True' if self.forest else ''})"
+        return f"UpDown({sides}{unusual(self, forest=False)})"

@@ -17,6 +17,7 @@ from torch_geometric.transforms import BaseTransform
 from relgraph import _check
 from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
+from relgraph.labelers.base import unusual
 from relgraph.labelers.written import written
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.pyg.data import borders, borders_of, check_data, check_sorted, from_data, known_num_nodes
@@ -90,11 +91,7 @@ class AddRelationLabels(BaseTransform):
         return data
 
     def __repr__(self) -> str:
-        options = "".join(
-            f", {name}={getattr(self, name)!r}"
-            for name, usual in (("attr_name", "rel"), ("edge_type", "edge_type"), ("node_type", "node_type"))
-            if getattr(self, name) != usual
-        )
+        options = unusual(self, attr_name="rel", edge_type="edge_type", node_type="node_type")
         return f"AddRelationLabels({self.labeler!r}{options})"
 
 
