@@ -1,0 +1,416 @@
+"""Tile maps: which tiles of pairs a kernel visits, and which of them carry one label all over.
+
+A program owns one block of query rows (*turned*: of keys) of one graph and walks over the tiles of that block. A tile
+is skipped when none of its pairs attends, part of a *run* when it lies inside its graph and all its pairs attend with
+the same columns, and listed by itself otherwise. Columns are those of ``common.score_tables``: part p has R_p labels
+and then one column for pairs without a label; C is the number of them all.
+
+Labels that depend on the distance alone (:func:`virtual`) are never written out, and their map is made without a look
+at data: its columns are *virtual*, by distance. Of all other labels the columns of mixed tiles are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.impl.tilemap_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
+from relgraph.plan import NOT_ATTENDING, Block, LabelPlan, Part
+from relgraph.plan.window import _lookup
+
+MAX_BAND = 512
+"""The widest band of distances that is not written out."""
+
+FIELDS = (
+    "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
+)  # fmt: skip
+"""What a line of ``TileMap.blocks`` holds."""
+
+_FAR_LEFT = -(1 << 29)
+"""Where the band begins when there is none: every pair lies right of it."""
+
+_BEYOND = 1 << 40
+"""Farther than any distance."""
+
+
+@dataclass(frozen=True, eq=False)
+class TileMap:
+    """The tiles of a plan by blocks of query rows, or of keys (*turned*). Positions are absolute, tensors are int32.
+
+    Attributes:
+        rows: BM, query rows a tile.
+        keys: BN, keys a tile.
+        parts: the sum axis.
+        band: ``(low, width)`` where columns are virtual; None where ids are written.
+        blocks: ``[maps, NB, 9]``, a line of :data:`FIELDS` a block; maps is B where batch rows differ, else 1. A block
+            owns ``own_start:own_stop`` (nothing, if it is one too many) of the graph whose other side ends at
+            ``other_stop``; pair (i, j) has distance ``j - i - shift`` (with several parts: of the first) and is seen
+            under causal order if ``j - i <= limit``.
+        runs: ``[N, 2 + parts]``, start and stop on the other side, whole tiles, and the column of each part.
+        tiles: ``[T, 2]``, start on the other side, slot in ``ids`` (-1 with a band).
+        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C where it does not attend.
+        order: uint8, shape of ``ids``: each row's keys by column, stable; empty unless asked for.
+        bounds: uint8 ``[slots, parts, BM, C + 1]``: how many pairs of the row have a lower column.
+        order_t: uint8, shape of ``ids``: each key's rows by column, along the rows' axis.
+        bounds_t: uint8 ``[slots, parts, C + 1, BN]``: how many pairs of the key have a lower column.
+    """
+
+    rows: int
+    keys: int
+    parts: int
+    band: tuple[int, int] | None
+    blocks: Tensor
+    runs: Tensor
+    tiles: Tensor
+    ids: Tensor
+    order: Tensor
+    bounds: Tensor
+    order_t: Tensor
+    bounds_t: Tensor
+
+
+class Virtual(NamedTuple):
+    """Columns by distance: 0 left of ``low``, then one a distance ``low .. low + width - 1``, and one for the rest.
+
+    ``dead`` says of the first and the last whether its pairs do not attend at all; ``columns``, width + 2 of them, name
+    the part's real column of each: an id, R for no label, -2 where pairs do not attend.
+    """
+
+    low: int
+    width: int
+    dead: tuple[bool, bool]
+    columns: tuple[int, ...]
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """The distances that attend, as ``start, stop``."""
+        found: list[tuple[int, int]] = []
+        for at, column in enumerate(self.columns):
+            start = self.low + at - 1 if at else -_BEYOND
+            stop = self.low + at if at <= self.width else _BEYOND
+            if column != NOT_ATTENDING and found and found[-1][1] == start:
+                found[-1] = (found[-1][0], stop)
+            elif column != NOT_ATTENDING:
+                found.append((start, stop))
+        return found
+
+
+def is_affine(plan: LabelPlan) -> bool:
+    """Whether labels depend on the distance alone and change within :data:`MAX_BAND` of them."""
+    part = plan.parts[0]
+    if len(plan.parts) > 1 or part.csr is not None or any(isinstance(r, Block) for r in part.regions):
+        return False
+    return len(_lookup(part.regions)[1]) - 2 <= MAX_BAND
+
+
+def virtual(part: Part) -> Virtual:
+    """The virtual columns of the part of an affine plan."""
+    first, lookup = _lookup(part.regions)
+    if len(lookup) == 1:
+        first, lookup = _FAR_LEFT - 1, [lookup[0]] * 2
+    columns = tuple(part.num_labels if label == -1 else label for label in lookup)
+    dead = columns[0] == NOT_ATTENDING, columns[-1] == NOT_ATTENDING
+    return Virtual(first + 1, len(lookup) - 2, dead, columns)
+
+
+def tile_map(
+    plan: LabelPlan,
+    rows: int,
+    keys: int,
+    *,
+    batch: int,
+    causal: int | Tensor | None,
+    device: torch.device,
+    turned: bool = False,
+    sort: bool = False,
+    sort_turned: bool = False,
+    memo: dict[Hashable, Any] | None = None,
+) -> TileMap:
+    """The tile map of a plan.
+
+    Affine plans (:func:`is_affine`) are mapped without waiting for the device. All others wait for it, once for all
+    calls with the same sizes and offsets while ``memo`` is kept (offsets that are tensors are looked at in each call);
+    a CUDA graph can hold them only if ``memo`` does already.
+
+    Args:
+        plan: the labels, on ``device``.
+        rows: BM, query rows a tile.
+        keys: BN, keys a tile.
+        batch: B of the call.
+        causal: offset up to which keys are seen, j <= i + causal; also one a batch row (a graph, when packed); None
+            when all are.
+        device: where the map is wanted.
+        turned: by blocks of keys instead of query rows.
+        sort: fill ``order`` and ``bounds``.
+        sort_turned: fill ``order_t`` and ``bounds_t``.
+        memo: what was mapped before of this very plan, whose borders and ids stay as they are. Affine maps that rest
+            on an offset that is a tensor are made anew each time.
+
+    Raises:
+        TypeError: sizes that are no ints.
+        ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
+        NotImplementedError: several labels on one pair.
+    """
+    _check.integer("rows", rows, minimum=1, maximum=255 if sort_turned else None)
+    _check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
+    _check_parallel(plan)
+    maps = _maps(plan, _check.integer("batch", batch, minimum=1), causal)
+    affine = is_affine(plan)
+    offsets = causal, *(part.offset for part in plan.parts)
+    if memo is None or (affine and any(isinstance(x, Tensor) for x in offsets)):
+        memo = {}
+    elif _is_capturing(device):
+        memo = dict(memo)  # what is made now is computed at replay: nobody else may have it
+    where = rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
+    with torch.inference_mode(False):  # a map made while predicting may serve training
+        grid = partial(_grid, plan, rows, keys, maps, causal, device)  # never kept: it holds on to the plan
+        if affine:
+            return _once(memo, ("affine", *where, turned), lambda: _affine(grid(), turned))
+        written = _once(memo, ("written", *where), lambda: write(grid()))
+        made = _once(memo, ("map", *where, turned), lambda: _of_written(grid(), written, turned))
+        if sort:
+            order, bounds = _once(memo, ("by row", *where), lambda: sort_columns(plan, written.ids, -1))
+            made = replace(made, order=order, bounds=bounds)
+        if sort_turned:
+            order, bounds = _once(memo, ("by key", *where), lambda: sort_columns(plan, written.ids, -2))
+            made = replace(made, order_t=order, bounds_t=bounds)
+        return made
+
+
+def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
+    """What was made for ``key`` before, or what is made now."""
+    if key not in memo:
+        memo[key] = make()
+    return memo[key]
+
+
+def _is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being recorded."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _value(offset: int | Tensor | None) -> Hashable:
+    """What an offset holds now; a tensor may hold something else next time."""
+    return (tuple(offset.shape), *offset.reshape(-1).tolist()) if isinstance(offset, Tensor) else offset
+
+
+def _check_parallel(plan: LabelPlan) -> None:
+    """No pair has several labels of one part."""
+    for part in plan.parts:
+        if part.csr is None or not part.csr.parallel:
+            continue
+        if part.alone:
+            raise NotImplementedError(
+                "impl='triton' has one label a pair and cannot let parallel edges attend each on its own; "
+                "use impl='edges'"
+            )
+        raise NotImplementedError(
+            "impl='triton' has one label a pair and cannot sum those of parallel edges; use impl='chunked'"
+        )
+
+
+def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:
+    """How many batch rows have a map of their own: all, or 1 for all."""
+    sizes = {"labels": [r.ids.shape[0] for p in plan.parts for r in p.regions if isinstance(r, Block)]}
+    if plan.q_ptr is not None:
+        return 1
+    sizes["labels"] += [part.csr.batch for part in plan.parts if part.csr is not None]
+    sizes["the labels' q_offset"] = [_length(part.offset) for part in plan.parts]
+    sizes["causal"] = [_length(causal)]
+    for name, found in sizes.items():
+        wrong = [size for size in found if size not in (1, batch)]
+        if wrong:
+            raise ValueError(f"{name} must be for batch rows 1 or {batch}, got {wrong[0]}")
+    return max(size for found in sizes.values() for size in found)
+
+
+def _length(offset: int | Tensor | None) -> int:
+    return offset.shape[0] if isinstance(offset, Tensor) and offset.dim() == 1 else 1
+
+
+def _grid(plan: LabelPlan, rows: int, keys: int, maps: int, causal: int | Tensor | None, device: torch.device) -> Grid:
+    queries = Axis.cut(plan.q_len, rows, plan.q_ptr, device)
+    packed = plan.q_ptr is not None
+    limit = None if causal is None else offset_table(causal, packed=packed, axis=queries)
+    return Grid(plan, queries, Axis.cut(plan.k_len, keys, plan.k_ptr, device), maps, limit)
+
+
+def _sides(grid: Grid, turned: bool) -> tuple[Axis, Axis]:
+    """The axis whose blocks programs own, and the one they walk along."""
+    return (grid.keys, grid.rows) if turned else (grid.rows, grid.keys)
+
+
+def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
+    """Of every block, ``[maps, NB]``: what makes j - i a distance, and up to which j - i pairs are seen."""
+    apart = (grid.keys.begin - grid.rows.begin)[own.graph]
+    offset = offset_table(grid.plan.parts[0].offset, packed=grid.plan.q_ptr is not None, axis=grid.rows)
+    size = grid.maps, own.blocks
+    shift = apart + (offset if offset.shape[1] == 1 else offset[:, own.graph])
+    if grid.causal is None:
+        return shift.expand(size), torch.full_like(apart, NO_LIMIT).expand(size)
+    limit = apart + (grid.causal if grid.causal.shape[1] == 1 else grid.causal[:, own.graph])
+    return shift.expand(size), limit.expand(size)
+
+
+def _map(
+    grid: Grid, turned: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
+    ids: Tensor,
+) -> TileMap:  # fmt: skip
+    """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number a block each."""
+    own, other = _sides(grid, turned)
+    size = grid.maps, own.blocks
+    fields = own.start, own.stop, other.end[own.graph], *_shift_and_limit(grid, own), *(x.view(size) for x in spans)
+    blocks = torch.stack([x.expand(size) for x in fields], -1).to(torch.int32)
+    none = torch.empty(0, dtype=torch.uint8, device=blocks.device)
+    runs, tiles = runs.to(torch.int32), tiles.to(torch.int32)
+    parts = len(grid.plan.parts)
+    return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids, none, none, none, none)
+
+
+def _of_written(grid: Grid, written: Written, turned: bool) -> TileMap:
+    """The map of tiles that were sorted out; both directions share their ids."""
+    own, other = _sides(grid, turned)
+
+    def by_owner(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Owning block and start on the other side of each tile, in the order of both; and that order."""
+        tiles = grid.at(numbers)
+        mine, theirs = (tiles.key_block, tiles.row_block) if turned else (tiles.row_block, tiles.key_block)
+        owner = tiles.map * own.blocks + mine
+        order = (owner * other.blocks + theirs).argsort()
+        return owner[order], other.start[theirs][order], order
+
+    def spans(owner: Tensor) -> tuple[Tensor, Tensor]:
+        block = torch.arange(grid.maps * own.blocks, device=owner.device)
+        return torch.searchsorted(owner, block), torch.searchsorted(owner, block, right=True)
+
+    owner, start, order = by_owner(written.one)
+    columns = written.columns[order]
+    fresh = torch.ones_like(owner, dtype=torch.bool)
+    fresh[1:] = (owner[1:] != owner[:-1]) | (start[1:] != start[:-1] + other.size)
+    fresh[1:] |= (columns[1:] != columns[:-1]).any(1)
+    first, last = fresh.nonzero()[:, 0], fresh.roll(-1).nonzero()[:, 0]
+    runs = torch.cat([torch.stack([start[first], start[last] + other.size], 1), columns[first]], 1)
+    tile_owner, tile_start, slot = by_owner(written.mixed)
+    tiles = torch.stack([tile_start, slot], 1)
+    return _map(grid, turned, None, (*spans(owner[first]), *spans(tile_owner)), runs, tiles, written.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The tiles along each block's other side, by the distances they hold.
+
+    On a straight walk distances are ``j - i - shift`` and grow; turned, they are taken with the other sign, so that
+    they grow as well. Left of ``low`` and from ``high`` on every pair has one column; tensors are ``[maps, NB]``.
+    """
+
+    own: Axis
+    other: Axis
+    low: int
+    high: int
+    dead: tuple[bool, bool]
+    columns: tuple[int, int]
+    stretches: list[tuple[int, int]]
+    lean: Tensor
+    seen_from: Tensor
+    seen_to: Tensor
+
+    @classmethod
+    def of(cls, grid: Grid, labels: Virtual, turned: bool) -> _Walk:
+        own, other = (grid.keys, grid.rows) if turned else (grid.rows, grid.keys)
+        shift, limit = _shift_and_limit(grid, own)
+        stop = limit - shift + 1 if grid.causal is not None else torch.full_like(shift, _BEYOND)
+        open_end = torch.full_like(shift, -_BEYOND)
+        low, high, stretches, width = labels.low, labels.low + labels.width, labels.stretches(), labels.width
+        if not turned:
+            return cls(own, other, low, high, labels.dead, (0, width + 1), stretches, shift, open_end, stop)
+        stretches = [(1 - stop, 1 - start) for start, stop in stretches]
+        dead, columns = (labels.dead[1], labels.dead[0]), (width + 1, 0)
+        return cls(own, other, 1 - high, 1 - low, dead, columns, stretches, -shift, 1 - stop, -open_end)
+
+    @property
+    def start(self) -> Tensor:
+        """``[NB]``, where the other side of each block's graph begins."""
+        return self.other.begin[self.own.graph]
+
+    def first_tile(self, distance: Tensor, tiles: Tensor, *, nearest: bool) -> Tensor:
+        """The first of so many tiles whose nearest pair, or else whose farthest, has at least this distance."""
+        at = self.start - self.lean - (self.own.stop - 1 if nearest else self.own.start - (self.other.size - 1))
+        return torch.minimum(((distance - at + (self.other.size - 1)) // self.other.size).clamp(min=0), tiles)
+
+    def runs(self) -> Tensor:
+        """First tile and one past the last of those with the first column and with the last, ``[maps, NB, 2, 2]``."""
+        length = self.other.end[self.own.graph] - self.start
+        whole = length // self.other.size * (self.own.stop - self.own.start == self.own.size)
+        left = self.first_tile(self.seen_from, whole, nearest=True)
+        left_end = self.first_tile(self.seen_to.clamp(max=self.low), whole, nearest=False)
+        right = self.first_tile(self.seen_from.clamp(min=self.high), whole, nearest=True)
+        right_end = self.first_tile(self.seen_to, whole, nearest=False)
+        spans = [
+            torch.stack([begin, begin if dead else torch.maximum(begin, end)], -1)
+            for begin, end, dead in zip((left, right), (left_end, right_end), self.dead, strict=True)
+        ]
+        return torch.stack(spans, -2)
+
+    def span(self) -> tuple[Tensor, Tensor]:
+        """First tile and one past the last of those between what does not attend on either side."""
+        tiles = self.other.tiles[self.own.graph] * (self.own.stop > self.own.start)
+        live_from = self.seen_from.clamp(min=self.low) if self.dead[0] else self.seen_from
+        live_to = self.seen_to.clamp(max=self.high) if self.dead[1] else self.seen_to
+        begin = self.first_tile(live_from, tiles, nearest=False)
+        return begin, torch.maximum(begin, self.first_tile(live_to, tiles, nearest=True))
+
+    def most_mixed(self, causal: bool) -> int:
+        """How many tiles of a whole block may be mixed: on the band's borders, on the diagonal, at the graph's end."""
+        across = self.own.size + self.other.size - 2
+        band = 0 if _FAR_LEFT in (self.low, 1 - self.low) else -(-(self.high - self.low + across) // self.other.size)
+        return band + (-(-across // self.other.size) if causal else 0) + 1
+
+    def look(self, block: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:
+        """Start of tiles on the other side, and whether any of their pairs attends; each ``[T]``."""
+        number, lean = block % self.own.blocks, self.lean.reshape(-1)[block]
+        start = self.start[number] + tile * self.other.size
+        stop = torch.minimum(start + self.other.size, self.other.end[self.own.graph[number]])
+        nearest = torch.maximum(start - self.own.stop[number] + 1 - lean, self.seen_from.reshape(-1)[block])
+        farthest = torch.minimum(stop - self.own.start[number] - lean, self.seen_to.reshape(-1)[block])
+        attends = torch.zeros_like(start, dtype=torch.bool)
+        for begin, end in self.stretches:
+            attends |= nearest.clamp(min=begin) < farthest.clamp(max=end)
+        return start, attends
+
+
+def _affine(grid: Grid, turned: bool) -> TileMap:
+    """The map of labels by distance, in shapes that are bounded ahead."""
+    labels = virtual(grid.plan.parts[0])
+    walk = _Walk.of(grid, labels, turned)
+    runs = walk.runs()
+    begin, end = (x.reshape(-1) for x in walk.span())
+    lines, held = runs.view(-1, 2, 2), (runs[..., 1] - runs[..., 0]).view(-1, 2)
+    count = end - begin - held.sum(-1)
+    upto, most = (
+        count.cumsum(0),
+        grid.maps * (walk.own.blocks * walk.most_mixed(grid.causal is not None) + walk.other.blocks),
+    )
+    line = torch.arange(most, device=upto.device)
+    block = torch.searchsorted(upto, line, right=True).clamp(max=count.shape[0] - 1)
+    tile = begin[block] + line - (upto - count)[block]
+    for side in range(2):
+        tile = tile + torch.where(tile >= lines[block, side, 0], held[block, side], 0)
+    start, attends = walk.look(block, tile)
+    kept = (attends & (line < upto[-1])).cumsum(0)
+    source = torch.searchsorted(kept, line + 1).clamp(max=most - 1)  # tiles that attend move up
+    tiles = torch.stack([start[source], torch.full_like(line, -1)], 1)
+    before = torch.cat([kept.new_zeros(1), kept])
+    number = 2 * torch.arange(count.shape[0], device=upto.device)
+    spans = number, number + 2, before[upto - count], before[upto]
+    positions = walk.start[:, None, None] + runs * walk.other.size
+    column = torch.full_like(positions[..., :1], walk.columns[0])
+    column[..., 1, :] = walk.columns[1]
+    ids = torch.empty(0, dtype=torch.uint8, device=upto.device)
+    return _map(
+        grid, turned, (labels.low, labels.width), spans, torch.cat([positions, column], -1).view(-1, 3), tiles, ids
+    )

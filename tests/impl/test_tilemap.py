@@ -1,0 +1,629 @@
+"""Tile maps: every pair found again exactly once with its column, in both directions, and nothing else."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from relgraph.impl import tilemap, tilemap_ids
+from relgraph.impl.tilemap import FIELDS, MAX_BAND, is_affine, tile_map, virtual
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from relgraph.plan import dense_ids, distances, encode, inside_graphs, lower, plain
+from tests.cases import KINDS, distance, edges, packed_edges
+
+CPU = torch.device("cpu")
+PARALLEL = ("edges only parallel", "edges sum", "edges sum batch")
+SINGLE = [kind for kind in KINDS if kind not in PARALLEL]
+SIZES = (2, 4, 8, 16)
+
+
+def columns_of(plan, causal):
+    """Every pair's column, ``[maps, parts, N_q, N_k]``; C where it does not attend: the oracle."""
+    starts = [sum(plan.num_labels[:p]) + p for p in range(len(plan.parts))]
+    nowhere = plan.total_labels + len(plan.parts)
+    ids = [dense_ids(plan, part, CPU) for part in plan.parts]
+    allowed = torch.ones(1, plan.q_len, plan.k_len, dtype=torch.bool)
+    for part in ids:
+        allowed = allowed & (part != -2)
+    if (inside := inside_graphs(plan)) is not None:
+        allowed = allowed & inside
+    if causal is not None:
+        allowed = allowed & (distances(plan, causal, CPU) <= 0)
+    maps = allowed.shape[0]
+    found = []
+    for part, start, size in zip(ids, starts, plan.num_labels, strict=True):
+        column = torch.where(part == -1, size, part) + start
+        found.append(torch.where(allowed, column, nowhere).expand(maps, -1, -1))
+    return torch.stack(found, 1)
+
+
+def borders(ptr, length):
+    return [(0, length)] if ptr is None else list(zip(ptr.tolist(), ptr.tolist()[1:], strict=False))
+
+
+def tiles_of(plan, rows, keys):
+    """Every tile by plain loops: (i0, i1, j0, j1)."""
+    q, k = borders(plan.q_ptr, plan.q_len), borders(plan.k_ptr, plan.k_len)
+    for (q0, q1), (k0, k1) in zip(q, k, strict=True):
+        for i in range(q0, q1, rows):
+            for j in range(k0, k1, keys):
+                yield i, min(i + rows, q1), j, min(j + keys, k1)
+
+
+def graph_offset(offset, m, graph, packed):
+    if not isinstance(offset, torch.Tensor):
+        return offset
+    flat = offset.reshape(-1).tolist()
+    return flat[0 if len(flat) == 1 else graph if packed else m]
+
+
+def check(plan, rows, keys, *, causal=None, batch=2, memo=None):
+    """The map tells of every tile what the oracle says, in both directions."""
+    truth = columns_of(plan, causal)
+    nowhere = plan.total_labels + len(plan.parts)
+    batch = 1 if plan.q_ptr is not None else max(batch, plan.batch)
+    full, mixed = {}, {}
+    for m in range(truth.shape[0]):
+        for i0, i1, j0, j1 in tiles_of(plan, rows, keys):
+            tile = truth[m, :, i0:i1, j0:j1]
+            if (tile == nowhere).all():
+                continue
+            flat = tile.flatten(1)
+            whole = i1 - i0 == rows and j1 - j0 == keys
+            if whole and (flat == flat[:, :1]).all() and (flat[:, 0] != nowhere).all():
+                full[m, i0, j0] = tuple(flat[:, 0].tolist())
+            else:
+                padded = torch.full((len(plan.parts), rows, keys), nowhere)
+                padded[:, : i1 - i0, : j1 - j0] = tile
+                mixed[m, i0, j0] = padded
+    slots = set()
+    for turned in (False, True):
+        made = tile_map(plan, rows, keys, batch=batch, causal=causal, device=CPU, turned=turned, memo=memo)
+        slots.add(made.ids.data_ptr())
+        got_full, got_mixed = read(plan, made, causal, turned)
+        if made.blocks.shape[0] == 1:  # one map serves every batch row
+            spread = range(truth.shape[0])
+            got_full = {(m, i, j): c for (_, i, j), c in got_full.items() for m in spread}
+            got_mixed = {(m, i, j): c for (_, i, j), c in got_mixed.items() for m in spread}
+        assert got_full == full
+        assert got_mixed.keys() == mixed.keys()
+        assert all(torch.equal(got_mixed[key], mixed[key]) for key in mixed)
+        assert made.ids.shape[0] == (0 if made.band else sum(key[0] < made.blocks.shape[0] for key in mixed))
+    assert memo is None or len(slots) == 1
+    return full, mixed
+
+
+def read(plan, made, causal, turned):
+    """Tiles that a kernel would visit: {(map, i0, j0): columns} of the full ones, and of the mixed ones."""
+    full, mixed = {}, {}
+    own_size, other_size = (made.keys, made.rows) if turned else (made.rows, made.keys)
+    covered = set()
+    for m, blocks in enumerate(made.blocks.tolist()):
+        for line in blocks:
+            f = dict(zip(FIELDS, line, strict=True))
+            if f["own_start"] == f["own_stop"]:
+                assert f["tile_begin"] == f["tile_end"]
+                continue
+            covered |= {(m, p) for p in range(f["own_start"], f["own_stop"])}
+            assert f["own_stop"] - f["own_start"] <= own_size
+            check_line(plan, f, m, causal, turned)
+            previous = None
+            for start, stop, *columns in made.runs[f["run_begin"] : f["run_end"]].tolist():
+                assert (stop - start) % other_size == 0
+                assert stop <= f["other_stop"] or start == stop
+                if made.band is None:
+                    assert start < stop
+                    assert previous != (start, columns), "runs that touch and agree are one"
+                previous = (stop, columns)
+                if made.band is not None:
+                    columns = [real(plan, columns[0])]
+                for other in range(start, stop, other_size):
+                    key = (m, other, f["own_start"]) if turned else (m, f["own_start"], other)
+                    assert key not in full
+                    full[key] = tuple(columns)
+            for other, slot in made.tiles[f["tile_begin"] : f["tile_end"]].tolist():
+                key = (m, other, f["own_start"]) if turned else (m, f["own_start"], other)
+                assert key not in mixed and key not in full
+                mixed[key] = by_distance(plan, made, f, key, turned) if slot < 0 else made.ids[slot].long()
+    assert len(covered) == made.blocks.shape[0] * (plan.k_len if turned else plan.q_len)
+    return full, mixed
+
+
+def check_line(plan, f, m, causal, turned):
+    """Shift, limit and the end of the other side, from the borders."""
+    packed = plan.q_ptr is not None
+    pairs = list(zip(borders(plan.q_ptr, plan.q_len), borders(plan.k_ptr, plan.k_len), strict=True))
+    graph = next(g for g, sides in enumerate(pairs) if sides[turned][0] <= f["own_start"] < sides[turned][1])
+    (q0, q1), (k0, k1) = pairs[graph]
+    assert f["other_stop"] == (q1 if turned else k1)
+    assert f["shift"] == k0 - q0 + graph_offset(plan.parts[0].offset, m, graph, packed)
+    limit = 2**30 if causal is None else k0 - q0 + graph_offset(causal, m, graph, packed)
+    assert f["limit"] == limit
+
+
+def real(plan, column):
+    """The plan's column of a virtual one."""
+    column = virtual(plan.parts[0]).columns[column]
+    return plan.total_labels + 1 if column == -2 else column
+
+
+def by_distance(plan, made, f, key, turned):
+    """What a kernel makes of a tile by distance, ``[1, BM, BN]``."""
+    low, width = made.band
+    _, i0, j0 = key
+    out = torch.full((1, made.rows, made.keys), plan.total_labels + 1)
+    i_stop, j_stop = (f["other_stop"], f["own_stop"]) if turned else (f["own_stop"], f["other_stop"])
+    for i in range(i0, min(i0 + made.rows, i_stop)):
+        for j in range(j0, min(j0 + made.keys, j_stop)):
+            if j - i <= f["limit"]:
+                d = j - i - f["shift"]
+                out[0, i - i0, j - j0] = real(plan, min(max(d - low + 1, 0), width + 1))
+    return out
+
+
+def plan_of(kind, n):
+    labels = KINDS[kind](n)
+    return plain(n, n) if labels is None else lower(labels)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 23])
+@pytest.mark.parametrize("kind", SINGLE)
+def test_kinds(kind, n):
+    plan = plan_of(kind, n)
+    check(plan, 4, 2, memo={})
+    check(plan, 2, 8, causal=plan.k_len - plan.q_len)
+
+
+causal_offsets = st.one_of(st.none(), st.integers(-6, 12))
+
+
+@given(
+    kind=st.sampled_from(SINGLE),
+    n=st.integers(0, 40),
+    rows=st.sampled_from(SIZES),
+    keys=st.sampled_from(SIZES),
+    causal=causal_offsets,
+    seed=st.integers(0, 99),
+)
+def test_any_kind_and_size(kind, n, rows, keys, causal, seed):
+    torch.manual_seed(seed)
+    check(plan_of(kind, n), rows, keys, causal=causal, memo={})
+
+
+@st.composite
+def packed_borders(draw, most=5):
+    """Borders of queries and of keys, of as many graphs, some of them empty."""
+    graphs = draw(st.integers(0, most))
+    q, k = (draw(st.lists(st.integers(0, 11), min_size=graphs, max_size=graphs)) for _ in range(2))
+    q_ptr, k_ptr = (torch.tensor([0, *sizes]).cumsum(0) for sizes in (q, k))
+    return q_ptr, (q_ptr if draw(st.booleans()) else k_ptr)
+
+
+def draw_offset(data, several):
+    """An offset: none, an int, a scalar tensor or one each."""
+    one = st.integers(-5, 9)
+    sort = data.draw(st.sampled_from(["int", "scalar", "each"]))
+    if sort == "int":
+        return data.draw(one)
+    if sort == "scalar":
+        return torch.tensor(data.draw(one))
+    return torch.tensor(data.draw(st.lists(one, min_size=several, max_size=several)), dtype=torch.int64)
+
+
+LOOKUPS = st.one_of(
+    st.lists(st.integers(-2, 2), min_size=1, max_size=9),
+    st.lists(st.sampled_from([-2, 0]), min_size=1, max_size=30),  # holes wider than a tile
+)
+
+
+@given(
+    data=st.data(),
+    q_len=st.integers(0, 30),
+    k_len=st.integers(0, 30),
+    lookup=LOOKUPS,
+    rows=st.sampled_from((1, *SIZES)),
+    keys=st.sampled_from((1, *SIZES)),
+)
+def test_any_lookup(data, q_len, k_len, lookup, rows, keys):
+    left = data.draw(st.integers(0, len(lookup) - 1))
+    offset = draw_offset(data, 2)
+    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=left, num_labels=3, q_offset=offset)
+    causal = draw_offset(data, 2) if data.draw(st.booleans()) else None
+    assert is_affine(lower(labels))
+    check(lower(labels), rows, keys, causal=causal)
+
+
+@given(data=st.data(), ptrs=packed_borders(), lookup=LOOKUPS, rows=st.sampled_from(SIZES), keys=st.sampled_from(SIZES))
+def test_any_packed_lookup(data, ptrs, lookup, rows, keys):
+    q_ptr, k_ptr = ptrs
+    graphs = q_ptr.shape[0] - 1
+    labels = DistanceLabels(
+        int(q_ptr[-1]), int(k_ptr[-1]), lookup=lookup, left=data.draw(st.integers(0, len(lookup) - 1)), num_labels=3,
+        q_offset=draw_offset(data, graphs), ptr=k_ptr, q_ptr=q_ptr,
+    )  # fmt: skip
+    causal = draw_offset(data, graphs) if data.draw(st.booleans()) else None
+    assert is_affine(lower(labels))
+    check(lower(labels), rows, keys, causal=causal)
+
+
+def blocky(generator, *shape):
+    """Ids that are one number over large rectangles, with a few exceptions."""
+    coarse = torch.randint(-2, 2, (*shape[:-2], 3, 3), generator=generator)
+    at = [torch.arange(size) * 3 // max(size, 1) for size in shape[-2:]]
+    ids = coarse[..., at[0][:, None], at[1]]
+    return torch.where(torch.rand(shape, generator=generator) < 0.02, 1, ids)
+
+
+@given(
+    data=st.data(),
+    q_len=st.integers(0, 40),
+    k_len=st.integers(0, 40),
+    batch=st.sampled_from([1, 2]),
+    rows=st.sampled_from(SIZES),
+    keys=st.sampled_from(SIZES),
+    causal=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_dense_ids_with_large_patches_and_sums_of_them(data, q_len, k_len, batch, rows, keys, causal, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ids = blocky(generator, batch, q_len, k_len)
+    dense = DenseLabels(ids.clamp(min=-1), 2, attend=ids > -2)
+    offset = draw_offset(data, 2) if causal else None
+    check(lower(dense), rows, keys, causal=offset, memo={})
+    index, listed, _ = edges(q_len, k_len, count=5, generator=generator)
+    parts = [
+        dense,
+        EdgeLabels(index, listed, 3, q_len=q_len, k_len=k_len, default=1),
+        EdgeLabels(index, listed, 3, q_len=q_len, k_len=k_len, default=distance(q_len, k_len, reach=1)),
+        DistanceLabels(q_len, k_len, lookup=[-2, -1, 0, 1, 1, -2], left=3, q_offset=torch.tensor([1, -3])),
+        EdgeLabels(index, listed, 3, q_len=q_len, k_len=k_len),
+    ]
+    chosen = data.draw(st.lists(st.sampled_from(range(len(parts))), min_size=2, max_size=3))
+    check(lower(SumLabels(*(parts[c] for c in chosen))), rows, keys, causal=offset, memo={})
+
+
+@given(
+    data=st.data(), ptrs=packed_borders(), rows=st.sampled_from(SIZES), keys=st.sampled_from(SIZES),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_any_packed_ids(data, ptrs, rows, keys, seed):
+    q_ptr, k_ptr = ptrs
+    torch.manual_seed(seed)
+    size = int((q_ptr.diff() * k_ptr.diff()).sum())
+    ids = torch.where(torch.rand(size) < 0.1, 1, 0)
+    block = BlockLabels(ids, 2, k_ptr, q_ptr=q_ptr, attend=torch.rand(size) > 0.02)
+    causal = draw_offset(data, q_ptr.shape[0] - 1) if data.draw(st.booleans()) else None
+    check(lower(block), rows, keys, causal=causal, memo={})
+    index, listed = packed_edges(q_ptr) if q_ptr is k_ptr and q_ptr.shape[0] > 1 else (torch.zeros(2, 0).long(),) * 2
+    options = {"q_len": block.q_len, "k_len": block.k_len, "ptr": k_ptr, "q_ptr": q_ptr}
+    for default in (block, 2, None):
+        labels = EdgeLabels(index, listed if index.shape[1] else listed[0], 3, default=default, **options)
+        check(lower(labels), rows, keys, causal=causal, memo={})
+        check(lower(SumLabels(labels, block)), rows, keys, causal=causal, memo={})
+
+
+@pytest.mark.parametrize("pairs", [1, 100])
+@pytest.mark.parametrize("kind", [kind for kind in SINGLE if kind != "none" and not kind.startswith("distance")])
+def test_written_in_small_chunks(kind, pairs, monkeypatch):
+    monkeypatch.setattr(tilemap_ids, "CHUNK_PAIRS", pairs)
+    check(plan_of(kind, 17), 4, 4, causal=1, memo={})
+    check_sorted(plan_of(kind, 17), 4, 8)
+
+
+def test_tiles_of_one_column_become_runs_wherever_it_comes_from():
+    written_out = DenseLabels(torch.full((16, 16), 2), 3)
+    like_default = EdgeLabels(torch.tensor([[3, 9], [5, 9]]), torch.tensor([1, 1]), 3, q_len=16, default=1)
+    two = SumLabels(written_out, like_default)
+    for labels, columns in ((written_out, [2]), (like_default, [1]), (two, [2, 5])):
+        made = tile_map(lower(labels), 4, 4, batch=1, causal=None, device=CPU)
+        assert made.runs.tolist() == [[0, 16, *columns]] * 4
+        assert made.tiles.shape == (0, 2)
+        assert made.ids.shape == (0, len(columns), 4, 4)
+
+
+def test_a_run_ends_where_a_column_of_any_part_changes():
+    left, right = torch.zeros(4, 16), torch.zeros(4, 16)
+    left[:, 8:], right[:, 12:] = 1, 1
+    labels = SumLabels(DenseLabels(left.long(), 2), DenseLabels(right.long(), 2))
+    made = tile_map(lower(labels), 4, 4, batch=1, causal=None, device=CPU)
+    assert made.runs.tolist() == [[0, 8, 0, 3], [8, 12, 1, 3], [12, 16, 1, 4]]
+
+
+def check_sorted(plan, rows, keys, causal=None):
+    """Order and bounds against plain loops."""
+    batch = max(plan.batch, 1)
+    made = tile_map(plan, rows, keys, batch=batch, causal=causal, device=CPU, sort=True, sort_turned=True, turned=True)
+    columns = plan.total_labels + len(plan.parts)
+    slots, parts = made.ids.shape[:2]
+    assert made.order.dtype == made.bounds.dtype == made.order_t.dtype == made.bounds_t.dtype == torch.uint8
+    assert made.order.shape == made.order_t.shape == made.ids.shape
+    assert made.bounds.shape == (slots, parts, rows, columns + 1)
+    assert made.bounds_t.shape == (slots, parts, columns + 1, keys)
+    for order, bounds, ids in (
+        (made.order, made.bounds, made.ids),
+        (made.order_t.transpose(2, 3), made.bounds_t.transpose(2, 3), made.ids.transpose(2, 3)),
+    ):
+        lines = zip(
+            ids.flatten(0, 2).tolist(), order.flatten(0, 2).tolist(), bounds.flatten(0, 2).tolist(), strict=True
+        )
+        for line, its_order, its_bounds in lines:
+            assert its_order == sorted(range(len(line)), key=lambda at: line[at])
+            assert its_bounds == [sum(column < c for column in line) for c in range(columns + 1)]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["dense batch", "sum", "edges over block"])
+def test_order_and_bounds(kind):
+    assert check_sorted(plan_of(kind, 21), 4, 8, causal=2).ids.shape[0] > 5
+
+
+def test_order_and_bounds_of_many_labels():
+    made = check_sorted(lower(DistanceLabels(21, lookup=range(600), left=300)), 4, 8, causal=2)
+    assert made.ids.dtype == torch.int16
+    assert made.ids.shape[0] > 5
+
+
+def test_nothing_is_sorted_unless_asked_for():
+    plan = plan_of("dense", 8)
+    options = {"batch": 1, "causal": None, "device": CPU}
+    for sort, sort_turned in ((False, False), (True, False), (False, True)):
+        made = tile_map(plan, 4, 4, sort=sort, sort_turned=sort_turned, **options)
+        filled = [made.order.numel() > 0, made.bounds.numel() > 0, made.order_t.numel() > 0, made.bounds_t.numel() > 0]
+        assert filled == [sort, sort, sort_turned, sort_turned]
+
+
+class NoLooking(TorchDispatchMode):
+    """Fails on whatever would wait for a device: reading a value, or a shape that depends on values."""
+
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave.Tensor", "is_nonzero")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(word in str(func) for word in self.FORBIDDEN):
+            raise AssertionError(f"{func} looks at data")
+        if "aten.index." in str(func) and any(x is not None and x.dtype == torch.bool for x in args[1]):
+            raise AssertionError("indexing by a mask looks at data")
+        return func(*args, **(kwargs or {}))
+
+
+AFFINE = [kind for kind in SINGLE if kind == "none" or kind.startswith("distance")]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", AFFINE)
+def test_labels_by_distance_are_mapped_without_a_look_at_data(kind, turned):
+    plan = plan_of(kind, 9)
+    graphs = 2 if plan.q_ptr is None else plan.q_ptr.shape[0] - 1
+    for causal in (None, 3, torch.tensor(3), torch.arange(graphs)):
+        options = {"batch": 2, "causal": causal, "device": CPU, "turned": turned}
+        expected = tile_map(plan, 4, 4, **options)
+        with NoLooking():
+            made = tile_map(plan, 4, 4, **options)
+        assert made.band is not None
+        assert made.ids.numel() == 0
+        assert torch.equal(made.blocks, expected.blocks)
+    dense = plan_of("dense", 9)
+    with NoLooking(), pytest.raises(AssertionError, match="looks at data"):
+        tile_map(dense, 4, 4, batch=2, causal=None, device=CPU)
+
+
+def test_the_size_of_a_map_by_distance_is_bounded_by_its_blocks():
+    """16 blocks of 64 rows, 16 tiles of keys: the band's (32 + 64 + 64 - 2) / 64, the diagonal's and the last."""
+    plan = lower(distance(1024, reach=17))
+    made = tile_map(plan, 64, 64, batch=8, causal=0, device=CPU)
+    assert made.band == (-16, 33)
+    assert made.blocks.shape == (1, 16, len(FIELDS))
+    assert made.runs.shape == (32, 3)
+    assert made.tiles.shape == (16 * (3 + 2 + 1) + 16, 2)
+    packed = lower(distance(100, ptr=torch.tensor([0, 10, 10, 60, 100])))
+    assert tile_map(packed, 16, 16, batch=1, causal=None, device=CPU).blocks.shape == (1, 7 + 4, len(FIELDS))
+
+
+@pytest.mark.parametrize(
+    ("lookup", "left", "expected"),
+    [
+        ([0, 1, 2, 3, 4], 2, (-1, 3, (False, False), (0, 1, 2, 3, 4))),
+        ([-1, 0, -2, 1, -2], 1, (0, 3, (False, True), (5, 0, -2, 1, -2))),
+        ([-2, -2, 3], 1, (1, 0, (True, False), (-2, 3))),
+        ([2, 2, 2], 1, (-(2**29), 0, (False, False), (2, 2))),
+        ([-2], 0, (-(2**29), 0, (True, True), (-2, -2))),
+    ],
+)
+def test_virtual_columns(lookup, left, expected):
+    labels = DistanceLabels(5, lookup=lookup, left=left, num_labels=5)
+    assert virtual(lower(labels).parts[0]) == expected
+    assert virtual(plain(3, 3).parts[0]) == (-(2**29), 0, (False, False), (0, 0))
+
+
+def test_bands_up_to_the_widest_are_taken_by_distance():
+    for extra in (0, 1):
+        labels = DistanceLabels(40, lookup=range(MAX_BAND + 2 + extra), left=20)
+        assert is_affine(lower(labels)) == (extra == 0)
+        check(lower(labels), 8, 8)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SINGLE if kind not in AFFINE])
+def test_all_other_labels_are_written(kind):
+    plan = plan_of(kind, 9)
+    assert not is_affine(plan)
+    assert tile_map(plan, 4, 4, batch=2, causal=None, device=CPU).band is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [(254, torch.uint8), (255, torch.int16), (32766, torch.int16), (32767, torch.int32)],
+)
+def test_ids_are_of_the_smallest_type(labels, dtype):
+    """C = R + 1 must fit."""
+    ids = torch.arange(6).reshape(2, 3) * (labels - 1) // 5
+    made = tile_map(lower(DenseLabels(ids, labels)), 2, 4, batch=1, causal=None, device=CPU)
+    assert made.ids.dtype == dtype
+    assert made.ids.tolist() == [[[[*row, labels + 1] for row in ids.tolist()]]]
+
+
+class Work(TorchDispatchMode):
+    """Adds up how many numbers all operators wrote."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.total += sum(x.numel() for x in (out if isinstance(out, tuple | list) else [out]) if torch.is_tensor(x))
+        return out
+
+
+def work(labels):
+    plan = lower(labels)
+    with Work() as mode:
+        tile_map(plan, 8, 8, batch=1, causal=None, device=CPU)
+    return mode.total
+
+
+def test_work_grows_with_the_stored_labels():
+    """Doubling what is stored at most doubles what operators write, whatever N² is."""
+    ids = torch.randint(0, 3, (256, 512))
+    assert work(DenseLabels(ids, 3)) <= 2.02 * work(DenseLabels(ids[:, :256], 3))
+    ptr = torch.arange(17) * 16
+    flat = torch.randint(0, 3, (16 * 256,))
+    assert work(BlockLabels(flat, 3, ptr)) <= 2.02 * work(BlockLabels(flat[: 8 * 256], 3, ptr[:9]))
+    for default in (None, 0, distance(512, reach=1)):
+        index, listed, _ = edges(512, count=400)
+        some = EdgeLabels(index[:, :200], listed[:200], 3, q_len=512, default=default)
+        assert work(EdgeLabels(index, listed, 3, q_len=512, default=default)) <= 2.02 * work(some)
+    few = EdgeLabels(index, listed, 3, q_len=512)
+    many = EdgeLabels(index, listed, 3, q_len=4096)
+    assert work(many) <= 1.3 * work(few)  # edges alone: 64 times as many pairs, and only the rows count
+
+
+def test_what_was_mapped_is_remembered():
+    plan, memo = plan_of("sum", 12), {}
+    options = {"batch": 2, "device": CPU, "memo": memo}
+    first = tile_map(plan, 4, 4, causal=1, **options)
+    again, turned = tile_map(plan, 4, 4, causal=1, **options), tile_map(plan, 4, 4, causal=1, turned=True, **options)
+    assert again is first
+    assert turned.ids is first.ids
+    ordered = tile_map(plan, 4, 4, causal=1, sort=True, **options)
+    assert ordered.ids is first.ids
+    assert tile_map(plan, 4, 4, causal=1, sort=True, turned=True, **options).order is ordered.order
+    for other in ({"causal": 2}, {"causal": None}, {"causal": torch.tensor(1)}):
+        assert tile_map(plan, 4, 4, **other, **options).ids is not first.ids
+    assert tile_map(plan, 2, 4, causal=1, **options).ids is not first.ids
+    offset = torch.tensor([1, 2])
+    moving = tile_map(plan, 4, 4, causal=offset, **options)
+    assert tile_map(plan, 4, 4, causal=offset.clone(), **options) is moving
+    offset += 1
+    assert tile_map(plan, 4, 4, causal=offset, **options) is not moving
+
+
+def test_maps_by_distance_are_remembered_unless_an_offset_is_a_tensor():
+    fixed, moving = plan_of("distance", 9), plan_of("distance per row", 9)
+    packed = plan_of("distance packed", 9)
+    cases = ((fixed, 0, True), (packed, 0, True), (fixed, torch.tensor(0), False), (moving, 0, False))
+    for plan, causal, kept in cases:
+        memo, options = {}, {"batch": 2, "device": CPU}
+        made = [tile_map(plan, 4, 4, causal=causal, memo=memo, **options) for _ in range(2)]
+        assert (made[0] is made[1]) == kept
+        for changes in ({"turned": True}, {"rows": 2}, {"keys": 2}, {"causal": 1}):
+            other = {"rows": 4, "keys": 4, "causal": causal, **changes, **options}
+            got, wanted = tile_map(plan, **other, memo=memo), tile_map(plan, **other)
+            assert got is not made[0]
+            assert torch.equal(got.blocks, wanted.blocks)
+
+
+def test_labels_whose_offset_changed_are_written_again():
+    offset = torch.tensor([0, 1])
+    index, ids, _ = edges(9)
+    plan = lower(EdgeLabels(index, ids, 5, q_len=9, default=distance(9, q_offset=offset)))
+    memo = {}
+    check(plan, 4, 4, memo=memo)
+    offset += 2
+    check(plan, 4, 4, memo=memo)
+
+
+def test_what_is_remembered_does_not_follow_an_offset_that_changes():
+    plan, memo, offset = plan_of("dense", 9), {}, torch.tensor([0, 3])
+    options = {"batch": 2, "device": CPU}
+    tile_map(plan, 4, 4, causal=offset, memo=memo, **options)
+    before = offset.clone()
+    offset += 2
+    got = tile_map(plan, 4, 4, causal=before, turned=True, memo=memo, **options)
+    assert torch.equal(got.blocks, tile_map(plan, 4, 4, causal=before, turned=True, **options).blocks)
+
+
+@pytest.mark.parametrize("kind", ["dense", "block", "edges over distance packed", "distance packed"])
+def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
+    labels, memo = KINDS[kind](9), {}
+    plan = lower(labels)
+    options = {"batch": 1, "causal": 0, "device": CPU, "sort": True, "sort_turned": True, "memo": memo}
+    made = [tile_map(plan, 4, 4, turned=turned, **options) for turned in (False, True)]
+    held = [weakref.ref(tensor) for tensor in (plan, *encode(plan)[0])]
+    assert len(held) > 1
+    del labels, plan
+    gc.collect()
+    assert len(made) == 2
+    assert memo
+    assert not any(ref() is not None for ref in held)
+
+
+@pytest.mark.parametrize("kind", ["dense", "distance"])
+def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, monkeypatch):
+    plan, memo = plan_of(kind, 9), {}
+    options = {"batch": 1, "device": CPU, "memo": memo}
+    kept = tile_map(plan, 4, 4, causal=0, **options)
+    monkeypatch.setattr(tilemap, "_is_capturing", lambda device: True)
+    before = dict(memo)
+    assert tile_map(plan, 4, 4, causal=0, **options) is kept
+    tile_map(plan, 4, 4, causal=1, **options)
+    assert memo == before
+
+
+def test_a_map_made_while_predicting_serves_training():
+    plan, memo = plan_of("edges default", 9), {}
+    with torch.inference_mode():
+        made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=True, sort_turned=True, memo=memo)
+        by_distance = tile_map(plan_of("distance", 9), 4, 4, batch=1, causal=0, device=CPU)
+    for one in (made, by_distance):
+        tensors = [x for x in vars(one).values() if torch.is_tensor(x)]
+        assert len(tensors) == 8
+        assert not any(x.is_inference() for x in tensors)
+
+
+@pytest.mark.parametrize("kind", ["edges sum", "edges sum batch"])
+def test_several_labels_of_a_pair_raise(kind):
+    with pytest.raises(NotImplementedError, match="sum those of parallel edges; use impl='chunked'"):
+        tile_map(plan_of(kind, 7), 4, 4, batch=2, causal=None, device=CPU)
+
+
+def test_parallel_edges_alone_raise():
+    with pytest.raises(NotImplementedError, match="each on its own; use impl='edges'"):
+        tile_map(plan_of("edges only parallel", 7), 4, 4, batch=2, causal=None, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"rows": 0}, ValueError, "rows must be at least 1, got 0"),
+        ({"keys": 0}, ValueError, "keys must be at least 1, got 0"),
+        ({"rows": 4.0}, TypeError, "rows must be an int, got float"),
+        ({"keys": True}, TypeError, "keys must be an int, got bool"),
+        ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
+        ({"keys": 256, "sort": True}, ValueError, "keys must be at most 255, got 256"),
+        ({"rows": 256, "sort_turned": True}, ValueError, "rows must be at most 255, got 256"),
+        ({"batch": 3}, ValueError, "labels must be for batch rows 1 or 3, got 2"),
+        ({"causal": torch.arange(3)}, ValueError, "causal must be for batch rows 1 or 2, got 3"),
+    ],
+)
+def test_bad_arguments_raise(changes, error, match):
+    options = {"rows": 4, "keys": 4, "batch": 2, "causal": None, "device": CPU, **changes}
+    with pytest.raises(error, match=match):
+        tile_map(plan_of("dense batch", 7), **options)
+
+
+def test_offsets_of_another_batch_raise():
+    with pytest.raises(ValueError, match="the labels' q_offset must be for batch rows 1 or 3, got 2"):
+        tile_map(plan_of("distance per row", 7), 4, 4, batch=3, causal=None, device=CPU)
