@@ -78,7 +78,8 @@ def relation_attention(
         dropout_p: probability with which an attention weight is dropped; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
-        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` or None, which picks one by the rule in the docs.
+        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"``, ``"triton"`` (fused kernels, on a GPU) or None,
+            which picks one by the rule in the docs.
 
     Returns:
         ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T, H, D_v]``.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.functional import Table, _check_call, _leave
-from relgraph.impl import choose
+from relgraph.impl import IMPLEMENTATIONS, choose
 from relgraph.impl.common import Call
 from relgraph.impl.edges import EdgeVectors, attend_edges
 from relgraph.labels import EdgeLabels
@@ -30,6 +30,7 @@ def edge_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
+    impl: str | None = None,
     need_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Every node attends over its incoming edges; edges carry labels, vectors or both.
@@ -54,6 +55,7 @@ def edge_attention(
         dropout_p: probability with which an attention weight is dropped.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
         enable_gqa: H_kv may divide H.
+        impl: ``"edges"``, ``"triton"`` (labels alone, no weights; on a GPU), or None, which takes ``"edges"``.
         need_weights: give the weight of every edge too.
 
     Returns:
@@ -62,7 +64,8 @@ def edge_attention(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: labels with a default or a batch axis, shapes, dtypes or devices that do not fit.
+        ValueError: labels with a default or a batch axis, shapes, dtypes or devices that do not fit, an unknown impl.
+        NotImplementedError: what ``impl="triton"`` cannot do.
 
     Example:
         >>> labels = rg.EdgeLabels(torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0, 1, 0]), 2, q_len=3)
@@ -85,10 +88,18 @@ def edge_attention(
         enable_gqa,
     )  # fmt: skip
     edge = _check_vectors(edge_attr, edge_key, edge_value, labels, call)
-    choose(call, "edges")
+    name = "edges" if impl is None else _check.choice("impl", impl, ("edges", "triton"))
+    _check.boolean("need_weights", need_weights)
+    if name == "triton" and (edge is not None or need_weights):
+        what = "need_weights" if need_weights else "edge_attr"
+        raise NotImplementedError(
+            f"impl='triton' gives edges neither vectors nor weights, got {what}; use impl='edges'"
+        )
+    if choose(call, name) == "triton":
+        return _leave(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call, edge)
     output = _leave(answer, call, packed=True)
-    if not _check.boolean("need_weights", need_weights):
+    if not need_weights:
         return output
     csr = call.plan.parts[0].csr
     assert csr is not None

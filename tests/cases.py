@@ -168,7 +168,7 @@ def answer(case: Case, impl: str, *, keep=None, mass=True):
     generator = torch.Generator().manual_seed(1)
     total = 0.0
     for out in outputs:
-        weight = torch.randn(out.shape, generator=generator, dtype=F64).to(out.dtype)
+        weight = torch.randn(out.shape, generator=generator, dtype=F64).to(out)
         total = total + (out.masked_fill(out == float("-inf"), 0.0) * weight).sum()
     leaves = case.leaves
     grads = torch.autograd.grad(total, leaves, allow_unused=True)

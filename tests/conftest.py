@@ -1,8 +1,13 @@
 """Fixtures for all tests: seeds, and names for doctests."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is loaded: kernels then run on a CPU
 
 settings.register_profile("relgraph", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("relgraph")

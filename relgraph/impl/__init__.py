@@ -10,7 +10,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.autograd import forward_ad
 
 from relgraph import _check
-from relgraph.impl import chunked, dense, edges, reference
+from relgraph.impl import chunked, dense, edges, fused, reference
 from relgraph.impl.common import Answer, Call, Tables
 from relgraph.impl.merging import merge
 
@@ -21,6 +21,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "dense": dense.attend,
     "chunked": chunked.attend,
     "edges": edges.attend,
+    "triton": fused.attend,
 }
 
 DENSE_SCORES = 1 << 17
@@ -71,6 +72,12 @@ def _check_able(call: Call, impl: str, *, alone: bool, parallel: bool, mask_grad
         raise NotImplementedError(
             "impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'"
         )
+    if impl == "triton":
+        reason = fused.why_not(call)
+        if reason is not None:
+            raise NotImplementedError(f"impl='triton' {reason}")
+        if mask_grad:
+            raise NotImplementedError("impl='triton' gives no gradient to attn_mask; use impl='dense' or 'reference'")
 
 
 def _learns(mask: Tensor | None) -> bool:

@@ -219,8 +219,13 @@ class RelationAttention(nn.Module):
             raise ValueError("bank_features must be None for a layer without tables")
         if _check.boolean("need_label_mass", need_label_mass) and labels is None:
             raise ValueError("need_label_mass must be False without labels, which could receive attention")
-        if _check.boolean("need_weights", need_weights) and self.impl == "chunked":  # before a cache takes the keys
-            raise NotImplementedError("impl='chunked' never holds all attention weights; need_weights takes 'dense'")
+        if _check.boolean("need_weights", need_weights) and self.impl in (
+            "chunked",
+            "triton",
+        ):  # before a cache takes the keys
+            raise NotImplementedError(
+                f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
+            )
         tables = {} if self.tables is None else self.tables(bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(

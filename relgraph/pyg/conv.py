@@ -56,6 +56,7 @@ class RelationConv(MessagePassing):
         per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, saved with the tables.
+        impl: see :func:`~relgraph.edge_attention`; for the fused path.
         kwargs: further arguments of ``MessagePassing``; ``decomposed_layers`` must stay 1.
 
     Shapes: nodes ``[N, in_channels]`` or a pair ``([N_src, .], [N_dst, .])``; edges ``[2, E]``; relations ``[E]`` in
@@ -99,6 +100,7 @@ class RelationConv(MessagePassing):
         per_head: bool | Sequence[str] = True,
         tie_tables: bool = False,
         names: Sequence[str] | None = None,
+        impl: str | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
@@ -118,6 +120,7 @@ class RelationConv(MessagePassing):
             None if num_relations is None else _check.integer("num_relations", num_relations, minimum=1)
         )
         self.tie_tables = _check.boolean("tie_tables", tie_tables)
+        self.impl = None if impl is None else _check.choice("impl", impl, ("edges", "triton"))
         _check.boolean("bias", bias)
         width = heads * out_channels
         self.lin_key, self.lin_value = (Linear(sources, width, bias=bias) for _ in range(2))
@@ -255,7 +258,8 @@ class RelationConv(MessagePassing):
             maps = {"edge_key": self.lin_edge.weight.view(shape), "edge_value": value_map.weight.view(shape)}
         out = edge_attention(
             query, key, value, edges.labels(), **({} if self.tables is None else self.tables()),
-            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, need_weights=need_weights,
+            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, impl=self.impl,
+            need_weights=need_weights,
         )  # fmt: skip
         return out if isinstance(out, tuple) else (out, None)
 

@@ -1,0 +1,462 @@
+"""Edges-only attention on a GPU: three kernels over the listed pairs, none of which writes anything of a pair.
+
+    forward     one program a (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
+    by row      one program a (query, lane): α again from the log-sum-exp; gradients of the query and of B
+    by key      one program a (key, key lane): the pairs sorted by key; gradients of key, value and of C
+
+A *lane* is a head (of a batch row, where batch rows share their pairs). Every sum is kept by one program, E slots side
+by side that meet at its end, so nothing is added atomically and results repeat bit for bit. Which weights dropout keeps
+is drawn by Philox from (seed, place of the pair in row order, lane), alike in all three.
+
+Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; B (by_query)
+``[B, H, N_q, R]`` and C (by_key) ``[B, H, N_k, R]``.
+"""
+
+# ruff: noqa: ANN001, ANN201, ANN202
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportCallIssue=false, reportArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
+    """Batch row, head and position of a program; where its pairs begin is listed; its lane.
+
+    Heads come first, so that programs side by side read the same pairs.
+    """
+    head = program % H
+    number = program // H
+    batch = number // length
+    position = number - batch * length
+    if not JOINT:
+        number = position
+    lane = head if JOINT else batch * H + head
+    return batch.to(tl.int64), head.to(tl.int64), position.to(tl.int64), number, lane
+
+
+@triton.jit
+def _label_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live):
+    """Scores in base 2 with what labels and masks add; -inf where no pair is."""
+    if BY_QUERY is not None:
+        scores += tl.load(BY_QUERY + query_at + label, mask=label >= 0, other=0.0) * LOG2_E
+    if BY_KEY is not None:
+        scores += tl.load(BY_KEY + key_at + label, mask=label >= 0, other=0.0) * LOG2_E
+    if ADDED is not None:
+        scores += tl.load(ADDED + pair_at, mask=live, other=0.0) * LOG2_E
+    return tl.where(live, scores, float("-inf"))
+
+
+@triton.jit
+def _kept(FACTOR, factor_at, SEED, lane, pair, live, drop, grow):
+    """What dropout multiplies the weight of each pair by."""
+    kept = tl.full(pair.shape, 1.0, tl.float32)
+    if FACTOR is not None:
+        kept = tl.load(FACTOR + factor_at, mask=live, other=0.0)
+    if SEED is not None:
+        nothing = pair * 0
+        bits, _, _, _ = tl.philox(tl.load(SEED), pair, nothing + lane, nothing, nothing)
+        kept = tl.where(tl.uint_to_uniform_float(bits) >= drop, grow, 0.0)
+    return kept
+
+
+@triton.jit
+def _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, at, label, delta):
+    """The score's gradient ds = α (dα - δ), where dα = kept · (do·v + dP[l]) + dM[l]."""
+    if SUMS_GRAD is not None:
+        product += tl.load(SUMS_GRAD + at + label, mask=label >= 0, other=0.0)
+    product *= kept
+    if MASS_GRAD is not None:
+        product += tl.load(MASS_GRAD + at + label, mask=label >= 0, other=0.0)
+    return weight * (product - delta)
+
+
+@triton.jit
+def _by_label(x, label, columns):
+    """``[E, RP]``: each pair's number in the column of its label."""
+    return tl.where(label[:, None] == columns[None, :], x[:, None], 0.0)
+
+
+@triton.jit
+def forward_kernel(
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL,
+    OUT, LSE, SUMS, MASS,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, added_lane, factor_lane,
+    q_len, labels, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
+    E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+):  # fmt: skip
+    """One query in one lane: E softmaxes side by side over its pairs, joined at the end."""
+    batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
+    first, end = tl.load(ROW_PTR + number), tl.load(ROW_PTR + number + 1)
+    d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    q = tl.load(Q + batch * q_batch + head * q_head + i * q_row + d, mask=d < D, other=0.0).to(tl.float32)
+    q *= scale * LOG2_E
+    K += batch * k_batch + head // GROUP * k_head
+    V += batch * v_batch + head // GROUP * v_head
+
+    top = tl.full((E,), float("-inf"), tl.float32)
+    total = tl.zeros((E,), tl.float32)
+    out = tl.zeros((E, VP), tl.float32)
+    if SUMS is not None:
+        sums = tl.zeros((E, RP), tl.float32)
+    if MASS is not None:
+        mass = tl.zeros((E, RP), tl.float32)
+    # no range here: Triton 3.6 cannot interpret one whose ends are tensors, where numpy is new
+    start = first
+    while start < end:
+        pair = start + tl.arange(0, E)
+        live = pair < end
+        col = tl.load(COL + pair, mask=live, other=0).to(tl.int64)
+        label = tl.load(LABEL + pair, mask=live, other=-1)
+        inside = live[:, None] & (d < D)[None, :]
+        k = tl.load(K + col[:, None] * k_row + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        inside = live[:, None] & (w < DV)[None, :]
+        v = tl.load(V + col[:, None] * v_row + w[None, :], mask=inside, other=0.0).to(tl.float32)
+        query_at = batch * bq_batch + head * bq_head + i * bq_row
+        key_at = batch * bk_batch + head * bk_head + col * bk_row
+        pair_at = lane.to(tl.int64) * added_lane + pair
+        scores = _label_scores(
+            tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
+        )
+        higher = tl.maximum(top, scores)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        shrink = tl.exp2(top - base)
+        weight = tl.exp2(scores - base)
+        top = higher
+        total = total * shrink + weight
+        kept = weight * _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+        out = out * shrink[:, None] + kept[:, None] * v
+        if SUMS is not None:
+            sums = sums * shrink[:, None] + _by_label(kept, label, r)
+        if MASS is not None:
+            mass = mass * shrink[:, None] + _by_label(weight, label, r)
+        start += E
+
+    highest = tl.max(top, 0)
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    share = tl.exp2(top - base)
+    whole = tl.sum(total * share, 0)
+    seen = whole > 0.0
+    whole = tl.where(seen, whole, 1.0)
+    share /= whole
+    row = (batch * HEADS + head) * q_len + i
+    tl.store(LSE + row, tl.where(seen, (base + tl.log2(whole)) * LN_2, float("-inf")))
+    tl.store(OUT + row * DV + w, tl.sum(out * share[:, None], 0), mask=w < DV)
+    if SUMS is not None:
+        tl.store(SUMS + row * labels + r, tl.sum(sums * share[:, None], 0), mask=r < labels)
+    if MASS is not None:
+        tl.store(MASS + row * labels + r, tl.sum(mass * share[:, None], 0), mask=r < labels)
+
+
+@triton.jit
+def by_row_kernel(
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL,
+    OUT, LSE, SUMS, MASS, OUT_GRAD, LSE_GRAD, SUMS_GRAD, MASS_GRAD, Q_GRAD, BY_QUERY_GRAD, DELTA,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, do_batch, do_head, do_row,
+    added_lane, factor_lane, q_len, labels, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
+    E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+):  # fmt: skip
+    """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
+    batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
+    first, end = tl.load(ROW_PTR + number), tl.load(ROW_PTR + number + 1)
+    d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    q = tl.load(Q + batch * q_batch + head * q_head + i * q_row + d, mask=d < D, other=0.0).to(tl.float32)
+    q *= scale * LOG2_E
+    K += batch * k_batch + head // GROUP * k_head
+    V += batch * v_batch + head // GROUP * v_head
+    row = (batch * HEADS + head) * q_len + i
+    lse = tl.load(LSE + row)
+    lse = tl.where(lse == float("-inf"), 0.0, lse) * LOG2_E
+
+    delta = 0.0
+    if OUT_GRAD is not None:
+        do = tl.load(OUT_GRAD + batch * do_batch + head * do_head + i * do_row + w, mask=w < DV, other=0.0)
+        delta += tl.sum(do * tl.load(OUT + row * DV + w, mask=w < DV, other=0.0), 0)
+    at = row * labels + r
+    if SUMS_GRAD is not None:
+        grad = tl.load(SUMS_GRAD + at, mask=r < labels, other=0.0)
+        delta += tl.sum(grad * tl.load(SUMS + at, mask=r < labels, other=0.0), 0)
+    if MASS_GRAD is not None:
+        grad = tl.load(MASS_GRAD + at, mask=r < labels, other=0.0)
+        delta += tl.sum(grad * tl.load(MASS + at, mask=r < labels, other=0.0), 0)
+    if LSE_GRAD is not None:
+        delta -= tl.load(LSE_GRAD + row)
+    tl.store(DELTA + row, delta)
+
+    dq = tl.zeros((E, DP), tl.float32)
+    if BY_QUERY_GRAD is not None:
+        db = tl.zeros((E, RP), tl.float32)
+    start = first
+    while start < end:
+        pair = start + tl.arange(0, E)
+        live = pair < end
+        col = tl.load(COL + pair, mask=live, other=0).to(tl.int64)
+        label = tl.load(LABEL + pair, mask=live, other=-1)
+        inside = live[:, None] & (d < D)[None, :]
+        k = tl.load(K + col[:, None] * k_row + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        query_at = batch * bq_batch + head * bq_head + i * bq_row
+        key_at = batch * bk_batch + head * bk_head + col * bk_row
+        pair_at = lane.to(tl.int64) * added_lane + pair
+        scores = _label_scores(
+            tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
+        )
+        product = tl.zeros((E,), tl.float32)
+        if OUT_GRAD is not None:
+            inside = live[:, None] & (w < DV)[None, :]
+            v = tl.load(V + col[:, None] * v_row + w[None, :], mask=inside, other=0.0).to(tl.float32)
+            product = tl.sum(do[None, :] * v, 1)
+        kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+        ds = _score_gradient(tl.exp2(scores - lse), product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+        dq += ds[:, None] * k
+        if BY_QUERY_GRAD is not None:
+            db += _by_label(ds, label, r)
+        start += E
+
+    tl.store(Q_GRAD + row * D + d, (tl.sum(dq, 0) * scale).to(Q_GRAD.dtype.element_ty), mask=d < D)
+    if BY_QUERY_GRAD is not None:
+        tl.store(BY_QUERY_GRAD + row * labels + r, tl.sum(db, 0), mask=r < labels)
+
+
+@triton.jit
+def by_key_kernel(
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, COL_PTR, ROW, LABEL, PAIR,
+    LSE, DELTA, OUT_GRAD, SUMS_GRAD, MASS_GRAD, K_GRAD, V_GRAD, BY_KEY_GRAD,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, do_batch, do_head, do_row,
+    added_lane, factor_lane, q_len, k_len, labels, scale, drop, grow,
+    D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
+    E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+):  # fmt: skip
+    """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C."""
+    batch, key_head, j, number, key_lane = _place(tl.program_id(0), k_len, HEADS // GROUP, JOINT)
+    first, end = tl.load(COL_PTR + number), tl.load(COL_PTR + number + 1)
+    d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    k = tl.load(K + batch * k_batch + key_head * k_head + j * k_row + d, mask=d < D, other=0.0).to(tl.float32)
+    k *= scale * LOG2_E
+    if OUT_GRAD is not None:
+        v = tl.load(V + batch * v_batch + key_head * v_head + j * v_row + w, mask=w < DV, other=0.0).to(tl.float32)
+
+    dk = tl.zeros((E, DP), tl.float32)
+    dv = tl.zeros((E, VP), tl.float32)
+    for member in range(GROUP):
+        head = key_head * GROUP + member
+        lane = key_lane * GROUP + member
+        if BY_KEY_GRAD is not None:
+            dc = tl.zeros((E, RP), tl.float32)
+        start = first
+        while start < end:
+            place = start + tl.arange(0, E)
+            live = place < end
+            i = tl.load(ROW + place, mask=live, other=0).to(tl.int64)
+            label = tl.load(LABEL + place, mask=live, other=-1)
+            pair = tl.load(PAIR + place, mask=live, other=0)
+            row = (batch * HEADS + head) * q_len + i
+            q_at = batch * q_batch + head * q_head + i * q_row
+            inside = live[:, None] & (d < D)[None, :]
+            q = tl.load(Q + q_at[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            query_at = batch * bq_batch + head * bq_head + i * bq_row
+            key_at = batch * bk_batch + head * bk_head + j * bk_row
+            pair_at = lane.to(tl.int64) * added_lane + pair
+            scores = _label_scores(
+                tl.sum(q * k[None, :], 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
+            )
+            lse = tl.load(LSE + row, mask=live, other=0.0)
+            lse = tl.where(lse == float("-inf"), 0.0, lse) * LOG2_E
+            weight = tl.exp2(scores - lse)
+            kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+            product = tl.zeros((E,), tl.float32)
+            if OUT_GRAD is not None:
+                do_at = batch * do_batch + head * do_head + i * do_row
+                inside = live[:, None] & (w < DV)[None, :]
+                do = tl.load(OUT_GRAD + do_at[:, None] + w[None, :], mask=inside, other=0.0)
+                product = tl.sum(do * v[None, :], 1)
+                dv += (weight * kept)[:, None] * do
+            delta = tl.load(DELTA + row, mask=live, other=0.0)
+            ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+            dk += ds[:, None] * q
+            if BY_KEY_GRAD is not None:
+                dc += _by_label(ds, label, r)
+            start += E
+        if BY_KEY_GRAD is not None:
+            c_row = (batch * HEADS + head) * k_len + j
+            tl.store(BY_KEY_GRAD + c_row * labels + r, tl.sum(dc, 0), mask=r < labels)
+
+    row = (batch * (HEADS // GROUP) + key_head) * k_len + j
+    tl.store(K_GRAD + row * D + d, (tl.sum(dk, 0) * scale).to(K_GRAD.dtype.element_ty), mask=d < D)
+    tl.store(V_GRAD + row * DV + w, tl.sum(dv, 0).to(V_GRAD.dtype.element_ty), mask=w < DV)
+
+
+NUMBERS_A_THREAD = 16
+"""How many numbers of a tile a thread holds: with more, fewer programs fit at once and sums take longer to join."""
+
+
+class Pairs(NamedTuple):
+    """Listed pairs as the kernels want them, int32: by row, then sorted by key.
+
+    Attributes:
+        row_ptr: ``[n + 1]`` where each row's pairs begin; rows are counted through batch rows with pairs of their own.
+        col: ``[P]`` key of each pair, within its batch row.
+        label: ``[P]``; -1 no label.
+        col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
+        row: ``[P]`` query of each pair in that order, within its batch row.
+        turned_label: ``[P]`` labels in that order.
+        pair: ``[P]`` where each of them stands in row order.
+    """
+
+    row_ptr: Tensor
+    col: Tensor
+    label: Tensor
+    col_ptr: Tensor
+    row: Tensor
+    turned_label: Tensor
+    pair: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """One problem, as the launchers take it.
+
+    Attributes:
+        query, key, value: see the module.
+        by_query: B, float32, or None.
+        by_key: C, float32, or None.
+        added: ``[L or 1, P]`` float32 added to the scores (-inf hides a pair), or None.
+        factor: ``[L or 1, P]`` float32 what dropout multiplies the weights by, or None.
+        seed: scalar int64 to draw dropout from, or None.
+        pairs: the listed pairs.
+        labels: R.
+        joint: whether batch rows have pairs of their own.
+        scale: factor on q·k.
+        dropout_p: share of the weights that is dropped, drawn from ``seed``.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    by_query: Tensor | None
+    by_key: Tensor | None
+    added: Tensor | None
+    factor: Tensor | None
+    seed: Tensor | None
+    pairs: Pairs
+    labels: int
+    joint: bool
+    scale: float
+    dropout_p: float
+
+    def laid_out(self) -> Inputs:
+        """The same with rows that are dense, as the kernels read them."""
+        query, key, value = (dense_rows(x) for x in (self.query, self.key, self.value))
+        by_query, by_key = (None if x is None else dense_rows(x) for x in (self.by_query, self.by_key))
+        return replace(self, query=query, key=key, value=value, by_query=by_query, by_key=by_key)
+
+    def tensors(self) -> list[Tensor | None]:
+        """All but the pairs, in the kernels' order."""
+        return [
+            self.query, self.key, self.value, self.by_query, self.by_key, self.added, self.factor, self.seed
+        ]  # fmt: skip
+
+    def strides(self) -> list[int]:
+        """Of the five tensors with rows, batch row, head and row each."""
+        rows = (self.query, self.key, self.value, self.by_query, self.by_key)
+        return [stride for x in rows for stride in _strides(x)]
+
+    def numbers(self, *lengths: int) -> list[Any]:
+        """Lane strides, counts and factors, in the kernels' order."""
+        grow = 1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0
+        return [
+            _lane_stride(self.added), _lane_stride(self.factor), *lengths, self.labels, self.scale, self.dropout_p, grow
+        ]  # fmt: skip
+
+    def options(self, rows: int) -> dict[str, Any]:
+        """What kernels are compiled for, where ``rows`` programs a lane share the pairs."""
+        heads, kv_heads = self.query.shape[1], self.key.shape[1]
+        degree = self.pairs.col.shape[0] / max(rows, 1)
+        sizes = tiles(self.query.shape[-1], self.value.shape[-1], self.labels, degree)
+        return sizes | {"HEADS": heads, "GROUP": heads // kv_heads, "JOINT": self.joint, "enable_fp_fusion": True}
+
+
+def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, int]:
+    """Tile sizes and warps for head sizes D and D_v, R labels and so many pairs a program."""
+    DP, VP, RP = (max(triton.next_power_of_2(x), 8) for x in (size, value_size, labels))
+    E = 8 if degree <= 32 else 16 if degree <= 128 else 32
+    warps = E * max(DP, VP, RP // 2) // (32 * NUMBERS_A_THREAD)
+    return {"D": size, "DV": value_size, "DP": DP, "VP": VP, "RP": RP, "E": E, "num_warps": min(max(warps, 1), 8)}
+
+
+def forward(x: Inputs, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Output ``[B, H, N_q, D_v]``, log-sum-exp ``[B, H, N_q]``, sums after and before dropout ``[B, H, N_q, R]``.
+
+    All float32; sums that are not needed come back empty.
+    """
+    shape, R = x.query.shape[:3], x.labels
+    out = x.query.new_empty(*shape, x.value.shape[-1], dtype=torch.float32)
+    lse = out.new_empty(shape)
+    sums, mass = (out.new_empty(*shape, R) if needed else out.new_empty(0) for needed in (need_sums, need_mass))
+    if lse.numel():
+        with torch.cuda.device_of(x.query):
+            forward_kernel[(lse.numel(),)](
+                *x.tensors(), *x.pairs[:3], out, lse, sums if need_sums else None, mass if need_mass else None,
+                *x.strides(), *x.numbers(shape[2]), **x.options(x.pairs.row_ptr.shape[0] - 1),
+            )  # fmt: skip
+    return out, lse, sums, mass
+
+
+class Given(NamedTuple):
+    """Outputs of forward, or their gradients: output, log-sum-exp, sums and mass; None what there is not."""
+
+    output: Tensor | None
+    lse: Tensor | None
+    sums: Tensor | None
+    mass: Tensor | None
+
+
+def backward(x: Inputs, outputs: Given, grads: Given) -> list[Tensor | None]:
+    """Gradients of query, key, value (their dtypes), and of B and C (float32, dense) where there are any."""
+    (batch, heads, q_len), k_len, R = x.query.shape[:3], x.key.shape[2], x.labels
+    dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))
+    delta = dq.new_empty(batch, heads, q_len, dtype=torch.float32)
+    db = None if x.by_query is None else delta.new_empty(batch, heads, q_len, R)
+    dc = None if x.by_key is None else delta.new_empty(batch, heads, k_len, R)
+    strides = [*x.strides(), *_strides(grads.output)]
+    queries, keys = delta.numel(), batch * x.key.shape[1] * k_len
+    with torch.cuda.device_of(x.query):
+        if queries:
+            by_row_kernel[(queries,)](
+                *x.tensors(), *x.pairs[:3], *outputs, *grads, dq, db, delta,
+                *strides, *x.numbers(q_len), **x.options(x.pairs.row_ptr.shape[0] - 1),
+            )  # fmt: skip
+        if keys:
+            by_key_kernel[(keys,)](
+                *x.tensors(), *x.pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
+                *strides, *x.numbers(q_len, k_len), **x.options(x.pairs.col_ptr.shape[0] - 1),
+            )  # fmt: skip
+    return [dq, dk, dv, db, dc]
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """``x`` with its last dimension laid out densely."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _strides(x: Tensor | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if x is None else (x.stride(0), x.stride(1), x.stride(2))
+
+
+def _lane_stride(x: Tensor | None) -> int:
+    """0 where all lanes share the pairs' numbers."""
+    return 0 if x is None or x.shape[0] == 1 else x.stride(0)

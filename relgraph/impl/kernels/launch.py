@@ -1,0 +1,288 @@
+"""Launches the kernels over all pairs: tile maps that are kept, strides, tile sizes, and outputs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import triton
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from relgraph.impl.fused import interpreted
+from relgraph.impl.kernels import attention
+from relgraph.impl.problem import Incoming, Outputs, Problem
+from relgraph.impl.tilemap import TileMap, is_affine, tile_map
+
+MOST_COLUMNS = 128
+"""Up to this many columns of written-out labels are summed in registers."""
+
+KEPT_MAPS = 64
+"""How many maps are kept of labels that hold no tensor."""
+
+LOG2E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Rows and keys of a tile, warps of a program, and stages of its pipeline."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, backward: bool) -> Tiling:
+    """The tiles for heads of this size on GPUs of this compute capability, 8 or more.
+
+    Chosen so that no register spills: ``python -m docs.kernels``.
+    """
+    wide = padded(max(size, value_size))
+    if dtype == torch.float32:
+        return Tiling(16, 16, 8, 1) if backward or wide > 64 else Tiling(32, 32, 8, 2)
+    if wide > 128:
+        return Tiling(16, 32, 8, 2) if backward else Tiling(32, 32, 8, 2)
+    if wide > 64:
+        return Tiling(32, 32, 8, 2) if backward else Tiling(32, 64, 8, 1)
+    if wide > 32 and capability >= 9:
+        return Tiling(64, 32, 8, 2) if backward else Tiling(64, 64, 8, 2)
+    return Tiling(32, 32, 8, 2)
+
+
+def capability(device: torch.device) -> int:
+    """The major compute capability of a GPU; the interpreter is taken for the newest."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 10
+
+
+def padded(size: int) -> int:
+    """The next power of two that the matrix products take."""
+    return max(16, triton.next_power_of_2(size))
+
+
+_maps_by_tensor: Any = WeakIdKeyDictionary()
+_maps_by_ints: dict[Any, dict[Any, Any]] = {}
+
+
+def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
+    """What was worked out before for labels of these tensors and ints; forgotten when they go, or change."""
+    if any(t.is_inference() for t in tensors):
+        return {}  # such tensors do not tell when they change
+    key = (tuple(ints), *((id(t), t._version) for t in tensors))
+    if not tensors:
+        while len(_maps_by_ints) >= KEPT_MAPS and key not in _maps_by_ints:
+            _maps_by_ints.pop(next(iter(_maps_by_ints)))
+        return _maps_by_ints.setdefault(key, {})
+    entries = _maps_by_tensor.setdefault(tensors[0], {})
+    if key not in entries or any(ref() is not t for ref, t in zip(entries[key][0], tensors, strict=True)):
+        for gone in [k for k, (refs, _) in entries.items() if any(ref() is None for ref in refs)]:
+            del entries[gone]  # another tensor may have the number of one that is gone
+        entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
+    return entries[key][1]
+
+
+class _Launch:
+    """What the three kernels are given alike."""
+
+    def __init__(self, problem: Problem, columns: int, kept: dict[Any, Any], *, backward: bool) -> None:
+        self.problem, self.columns, self.kept = problem, columns, kept
+        query, key, value = (_rows(x) for x in (problem.query, problem.key, problem.value))
+        self.query, self.key, self.value = query, key, value
+        self.by_query, self.by_key = (None if x is None else x.contiguous() for x in (problem.by_query, problem.by_key))
+        self.batch, self.heads, self.q_len, self.size = query.shape
+        self.kv_heads, self.k_len, self.value_size = key.shape[1], key.shape[2], value.shape[3]
+        self.affine = is_affine(problem.plan)
+        self.tiling = tiling(self.size, self.value_size, query.dtype, capability(query.device), backward=backward)
+        mask = problem.mask
+        if mask is not None and mask.dtype == torch.bool:
+            mask = mask.view(torch.uint8)
+        self.mask = mask
+        self.keep = None
+        if problem.keep is not None:
+            pairs = (self.batch, self.heads, self.q_len, self.k_len)
+            self.keep = problem.keep.to(torch.float32).expand(pairs).contiguous()
+
+    def map(self, *, turned: bool, sort: bool) -> TileMap:
+        """The tile map, made once for these labels; ``sort`` for sums by label of written-out ids."""
+        problem, tiling = self.problem, self.tiling
+        return tile_map(
+            problem.plan,
+            tiling.rows,
+            tiling.keys,
+            batch=self.batch,
+            causal=problem.causal,
+            device=problem.query.device,
+            turned=turned,
+            sort=sort and not turned and not self.affine,
+            sort_turned=sort and turned and not self.affine,
+            memo=self.kept,
+        )
+
+    def numbers(self, tiles: TileMap) -> tuple[Any, ...]:
+        """Strides, sizes and factors, in the order of the kernels' arguments up to ``boost``."""
+        problem, query, key, value = self.problem, self.query, self.key, self.value
+        mask = (0, 0, 0, 0)
+        if self.mask is not None:
+            mask = tuple(s if n > 1 else 0 for s, n in zip(self.mask.stride(), self.mask.shape, strict=True))
+        blocks = tiles.blocks.shape[1]
+        low, width = (0, 0) if tiles.band is None else tiles.band
+        return (
+            *query.stride()[:3],
+            *key.stride()[:3],
+            *value.stride()[:3],
+            *mask,
+            self.heads,
+            self.heads // self.kv_heads,
+            self.q_len,
+            self.k_len,
+            blocks,
+            blocks if tiles.blocks.shape[0] > 1 else 0,
+            self.columns,
+            low,
+            width,
+            abs(problem.scale) * LOG2E,
+            -1.0 if problem.scale < 0 else 1.0,
+            round(problem.dropout_p * (1 << 24)),
+            1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
+        )
+
+    def constants(self, tiles: TileMap) -> dict[str, Any]:
+        """What a kernel is compiled for."""
+        problem = self.problem
+        drawn = problem.dropout_p > 0.0
+        return {
+            "D": self.size,
+            "DV": self.value_size,
+            "BD": padded(self.size),
+            "BDV": padded(self.value_size),
+            "BM": self.tiling.rows,
+            "BN": self.tiling.keys,
+            "PARTS": tiles.parts,
+            "RP": padded(self.columns - 1),
+            "BAND": tiles.band is not None,
+            "HAS_BQ": problem.by_query is not None,
+            "HAS_CK": problem.by_key is not None,
+            "MASK": 0 if self.mask is None else 1 if self.mask.dtype == torch.uint8 else 2,
+            "DROPOUT": 0 if not drawn else 1 if problem.keep is None else 2,
+            "PRECISION": precision(self.query.dtype),
+            "num_warps": self.tiling.warps,
+            "num_stages": self.tiling.stages,
+            "enable_fp_fusion": True,
+        }
+
+    def given(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        """The tensors; for those that are missing one that is pointed at and not read."""
+        return tuple(self.query if tensor is None else tensor for tensor in tensors)
+
+    def grid(self, tiles: TileMap, *, turned: bool = False) -> tuple[int]:
+        """How many programs run: blocks by heads by batch rows."""
+        return (tiles.blocks.shape[1] * self.batch * (self.kv_heads if turned else self.heads),)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How tiles are multiplied: float32 exactly, unless torch was told otherwise (``set_float32_matmul_precision``)."""
+    if dtype == torch.bfloat16 and interpreted():
+        return "upcast"
+    return "tf32" if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``x`` with the numbers of a row side by side."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _pointers(tiles: TileMap, *, turned: bool) -> tuple[Tensor, ...]:
+    order = (tiles.order_t, tiles.bounds_t) if turned else (tiles.order, tiles.bounds)
+    return tiles.blocks, tiles.runs, tiles.tiles, tiles.ids, *order
+
+
+def _is_empty(problem: Problem) -> bool:
+    return problem.query[..., 0:0].shape[:3].numel() == 0 or problem.key.shape[2] == 0
+
+
+def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Output without its value term, log-sum-exp, and P (empty where not needed), in float32."""
+    query = problem.query
+    options: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
+    output = torch.empty(*query.shape[:3], problem.value.shape[3], **options)
+    lse = torch.empty(query.shape[:3], **options)
+    sums = torch.zeros(*query.shape[:3], columns, **options) if need_sums else torch.empty(0, **options)
+    if _is_empty(problem):
+        return output.zero_(), lse.fill_(float("-inf")), sums
+    launch = _Launch(problem, columns, kept, backward=False)
+    tiles = launch.map(turned=False, sort=need_sums)
+    if need_sums and tiles.band is not None:
+        sums[..., 1 : tiles.band[1] + 1] = float("-inf")  # scores are noted here before they become weights
+    kernel: Any = attention.forward  # what a launch takes, pyright cannot see
+    with torch.cuda.device_of(query):
+        kernel[launch.grid(tiles)](
+            launch.query, launch.key, launch.value,
+            *launch.given(launch.by_query, launch.by_key, launch.mask, launch.keep, problem.seed),
+            output, lse, *launch.given(sums), *_pointers(tiles, turned=False), *launch.numbers(tiles),
+            **launch.constants(tiles), NEED_P=need_sums,
+        )  # fmt: skip
+    return output, lse, sums
+
+
+def backward(
+    problem: Problem, columns: int, kept: dict[Any, Any], outputs: Outputs, lse: Tensor, incoming: Incoming
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of query, key, value, by_query and by_key."""
+    query, key, value = problem.query, problem.key, problem.value
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
+    db, dc = (
+        None if x is None else torch.zeros_like(x, memory_format=torch.contiguous_format)
+        for x in (problem.by_query, problem.by_key)
+    )
+    if _is_empty(problem):
+        return dq.zero_(), dk.zero_(), dv.zero_(), db, dc
+    launch = _Launch(problem, columns, kept, backward=True)
+    delta = incoming.delta(outputs, torch.float32).contiguous()
+    grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
+    grad = grad.to(query.dtype).contiguous()
+    by_value = None if incoming.sums is None else incoming.sums.contiguous()
+    inputs = (
+        launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key, by_value,
+        launch.mask, launch.keep, problem.seed),
+    )  # fmt: skip
+    rows, keys = (launch.map(turned=turned, sort=x is not None) for turned, x in ((False, db), (True, dc)))
+    shared = {"HAS_DP": by_value is not None}
+    by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
+    folded = keys.parts == 1 and problem.dropout_p == 0.0
+    less, rest = _vectors(launch, keys, lse, delta, by_value, folded=folded)
+    with torch.cuda.device_of(query):
+        by_row[launch.grid(rows)](
+            *inputs, lse, delta, dq, *launch.given(db), *_pointers(rows, turned=False), *launch.numbers(rows),
+            problem.scale, **launch.constants(rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
+        )  # fmt: skip
+        by_key[launch.grid(keys, turned=True)](
+            *inputs, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, turned=True), *launch.numbers(keys),
+            problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
+        )  # fmt: skip
+    return dq, dk, dv, db, dc
+
+
+def _vectors(
+    launch: _Launch, tiles: TileMap, lse: Tensor, delta: Tensor, by_value: Tensor | None, *, folded: bool
+) -> tuple[Tensor, Tensor]:
+    """Lse and δ, and what is left of them in a run of each column, ``[B, H, 1 + columns of runs, N_q]``.
+
+    Columns of runs are the first and the last where labels are a function of the distance, else all.
+    """
+    less = (lse * LOG2E).masked_fill(lse == float("-inf"), float("inf"))[:, :, None]
+    rest = delta[:, :, None]
+    if not folded:
+        return less.contiguous(), rest.contiguous()
+
+    def of_runs(table: Tensor | None) -> Tensor:
+        if table is None:
+            return rest.new_zeros(()).expand(*rest.shape[:2], 2 if tiles.band else launch.columns, rest.shape[-1])
+        if tiles.band is not None:
+            table = torch.stack([table[..., 0], table[..., tiles.band[1] + 1]], -1)
+        return table.transpose(-1, -2)
+
+    less = torch.cat([less, less - of_runs(launch.by_query) * LOG2E], 2)
+    return less, torch.cat([rest, rest - of_runs(by_value)], 2)

@@ -1,0 +1,364 @@
+"""impl="triton" against the reference in float64: on a CPU in Triton's interpreter, elsewhere on the GPU."""
+
+from __future__ import annotations
+
+import gc
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import relgraph as rg
+from relgraph.impl import fused
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from tests.cases import F64, KINDS, answer, make, raw
+from tests.impl.test_same_meaning import causal_options, masks
+
+launch = pytest.importorskip("relgraph.impl.kernels.launch", reason="triton is not installed")
+
+ALL_PAIRS = [
+    kind for kind in KINDS if not kind.startswith(("edges only", "edges sum", "edges over edges"))
+]  # parallel edges with summed labels are refused, edges alone have kernels of their own
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Tiles of 16 by 16 pairs, so that short inputs have tiles of all sorts; and NaN in memory not yet written."""
+    monkeypatch.setattr(launch, "tiling", lambda *_, **__: launch.Tiling(16, 16, 4, 1))
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def case_of(labels, dtype=torch.float32, **options):
+    """A case in float64 and the same in a lower precision."""
+    exact = make(labels, **options)
+    low = make(labels, **options, dtype=dtype)
+    for a, b in zip(low.leaves, exact.leaves, strict=True):
+        a.data.copy_(b.data)
+        b.data.copy_(a.data)
+    return exact, low
+
+
+def check(exact, low, *, keep=None):
+    """Error at most twice that of plain torch in the same precision, both against the reference in float64."""
+    truth = answer(exact, "reference", keep=keep)
+    ours = answer(low, "triton", keep=None if keep is None else keep.float())
+    theirs = answer(low, "reference", keep=None if keep is None else keep.float())
+    dtype = low.inputs[0].dtype
+    floor = torch.finfo(dtype).eps * (8 if dtype == torch.float32 else 1)  # products of tiles round to the half types
+    for what, t_all, a_all, b_all in zip(("output", "gradient"), truth, ours, theirs, strict=True):
+        largest = max(t[t != float("-inf")].norm() for t in t_all)
+        for index, (t, a, b) in enumerate(zip(t_all, a_all, b_all, strict=True)):
+            finite = t != float("-inf")
+            assert torch.equal(finite, a != float("-inf")), (what, index)
+            size = t[finite].norm() + largest / 10 + 1e-6  # gradients that cancel out are held to what cancelled
+            error, allowed = ((x.double() - t)[finite].norm() / size for x in (a, b))
+            assert error <= 2 * allowed + floor, (what, index, float(error.detach()), float(allowed.detach()))
+
+
+@pytest.mark.parametrize("n", [1, 2, 37])
+@pytest.mark.parametrize("kind", ALL_PAIRS)
+def test_kinds(kind, n):
+    check(*case_of(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=5, value_size=6, batch=1))
+
+
+@pytest.mark.parametrize("kind", ALL_PAIRS)
+def test_nothing_to_attend(kind):
+    check(*case_of(KINDS[kind](0), n=0))
+
+
+@pytest.mark.parametrize("kind", ALL_PAIRS)
+def test_every_option_at_once(kind):
+    """Causal, masked, dropout by a given mask, shared key heads, tables a head."""
+    labels = KINDS[kind](35)
+    options = {"n": 35, "heads": 2, "kv_heads": 1, "size": 3, "value_size": 4, "batch": 1, "per_head": "vb"}
+    options |= {"dropout_p": 0.25, **causal_options(labels, 35)}
+    probe = make(labels, **options)
+    packed = labels is not None and labels.packed
+    batch, k_len = 1 if packed else probe.inputs[0].shape[0], 35 if labels is None else labels.k_len
+    options["attn_mask"] = torch.rand(*(() if packed else (batch,)), 1, 35, k_len) > 0.2
+    check(*case_of(labels, **options), keep=(torch.rand(batch, 2, 35, k_len) > 0.25).to(F64))
+
+
+@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "block", "edges default", "none", "sum"])
+def test_masks(kind, which):
+    labels = KINDS[kind](19)
+    probe = make(labels, n=19)
+    batch = 1 if labels is not None and labels.packed else probe.inputs[0].shape[0]
+    mask = masks(labels, 19, batch, 2)[which]
+    exact, low = case_of(labels, n=19, attn_mask=mask)
+    if mask.is_floating_point():
+        low.options["attn_mask"] = mask.float()
+    check(exact, low)
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset"),
+    [
+        ("distance", 3),
+        ("edges default packed", torch.tensor([0, 1, -1, 2])),
+        ("dense", torch.tensor([1, -2])),
+        ("block", torch.tensor(1)),
+        ("none", torch.tensor([0, 3])),
+        ("distance packed", torch.tensor([0, 1, -1, 2])),
+    ],
+)
+def test_causal_offsets(kind, offset):
+    labels = DistanceLabels(20, lookup=range(5), left=2, q_offset=3) if kind == "distance" else KINDS[kind](20)
+    offset = None if kind == "distance" else offset
+    if kind == "distance packed":
+        labels = DistanceLabels(20, lookup=range(5), left=2, ptr=labels.q_ptr, q_offset=offset)
+        offset = None
+    check(*case_of(labels, n=20, is_causal=True, q_offset=offset))
+
+
+@pytest.mark.parametrize("past", [0, 1, 30])
+def test_decoding_one_row_and_a_prefill(past):
+    for rows in (1, 18):
+        labels = rg.ClippedDistance(4)(rows, past + rows, q_offset=past)
+        check(*case_of(labels, is_causal=True, batch=1))
+
+
+@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "sum", "block"])
+def test_shared_key_heads(kind, heads):
+    check(*case_of(KINDS[kind](18), heads=heads[0], kv_heads=heads[1], per_head="vqb", batch=1))
+
+
+@pytest.mark.parametrize("tables", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
+@pytest.mark.parametrize("kind", ["distance", "distance uniform", "dense", "sum"])
+def test_tables(kind, tables):
+    check(*case_of(KINDS[kind](17), kinds=tables, batch=1, heads=1, kv_heads=1))
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
+@pytest.mark.parametrize("kind", ["distance", "dense"])
+def test_scale(kind, scale):
+    check(*case_of(KINDS[kind](17), scale=scale, batch=1))
+
+
+@pytest.mark.parametrize("size", [1, 16, 33, 64, 256])
+def test_head_sizes(size):
+    check(*case_of(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["distance", "distance packed", "dense batch", "edges default", "sum", "none"])
+def test_half_types(kind, dtype):
+    check(*case_of(KINDS[kind](40), dtype, heads=2, size=16, value_size=16, batch=1))
+
+
+def test_labels_by_distance_that_share_a_label_or_skip():
+    """T5's buckets (a label for several distances), dilation (no label at odd distances), a window with holes."""
+    for lookup in ([0, 0, 1, 1, 2, 3, 3, 0], [0, -1, 1, -1, 2], [-2, 0, -2, 1, -2, 2, -2]):
+        labels = DistanceLabels(21, lookup=lookup, left=2, num_labels=4)
+        check(*case_of(labels, batch=1))
+
+
+def test_own_dropout_is_the_same_forward_and_backward():
+    """With v = identity the output is the dropped weights; backward must drop the same ones."""
+    for kind in ("distance", "dense"):
+        case = make(KINDS[kind](40), size=3, value_size=40, kinds="k", batch=1, dropout_p=0.5, dtype=torch.float32)
+        case.inputs[2] = torch.eye(40).expand(1, 2, 40, 40).clone().requires_grad_()
+        torch.manual_seed(3)
+        weights = raw(case, "triton", mass=False)[0]
+        (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
+        torch.testing.assert_close(grad[..., 0], weights.sum(-2))
+        torch.manual_seed(3)
+        assert torch.equal(raw(case, "triton", mass=False)[0], weights)
+        assert 0.35 < float((weights == 0).float().mean()) < 0.65
+        assert not torch.equal(raw(case, "triton", mass=False)[0], weights)
+        assert not torch.equal(weights[:, 0] == 0, weights[:, 1] == 0)
+
+
+def test_dropout_gradients_of_every_leaf():
+    """The drawn mask is read off the output and given to the reference."""
+    for kind in ("distance", "dense", "none"):
+        labels = KINDS[kind](20)
+        exact, low = case_of(labels, n=20, size=3, value_size=20, batch=1, dropout_p=0.4)
+        eye = torch.eye(20, dtype=F64).expand(1, 2, 20, 20)
+        for case in (exact, low):
+            case.inputs[2].data.copy_(eye)
+            if case.tables[1] is not None:
+                case.tables[1].data.zero_()
+        torch.manual_seed(5)
+        ours = answer(low, "triton")
+        truth = answer(exact, "reference", keep=(ours[0][0].detach() != 0).to(F64))
+        for a_all, t_all in zip(ours, truth, strict=True):
+            for a, t in zip(a_all, t_all, strict=True):
+                torch.testing.assert_close(a.double(), t, atol=2e-5, rtol=1e-4)
+
+
+def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
+    case = make(KINDS["distance packed"](50), size=3, value_size=50, kinds="k", dropout_p=0.5, dtype=torch.float32)
+    case.inputs[2] = torch.eye(50)[:, None].expand(50, 2, 50).clone().requires_grad_()
+    found = []
+    for rows, keys in ((16, 16), (16, 32), (32, 16)):
+        monkeypatch.setattr(launch, "tiling", lambda *_, r=rows, k=keys, **__: launch.Tiling(r, k, 4, 1))
+        torch.manual_seed(1)
+        found.append(raw(case, "triton", mass=False)[0] == 0)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_twice_the_same_to_the_bit():
+    case = make(KINDS["dense"](37), dtype=torch.float32, batch=1)
+    first, second = answer(case, "triton"), answer(case, "triton")
+    assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+
+
+@settings(max_examples=12)
+@given(
+    q_len=st.integers(1, 40),
+    k_len=st.integers(0, 40),
+    offset=st.integers(-10, 40),
+    lookup=st.lists(st.integers(-2, 3), min_size=1, max_size=9),
+    causal=st.booleans(),
+)
+def test_any_lookup(q_len, k_len, offset, lookup, causal):
+    labels = DistanceLabels(q_len, k_len, lookup=lookup, left=len(lookup) // 2, q_offset=offset, num_labels=4)
+    check(*case_of(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
+
+
+@settings(max_examples=12)
+@given(data=st.data(), n=st.integers(1, 40), default=st.sampled_from([-1, 2]))
+def test_any_edges(data, n, default):
+    node = st.integers(0, n - 1)
+    pairs = data.draw(st.lists(st.tuples(node, node, st.integers(-1, 2)), max_size=30))
+    index = torch.tensor([p[:2] for p in pairs], dtype=torch.long).reshape(-1, 2).T
+    labels = EdgeLabels(
+        index, torch.tensor([p[2] for p in pairs], dtype=torch.long), 3, q_len=n, default=default, duplicates="first"
+    )
+    check(*case_of(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1))
+
+
+def test_maps_are_made_once_and_go_with_their_labels():
+    labels = DenseLabels(torch.randint(0, 3, (20, 20)), 3)
+    case = make(labels, dtype=torch.float32, batch=1)
+    seen = []
+    real = launch.tile_map
+
+    def counting(*args, memo, **options):
+        before = len(memo)
+        made = real(*args, memo=memo, **options)
+        seen.append(len(memo) - before)
+        return made
+
+    launch.tile_map = counting
+    try:
+        answer(case, "triton")
+        made = sum(seen)
+        assert made > 0
+        answer(case, "triton")
+        assert sum(seen) == made
+        kept = len(launch._maps_by_tensor)
+        del case, labels
+        gc.collect()
+        assert len(launch._maps_by_tensor) < kept
+    finally:
+        launch.tile_map = real
+
+
+def refused(match, labels=None, dtype=torch.float32, **options):
+    with pytest.raises(NotImplementedError, match=match):
+        raw(make(labels, dtype=dtype, **options), "triton")
+
+
+def test_what_is_refused_names_the_way_out():
+    refused("float16, bfloat16 and float32.*chunked", dtype=F64)
+    refused("heads of at most 256", size=300)
+    refused("use impl='chunked'", KINDS["edges sum"](6))
+    refused("at most 127 labels.*got 200.*chunked", DenseLabels(torch.zeros(4, 4, dtype=torch.int64), 200))
+    q = torch.randn(1, 1, 4, 4)
+    with pytest.raises(NotImplementedError, match="impl='dense' for need_weights"):
+        rg.relation_attention_with_aux(q, q, q, None, impl="triton", need_weights=True)
+    mask = torch.zeros(4, 4, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="no gradient to attn_mask"):
+        rg.relation_attention(q, q, q, None, attn_mask=mask, impl="triton")
+    x = q.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(
+        rg.relation_attention(x, x, x, None, impl="triton").square().sum(), x, create_graph=True
+    )
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        grad.sum().backward()
+
+
+def test_refused_without_a_gpu_or_triton(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    if not torch.cuda.is_available():
+        refused("needs CUDA tensors .*got cpu; use impl='chunked'")
+    monkeypatch.setattr(fused, "find_spec", lambda _: None)
+    refused(r"pip install 'relgraph\[triton\]'")
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense"])
+def test_custom_op_contract(kind):
+    """torch's own checks of an operator: schema, fake kernel, autograd registration."""
+    labels = KINDS[kind](18)
+    call = fused_arguments(make(labels, batch=1, dtype=torch.float32))
+    torch.library.opcheck(
+        torch.ops.relgraph.fused.default,
+        call,
+        test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
+    )
+
+
+def fused_arguments(case):
+    found = []
+    real = torch.ops.relgraph.fused
+
+    class Recorder:
+        def __call__(self, *args):
+            found.append(args)
+            return real(*args)
+
+    torch.ops.relgraph.fused = Recorder()
+    try:
+        raw(case, "triton")
+    finally:
+        torch.ops.relgraph.fused = real
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense"])
+def test_compiled_whole(kind):
+    labels = KINDS[kind](18)
+    q = torch.randn(1, 2, 18, 4, requires_grad=True)
+    table = torch.randn(labels.num_labels, 4, requires_grad=True)
+
+    def step(q, table):
+        return rg.relation_attention(q, q, q, labels, table, table, impl="triton")
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for fn in (step, compiled):
+        fn(q, table).square().sum().backward()
+    grads = [x.grad.clone() for x in (q, table)]
+    for x in (q, table):
+        x.grad = None
+    step(q, table).square().sum().backward()
+    for twice, x in zip(grads, (q, table), strict=True):
+        torch.testing.assert_close(twice, 2 * x.grad)
+
+
+def test_checkpointed():
+    labels = KINDS["distance"](18)
+    q = torch.randn(1, 2, 18, 4, requires_grad=True)
+    table = torch.randn(5, 4, requires_grad=True)
+    step = lambda q: rg.relation_attention(q, q, q, labels, table, table, dropout_p=0.3, impl="triton")  # noqa: E731
+    torch.manual_seed(0)
+    torch.utils.checkpoint.checkpoint(step, q, use_reentrant=False).sum().backward()
+    kept, q.grad = q.grad, None
+    torch.manual_seed(0)
+    step(q).sum().backward()
+    torch.testing.assert_close(kept, q.grad)
+
+
+def test_several_summed_labels_in_one_tile():
+    n = 33
+    parts = SumLabels(DistanceLabels(n, lookup=range(5), left=2), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
+    check(*case_of(parts, batch=1, heads=1, kv_heads=1))

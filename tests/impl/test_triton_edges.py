@@ -1,0 +1,350 @@
+"""Edges-only attention in Triton kernels against the float64 reference, with the error of impl='edges' as its budget."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+
+from relgraph.labels import EdgeLabels
+from tests.cases import F64, KINDS, Case, answer, edges, make, raw
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+pytest.importorskip("triton")
+
+ALONE = [kind for kind in KINDS if kind.startswith("edges only")]
+pytestmark = pytest.mark.usefixtures("poisoned")
+each_kind = pytest.mark.parametrize("kind", ALONE)
+
+
+def moved(case: Case) -> Case:
+    """The case where the kernels run, its leaves new ones."""
+
+    def leaf(x):
+        return None if x is None else x.detach().to(DEVICE).requires_grad_()
+
+    options = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in case.options.items()}
+    return Case(case.labels.to(DEVICE), [leaf(x) for x in case.inputs], [leaf(x) for x in case.tables], options)
+
+
+def twins(labels, dtype=torch.float32, **options) -> tuple[Case, Case]:
+    """The same numbers in float64 and in ``dtype``."""
+    exact, low = make(labels, **options), make(labels, dtype=dtype, **options)
+    for a, b in zip(low.leaves, exact.leaves, strict=True):
+        a.data.copy_(b.data)
+        b.data.copy_(a.data)
+    return exact, low
+
+
+def check(labels, dtype=torch.float32, *, keep=None, mass=True, batch=1, **options):
+    """Outputs and every gradient: at most twice the error of impl='edges' in the same dtype, and a floor."""
+    exact, low = twins(labels, dtype, batch=batch, **options)
+    single = None if keep is None else keep.float()
+    truth, theirs = answer(exact, "reference", keep=keep, mass=mass), answer(low, "edges", keep=single, mass=mass)
+    ours = answer(moved(low), "triton", keep=None if single is None else single.to(DEVICE), mass=mass)
+    within_budget(ours, theirs, truth, dtype)
+
+
+def within_budget(ours, theirs, truth, dtype=torch.float32):
+    # Triton 3.6's interpreter cuts bfloat16 off where a GPU rounds: one eps
+    floor = max(16 * torch.finfo(torch.float32).eps, torch.finfo(dtype).eps)
+    for part in (0, 1):
+        for t, a, b in zip(truth[part], ours[part], theirs[part], strict=True):
+            assert a.shape == t.shape
+            assert a.dtype == b.dtype
+            a, b, t = (x.detach().double().cpu() for x in (a, b, t))
+            assert torch.equal(a == float("-inf"), t == float("-inf"))
+            finite = t != float("-inf")
+            error, allowed = ((x - t)[finite].norm() for x in (a, b))
+            assert error <= 2 * allowed + floor * (1 + t[finite].norm()), (error, allowed)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+@each_kind
+def test_kinds(kind, n):
+    check(KINDS[kind](n), batch=2 if n < 7 else 1)
+
+
+def every_option(labels, n):
+    batch = labels.batch_size
+    lead = () if labels.packed else (batch,)
+    keep = (torch.rand(batch, 2, n, n) > 0.25).to(F64)
+    mask = torch.rand(*lead, 1, n, n) > 0.2
+    sizes = {"heads": 2, "kv_heads": 1, "size": 2, "value_size": 3, "per_head": "vb"}
+    check(labels, keep=keep, is_causal=True, attn_mask=mask, dropout_p=0.25, **sizes)
+
+
+@each_kind
+def test_every_option_at_once(kind):
+    every_option(KINDS[kind](6), 6)
+
+
+def test_odd_size_with_every_option():
+    """63 nodes in four graphs, one of them empty: causal, masked, dropout by a given mask, shared key heads."""
+    every_option(KINDS["edges only packed"](63), 63)
+
+
+@pytest.mark.parametrize("k_len", [40, 150])
+def test_many_pairs_a_query(k_len):
+    """Wider tiles: 40 and 150 pairs a query, one a key."""
+    index, ids, _ = edges(2, k_len, count=2 * k_len)
+    check(EdgeLabels(index, ids, 3, q_len=2, k_len=k_len), heads=1, kv_heads=1)
+
+
+@pytest.mark.parametrize(("size", "value_size"), [(1, 5), (17, 3), (16, 16), (64, 256)])
+def test_head_sizes(size, value_size):
+    check(KINDS["edges only"](3), heads=1, kv_heads=1, size=size, value_size=value_size)
+
+
+@pytest.mark.parametrize("kinds", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
+@pytest.mark.parametrize("mass", [False, True])
+def test_some_of_the_tables(kinds, mass):
+    check(KINDS["edges only"](4), kinds=kinds, mass=mass, heads=1, kv_heads=1)
+
+
+@pytest.mark.parametrize("num_labels", [1, 8, 100])
+def test_numbers_of_labels(num_labels):
+    index, _, _ = edges(4, count=8)
+    check(EdgeLabels(index, torch.randint(-1, num_labels, (8,)), num_labels, q_len=4), heads=1, kv_heads=1)
+
+
+@pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
+@pytest.mark.parametrize("kind", ["edges only", "edges only batch"])
+def test_shared_key_heads(kind, heads):
+    check(KINDS[kind](3), heads=heads[0], kv_heads=heads[1], per_head="kvqb")
+
+
+@pytest.mark.parametrize(
+    ("kind", "offset"),
+    [
+        ("edges only", 0),
+        ("edges only parallel", 1),
+        ("edges only batch", torch.tensor(-1)),
+        ("edges only", torch.tensor([1, -2])),
+        ("edges only batch", torch.tensor([0, 2])),
+        ("edges only packed", torch.tensor([0, 1, -1, 1])),
+    ],
+)
+def test_causal(kind, offset):
+    batch = 2 if isinstance(offset, torch.Tensor) and offset.dim() else 1
+    check(KINDS[kind](5), is_causal=True, q_offset=offset, batch=batch)
+
+
+@pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
+@each_kind
+def test_masks(kind, which):
+    labels = KINDS[kind](5)
+    batch = 2 if kind == "edges only" else labels.batch_size
+    lead = () if labels.packed else (batch,)
+    seen = torch.rand(*lead, 2, 5, 5) > 0.4
+    seen[..., 2, :] = False
+    padding = torch.ones(*lead, 1, 1, 5, dtype=torch.bool)
+    padding[..., -2:] = False
+    added = torch.randn(5, 5)
+    added[1] = float("-inf")
+    check(labels, attn_mask={"rows that see nothing": seen, "padding": padding, "added": added}[which], batch=batch)
+
+
+@each_kind
+def test_given_dropout_mask(kind):
+    labels = KINDS[kind](5)
+    keep = (torch.rand(labels.batch_size, 2, 5, 5) > 0.3).to(F64)
+    check(labels, keep=keep, dropout_p=0.3)
+
+
+@pytest.mark.parametrize("kind", ["edges only", "edges only batch"])
+def test_own_dropout_is_the_same_forward_and_backward(kind):
+    """With v = identity the output shows what was dropped; given to the reference, it makes the same gradients."""
+    exact, low = twins(KINDS[kind](9), value_size=9, kinds="kqb", dropout_p=0.5)
+    eye = torch.eye(9).expand(2, 2, 9, 9).clone()
+    for case in (exact, low):
+        case.inputs[2].data.copy_(eye)
+    case = moved(low)
+    torch.manual_seed(3)
+    weights = raw(case, "triton")[0].detach().cpu()
+    keep = (weights > 0).to(F64)
+    torch.manual_seed(3)
+    ours = answer(case, "triton")
+    within_budget(ours, answer(low, "edges", keep=keep.float()), answer(exact, "reference", keep=keep))
+    attends = raw(exact, "reference", keep=torch.ones(()))[0] > 0
+    kept = keep[attends].mean()
+    assert 0.35 < kept < 0.65
+    assert not torch.equal(keep[0, 0], keep[0, 1])
+    assert not torch.equal(keep[0], keep[1])
+    assert not torch.equal(raw(case, "triton")[0].cpu(), weights)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.8])
+def test_share_that_dropout_keeps(share):
+    """Four thousand equal weights: the kept share is within five standard deviations."""
+    n = 2000
+    index = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.long)])
+    labels = EdgeLabels(index, torch.zeros(n, dtype=torch.long), 1, q_len=1, k_len=n).to(DEVICE)
+    q, k, v = (torch.zeros(1, 2, m, 1, device=DEVICE) for m in (1, n, n))
+    case = Case(labels, [q, k, v + 1], [None] * 4, {"dropout_p": share, "enable_gqa": False})
+    kept = raw(case, "triton", mass=False)[0].mean() * (1 - share)
+    assert abs(float(kept) - (1 - share)) < 5 * (share * (1 - share) / (2 * n)) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["edges only", "edges only packed"])
+def test_half_types(kind, dtype):
+    check(KINDS[kind](10), dtype, heads=2, kv_heads=1, size=16, value_size=16)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["output", "lse", "mass"])
+def test_gradient_of_one_output_alone(which):
+    exact, low = twins(KINDS["edges only"](5), batch=1)
+    case, grads = moved(low), []
+    for of, impl in ((case, "triton"), (low, "edges"), (exact, "reference")):
+        out = raw(of, impl)[which]
+        out = out.masked_fill(out == float("-inf"), 0.0).square().sum()
+        found = torch.autograd.grad(out, of.leaves, allow_unused=True)
+        grads.append(([], [torch.zeros_like(x) if g is None else g for g, x in zip(found, of.leaves, strict=True)]))
+    within_budget(*grads)
+
+
+def test_rows_without_pairs_are_zero_and_give_zero_gradients():
+    labels = EdgeLabels(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 1]), 3, q_len=4)
+    case = moved(make(labels, dtype=torch.float32))
+    outputs, grads = answer(case, "triton")
+    output, lse, mass = (x.detach().cpu() for x in outputs)
+    assert (output[:, :, [0, 1, 3]] == 0).all()
+    assert (lse[:, :, [0, 1, 3]] == float("-inf")).all()
+    assert (mass[:, :, [0, 1, 3]] == 0).all()
+    assert (grads[0][:, :, [0, 1, 3]] == 0).all()
+    assert (grads[1][:, :, 2:] == 0).all()
+    assert (grads[2][:, :, 2:] == 0).all()
+    torch.testing.assert_close(mass[:, :, 2].sum(-1), torch.ones(2, 2))
+
+
+def test_repeats_bit_for_bit():
+    case = moved(make(KINDS["edges only parallel"](6), dtype=torch.float32, batch=1, dropout_p=0.2))
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        outputs, grads = answer(case, "triton")
+        runs.append([*outputs, *grads])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_inputs_laid_out_otherwise():
+    """Heads innermost, and a last dimension that is not dense."""
+    labels = KINDS["edges only"](5)
+    case = make(labels, dtype=torch.float32, value_size=3)
+    wanted = answer(case, "edges")
+    q, k, v = case.inputs
+    case.inputs = [
+        q.detach().permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3).requires_grad_(),
+        k.detach().mT.contiguous().mT.requires_grad_(),
+        v.detach().repeat_interleave(2, -1)[..., ::2].requires_grad_(),
+    ]
+    got = answer(case if DEVICE == "cpu" else moved(case), "triton")
+    for a, b in zip(got[0] + got[1], wanted[0] + wanted[1], strict=True):
+        torch.testing.assert_close(a.cpu(), b, atol=1e-5, rtol=1e-5)
+
+
+def test_pairs_are_kept_with_the_labels():
+    labels = KINDS["edges only"](4).to(DEVICE)
+    options = {"dtype": torch.float32, "heads": 1, "kv_heads": 1, "batch": 1}
+    with torch.inference_mode():
+        raw(moved(make(labels, **options)), "triton")
+    case = moved(make(labels, **options))
+    answer(case, "triton")
+    kept = case.labels._plan.parts[0].csr.memo["kernel pairs"]
+    assert not kept.col.is_inference()
+    raw(case, "triton")
+    assert case.labels._plan.parts[0].csr.memo["kernel pairs"] is kept
+
+
+@pytest.mark.parametrize(
+    ("degree", "slots", "warps"), [(0.0, 8, 1), (32.0, 8, 1), (33.0, 16, 1), (128.0, 16, 1), (129.0, 32, 2)]
+)
+def test_tiles_grow_with_the_pairs_of_a_row(degree, slots, warps):
+    from relgraph.impl.kernels.edges_kernels import tiles
+
+    got = tiles(16, 5, 33, degree)
+    assert got == {"D": 16, "DV": 5, "DP": 16, "VP": 8, "RP": 64, "E": slots, "num_warps": warps}
+
+
+def test_compiles_in_one_graph():
+    labels = KINDS["edges only"](4).to(DEVICE)
+    case = moved(make(labels, dtype=torch.float32, batch=1, is_causal=True))
+
+    def fn(q, k, v):
+        return raw(Case(labels, [q, k, v], case.tables, case.options), "triton")
+
+    compiled = torch.compile(fn, fullgraph=True, backend="aot_eager")
+    got, wanted = compiled(*case.inputs), fn(*case.inputs)
+    grads = [torch.autograd.grad(sum(x[x > -1e9].sin().sum() for x in out), case.leaves) for out in (got, wanted)]
+    for a, b in zip([*got, *grads[0]], [*wanted, *grads[1]], strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_ops_are_what_they_say_they_are():
+    from relgraph.functional import _check_call
+    from relgraph.impl.kernels import edges as triton_edges
+
+    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1))
+    call, _ = _check_call(
+        *case.inputs, case.labels, tuple(case.tables), None, False, None, 0.25, None, False, need_mass=True
+    )
+    q, k, v = case.inputs
+    columns = [torch.randn(*x.shape[:3], 3, device=DEVICE, requires_grad=True) for x in (q, k)]
+    pairs, seed = list(triton_edges._pairs(call)), torch.tensor(3, device=DEVICE)
+    for tables, drop, needs in ((columns, (None, seed), (True, True)), ((None, None), (None, None), (False, False))):
+        arguments = (q, k, v, *tables, None, *drop, pairs, 3, False, 0.5, 0.25, *needs)
+        result = torch.library.opcheck(torch.ops.relgraph.edges_forward.default, arguments)
+        assert set(result.values()) == {"SUCCESS"}
+
+
+def test_no_second_derivative():
+    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1))
+    (grad,) = torch.autograd.grad(raw(case, "triton")[0].sum(), case.inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative; use impl='edges' or 'dense'"):
+        grad.sum().backward()
+
+
+AHEAD = """
+from docs.kernels.ahead import compile_kernel
+from relgraph.impl.kernels import edges_kernels as kernels
+
+POINTERS = {"SEED": "*i64", **dict.fromkeys(("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"), "*i32")}
+POINTERS |= dict.fromkeys(("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"), "*bf16")
+NUMBERS = dict.fromkeys(("scale", "drop", "grow"), "fp32")
+ABSENT = dict.fromkeys(("ADDED", "FACTOR", "MASS", "MASS_GRAD", "LSE_GRAD"))
+for size, architectures in ((16, (90,)), (64, (80, 90, 100))):
+    for fn in (kernels.forward_kernel, kernels.by_row_kernel, kernels.by_key_kernel):
+        options = kernels.tiles(size, size, 32, 20.0)
+        warps = options.pop("num_warps")
+        constants = {**options, "HEADS": 8, "GROUP": 2, "JOINT": False, **ABSENT}
+        constants = {name: x for name, x in constants.items() if name in fn.arg_names}
+        given = [name for name in fn.arg_names if name not in constants]
+        types = {name: POINTERS.get(name, "*fp32") if name.isupper() else NUMBERS.get(name, "i32") for name in given}
+        types |= {name: "i32:16" for name in given if name.endswith(("_batch", "_head", "_row"))}
+        for arch in architectures:
+            found = compile_kernel(fn, types, constants, arch, warps, 1)
+            print(size, arch, found.name, found.registers, found.spill_bytes, found.spill_instructions)
+"""
+
+
+def test_compiles_ahead_of_time_without_spilled_registers(tmp_path):
+    """bf16, 32 labels, all score tables and dropout; in a process of its own, where kernels are not interpreted."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", AHEAD]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) == 3 * 4
+    for *_, registers, spilled, instructions in lines:
+        assert int(registers) <= 168
+        assert (spilled, instructions) == ("0", "0")
