@@ -1,0 +1,75 @@
+"""Compile every configuration for every architecture, print what came out, and fail where a rule is broken."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs.kernels.configuration import ARCHITECTURES, Configuration, load
+from docs.kernels.measure import Task, measured
+from docs.kernels.report import LIMIT, Row, compare, complaints, report, write_between_markers
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 when there is something to complain of."""
+    options = _options(argv)
+    tasks = _tasks(load(options.configurations), options)
+    rows = []
+    for one in measured(tasks, options.jobs):
+        rows.append(one)
+        print(f"[{len(rows)}/{len(tasks)}] {_line(one)}", flush=True)
+    compare(rows)
+    table, data = report(rows)
+    print(f"\n{table}")
+    if options.json:
+        options.json.write_text(data, encoding="utf-8")
+    if options.docs:
+        write_between_markers(options.docs, f"{_versions()}\n\n{table}")
+    wrong = complaints(rows, options.limit)
+    print("\n".join(wrong) or f"no spills; uniform loops within {options.limit} of their baselines")
+    return 1 if wrong else 0
+
+
+def _tasks(configurations: Sequence[Configuration], options: argparse.Namespace) -> list[Task]:
+    """Module, place and architecture of what is asked for, and of what that is compared with."""
+    wanted = [config for config in configurations if options.only is None or options.only in config.name]
+    names = {config.name for config in wanted} | {config.baseline for config in wanted}
+    found = [
+        (options.configurations, index, arch)
+        for index, config in enumerate(configurations)
+        for arch in config.archs
+        if config.name in names and arch in options.arch
+    ]
+    if not found:
+        raise ValueError(f"--only and --arch must leave a configuration, got {options.only!r} and {options.arch}")
+    return found
+
+
+def _line(row: Row) -> str:
+    loops = ", ".join(f"{name} {loop.instructions}" for name, loop in row.loops.items()) or "no loops"
+    return f"{row.name} sm_{row.arch}: {row.registers} registers, {row.spill_bytes} bytes spilled, {loops}"
+
+
+def _versions() -> str:
+    import triton
+
+    return f"Compiled with Triton {triton.__version__}, Python {platform.python_version()}, without a GPU."
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m docs.kernels", description=__doc__)
+    parser.add_argument("--configurations", default="docs.kernels.configurations", help="module with configurations()")
+    parser.add_argument("--arch", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)
+    parser.add_argument("--only", help="only names that contain this, and what is compared with them")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="how many processes compile")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="how much a uniform loop may cost")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--docs", type=Path, help="write the tables there, between the markers")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Every configuration of relgraph's kernels that is compiled ahead of time, beside the same kernels without labels.
+
+Tiles, warps and stages are those that a call would get (``relgraph.impl.kernels.launch.tiling``). Names read
+``kernel labels dtype head-size``; *none* is the kernel with labels compiled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from docs.kernels.configuration import ARCHITECTURES, Configuration
+from relgraph.impl.kernels import attention, launch
+
+SIZES = (16, 64, 128, 256)
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+LABELS: dict[str, dict[str, Any]] = {
+    "none": {"BAND": True, "HAS_BQ": False, "HAS_DP": False, "RP": 16},
+    "distance": {"BAND": True, "HAS_BQ": True, "HAS_DP": True, "RP": 64},
+    "written": {"BAND": False, "HAS_BQ": True, "HAS_DP": True, "RP": 32},
+}
+"""Without labels; 2·16 + 1 of them by distance; 32 written out. Key and value tables each."""
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "query table": {"HAS_CK": True},
+    "dropout": {"DROPOUT": 1},
+    "mask": {"MASK": 1},
+}
+
+FLOATS = {"scale": "fp32", "sign": "fp32", "boost": "fp32", "q_scale": "fp32", "k_scale": "fp32"}
+ALIGNED = ("q_b", "q_h", "q_n", "k_b", "k_h", "k_n", "v_b", "v_h", "v_n")
+IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "do_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
+POINTERS = {
+    "mask_ptr": "*u8", "seed_ptr": "*i64", "blocks_ptr": "*i32", "runs_ptr": "*i32", "tiles_ptr": "*i32",
+    "ids_ptr": "*u8", "order_ptr": "*u8", "bounds_ptr": "*u8",
+}  # fmt: skip
+
+
+def configurations() -> Iterator[Configuration]:
+    """All of them."""
+    for arch in ARCHITECTURES:
+        for size in SIZES:
+            for dtype in TYPES:
+                if dtype == "fp16" and size != 64:
+                    continue
+                for labels in LABELS:
+                    yield from kernels(labels, dtype, size, arch)
+        for option in OPTIONS:
+            for labels in LABELS:
+                if option != "query table" or labels != "none":
+                    yield from kernels(labels, "bf16", 64, arch, option)
+
+
+def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
+    """Forward and both backward kernels."""
+    for fn in (attention.forward, attention.backward_rows, attention.backward_keys):
+        backward = fn is not attention.forward
+        tiles = launch.tiling(size, size, TYPES[dtype], arch // 10, backward=backward)
+        plain = "" if option == "query table" else option  # without labels there is no query table either
+        yield Configuration(
+            " ".join(filter(None, (fn.__name__, labels, dtype, str(size), option))),
+            fn,
+            signature(fn.arg_names, dtype),
+            constants(fn.arg_names, labels, size, dtype, tiles, OPTIONS.get(option, {})),
+            tiles.warps,
+            tiles.stages,
+            None if labels == "none" else " ".join(filter(None, (fn.__name__, "none", dtype, str(size), plain))),
+            archs=(arch,),
+        )
+
+
+def constants(
+    names: list[str], labels: str, size: int, dtype: str, tiles: launch.Tiling, option: dict[str, Any]
+) -> dict[str, Any]:
+    """What a kernel is compiled for."""
+    chosen = {
+        "D": size, "DV": size, "BD": launch.padded(size), "BDV": launch.padded(size),
+        "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "HAS_CK": False, "MASK": 0, "DROPOUT": 0,
+        "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,
+        "FOLDED": "DROPOUT" not in option, **LABELS[labels], **option,
+    }  # fmt: skip
+    chosen["NEED_P"] = chosen["HAS_DP"]
+    return {name: chosen[name] for name in names if name in chosen}
+
+
+def signature(names: list[str], dtype: str) -> dict[str, str]:
+    """The types of all other arguments; rows of queries, keys and values begin at multiples of 16 numbers."""
+    found = {}
+    for name in names:
+        if name in IN_DTYPE:
+            found[name] = f"*{dtype}"
+        elif name.endswith("_ptr"):
+            found[name] = POINTERS.get(name, "*fp32")
+        elif not name.isupper() or name in ("H", "GROUP", "C", "N_q", "N_k", "VECTORS"):
+            found[name] = FLOATS.get(name, "i32:16" if name in ALIGNED else "i32")
+    return found
