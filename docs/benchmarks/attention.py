@@ -12,22 +12,22 @@ within a round, and its median and its quartiles are printed. Pick a quiet machi
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
-import json
-import platform
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+# run as a file, it finds its neighbours by the root of the repository
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import relgraph as rg
+from docs.benchmarks.measure import Rows, peak_mib, publish, report, rounds
 
 CLIP = 16
 LABELS = 32
@@ -68,46 +68,13 @@ def ways(q: Tensor, k: Tensor, v: Tensor, slow: bool) -> dict[str, Callable[[], 
     return out
 
 
-def rounds(functions: dict[str, Callable[[], Tensor]], count: int) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds of forward and of forward and backward, ``count`` rounds after one that is not counted."""
-    grad, taken = None, {name: [] for name in functions}
-    for turn in range(count + 1):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            out = function()
-            middle = time.perf_counter()
-            grad = torch.randn_like(out) if grad is None else grad
-            begin = time.perf_counter()
-            out.backward(grad)
-            end = time.perf_counter()
-            if turn:
-                forward = (middle - start) * 1e3
-                taken[name].append((forward, forward + (end - begin) * 1e3))
-    return taken
-
-
-def report(taken: dict[str, list[tuple[float, float]]]) -> list[dict[str, object]]:
-    """A row a way: median milliseconds and the ratio to the first way with its quartiles."""
-    floor = next(iter(taken.values()))
-    rows = []
-    for name, times in taken.items():
-        row: dict[str, object] = {"way": name}
-        for index, what in ((0, "forward"), (1, "forward+backward")):
-            ratios = [t[index] / f[index] for t, f in zip(times, floor, strict=True)]
-            low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-            row[f"{what} ms"] = round(statistics.median(t[index] for t in times), 2)
-            row[f"{what} ×"] = f"{median:.2f} ({low:.2f}–{high:.2f})"
-        rows.append(row)
-    return rows
-
-
-def speed(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def speed(arguments: argparse.Namespace) -> Rows:
     """Forward and backward at one long length."""
     q, k, v = leaves(1, 8, arguments.length, 64)
     return report(rounds(ways(q, k, v, arguments.slow), arguments.rounds))
 
 
-def small(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def small(arguments: argparse.Namespace) -> Rows:
     """Many short sequences; ``impl=None`` is what a user gets."""
     q, k, v = leaves(32, 8, 128, 64)
     functions = ways(q, k, v, slow=False)
@@ -118,7 +85,7 @@ def small(arguments: argparse.Namespace) -> list[dict[str, object]]:
     return report(rounds(functions, arguments.rounds))
 
 
-def decode(arguments: argparse.Namespace) -> list[dict[str, object]]:
+def decode(arguments: argparse.Namespace) -> Rows:
     """One new token against a cache, the layer with relations beside the same layer without."""
     labeler = rg.ClippedDistance(CLIP)
     token, past = torch.randn(1, 1, 512), torch.randn(1, arguments.cache, 512)
@@ -153,9 +120,9 @@ def decode(arguments: argparse.Namespace) -> list[dict[str, object]]:
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
 
-def memory(_: argparse.Namespace) -> list[dict[str, object]]:
+def memory(_: argparse.Namespace) -> Rows:
     """Peak memory beyond the inputs, forward and backward: the median of five fresh processes."""
-    rows = []
+    rows: Rows = []
     for kind in ("distance", "written"):
         taken = []
         for length in (4096, 8192):
@@ -179,38 +146,12 @@ def peak(arguments: argparse.Namespace) -> None:
     else:
         labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
     tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
-    tiny = [x[:, :, :8] for x in (q, k, v)]
-    rg.relation_attention(*tiny, None, impl="chunked").sum().backward()
+    tiny = slice(0, 8)
+    rg.relation_attention(q[:, :, tiny], k[:, :, tiny], v[:, :, tiny], None, impl="chunked").sum().backward()
     for x in (q, k, v):
         x.grad = None
-    held = resident()
-    rg.relation_attention(q, k, v, labels, *tables, impl="chunked").backward(torch.ones_like(q))
-    print(round(max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - held, 0.0), 1))
-
-
-def resident() -> float:
-    """MiB of memory this process holds now, freed memory given back first where the C library can do that."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
-
-
-def markdown(rows: list[dict[str, object]]) -> str:
-    """The rows as a Markdown table."""
-    head = list(rows[0])
-    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---' for _ in head)}|"]
-    lines += [f"| {' | '.join(str(row[key]) for key in head)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def publish(rows: list[dict[str, object]], path: str | None) -> None:
-    """Prints the rows and what they were measured with, and writes them to a file if one is named."""
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
-    print(markdown(rows))
-    if path:
-        with open(path, "w") as file:
-            json.dump(rows, file, indent=1)
+    grad = torch.ones_like(q)
+    print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl="chunked").backward(grad)), 1))
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ within a round, against the first way, and their median and quartiles are printe
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,12 +26,11 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 from torch_geometric.nn import TransformerConv
 
 import relgraph as rg
-from docs.benchmarks.attention import publish, report, resident, rounds
+from docs.benchmarks.measure import Rows, peak_mib, publish, report, rounds
+from docs.benchmarks.packed_graphs import random_graphs
 
 NODES, EDGES, TYPES, HEADS, SIZE, VECTOR = 10_000, 200_000, 20, 8, 16, 16
 WIDTH = HEADS * SIZE
-
-Rows = list[dict[str, object]]
 
 
 def random_edges(edges: int, nodes: int = NODES) -> tuple[Tensor, Tensor]:
@@ -109,10 +107,12 @@ def peak(arguments: argparse.Namespace) -> None:
     warm = layers(100, vectors=arguments.kind == "vectors", nodes=50)
     list(warm.values())[arguments.which]().sum().backward()
     step = list(layers(EDGES, vectors=arguments.kind == "vectors").values())[arguments.which]
-    held = resident()
-    out = step()
-    out.backward(torch.ones_like(out))
-    print(round(max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - held, 0.0), 1))
+
+    def both() -> None:
+        out = step()
+        out.backward(torch.ones_like(out))
+
+    print(round(peak_mib(both), 1))
 
 
 def packed(arguments: argparse.Namespace) -> Rows:
@@ -136,9 +136,11 @@ def packed(arguments: argparse.Namespace) -> Rows:
         "padded, dense": lambda: padded("dense"),
         "padded, chunked": lambda: padded("chunked"),
         "packed": lambda: rg.relation_attention(q, k, v, labels, *tables),
-        "graph by graph": lambda: torch.cat([rg.relation_attention(*x, mine, *tables)[0] for mine, x in alone], 1),
+        "graph by graph": lambda: torch.cat(
+            [rg.relation_attention(a, b, c, mine, *tables)[0] for mine, (a, b, c) in alone], 1
+        ),
         "graph by graph, sdpa without labels": lambda: torch.cat(
-            [scaled_dot_product_attention(*x)[0] for _, x in alone], 1
+            [scaled_dot_product_attention(a, b, c)[0] for _, (a, b, c) in alone], 1
         ),
     }
     return faster(report(rounds({name: flat(way) for name, way in ways.items()}, arguments.rounds)))
@@ -147,15 +149,6 @@ def packed(arguments: argparse.Namespace) -> Rows:
 def flat(way: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """The same as one row of numbers, so that all ways get one gradient."""
     return lambda: way().reshape(-1)
-
-
-def random_graphs(sizes: Tensor) -> rg.Graph:
-    """Connected graphs: a chain and as many other edges again."""
-    graphs = []
-    for n in sizes.tolist():
-        chain = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
-        graphs.append(rg.Graph(torch.cat([chain, torch.randint(n, (2, n))], 1), n))
-    return rg.Graph.batch(graphs)
 
 
 def one_by_one(labels: rg.BlockLabels, inputs: tuple[Tensor, ...]) -> list[tuple[rg.DenseLabels, list[Tensor]]]:

@@ -1,0 +1,58 @@
+"""What a figure was measured with: hardware, versions, threads and date; and how much memory there is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+import relgraph as rg
+
+PACKAGES = ("torch", "triton", "torch-geometric", "transformers", "OpenNMT-py")
+GIB = 2**30
+
+
+def about(device: str) -> dict[str, object]:
+    """Machine and versions, for the head of a JSON file."""
+    found: dict[str, object] = {"device": device, "hardware": hardware(device), "threads": torch.get_num_threads()}
+    found |= {"date": time.strftime("%Y-%m-%d"), "python": platform.python_version(), "relgraph": rg.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    found["torch"] = torch.__version__  # with its build, which the package does not name
+    return found
+
+
+def hardware(device: str) -> str:
+    """The processor's name."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def free_bytes(device: str) -> int:
+    """Memory that nobody uses now."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    info = Path("/proc/meminfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
+        if line.startswith("MemAvailable"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("--memory must be given, in GB: this system does not say how much memory is free")
+
+
+def line(found: dict[str, object]) -> str:
+    """The head of a table, in a sentence."""
+    cores = f"{found['threads']} thread{'' if found['threads'] == 1 else 's'}"
+    where = found["hardware"] if found["device"] != "cpu" else f"{found['hardware']}, {cores}"
+    peers = ", ".join(f"{name} {found[name]}" for name in ("triton", "torch-geometric", "transformers", "OpenNMT-py"))
+    return f"{where}; torch {found['torch']}, Python {found['python']}, {peers}; {found['date']}."

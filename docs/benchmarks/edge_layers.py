@@ -1,0 +1,175 @@
+"""The side of graph layers over edges: PyG's layers and relgraph's on one random graph with types on its edges."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+from torch_geometric.nn import RGATConv, TransformerConv
+from torch_geometric.utils import softmax
+
+import relgraph as rg
+from docs.benchmarks.sweeps import Edges
+from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from
+from relgraph.impl import IMPLEMENTATIONS
+
+SMALL_EDGES, SAMPLED_NODES = 400, 64
+
+
+class Inputs:
+    """A graph, and a TransformerConv whose weights all layers that compute the same are given."""
+
+    def __init__(self, setting: Edges) -> None:
+        self.setting = setting
+        self.device, self.dtype = torch.device(setting.device), getattr(torch, setting.dtype)
+        generator = torch.Generator().manual_seed(1)
+        s = setting
+        self.index = torch.randint(s.nodes, (2, s.edges), generator=generator).to(self.device)
+        self.types = torch.randint(s.types, (s.edges,), generator=generator).to(self.device)
+        self._x, self._grad = (torch.randn(s.nodes, s.width, generator=generator) for _ in range(2))
+
+    @cached_property
+    def x(self) -> Tensor:
+        """Nodes ``[N, H·C]``, which learn."""
+        return self._x.to(self.device, self.dtype).requires_grad_()
+
+    @cached_property
+    def grad(self) -> Tensor:
+        """What comes back to the output."""
+        return self._grad.to(self.device, self.dtype)
+
+    @cached_property
+    def conv(self) -> TransformerConv:
+        """The layer that the others copy."""
+        s = self.setting
+        torch.manual_seed(2)
+        conv = TransformerConv(s.width, s.size, s.heads, edge_dim=s.types)
+        return conv.to(self.device, self.dtype)
+
+    def made(self, layer: nn.Module, call: Callable[[], Tensor], note: str = "") -> Made:
+        """A call of a layer, whose parameters learn."""
+        return Made(call, {"x": self.x, **dict(layer.named_parameters())}, note=note)
+
+
+def theirs(inputs: Inputs) -> Made:
+    """PyG's TransformerConv with one-hot types as edge features."""
+    conv = inputs.conv
+    hot = one_hot(inputs.types, inputs.setting.types).to(inputs.dtype)
+    return inputs.made(conv, lambda: conv(inputs.x, inputs.index, hot))
+
+
+def ours(impl: str | None) -> Callable[[Inputs], Made]:
+    """RelationConv with the same weights; edges are sorted in every call."""
+
+    def make(inputs: Inputs) -> Made:
+        options = {} if impl is None else {"impl": impl}
+        conv = rg.pyg.from_transformer_conv(inputs.conv, edge_types=True, **options).to(inputs.device, inputs.dtype)
+        return inputs.made(conv, lambda: conv(inputs.x, inputs.index, inputs.types), "sorting of edges included")
+
+    return make
+
+
+def ours_sorted(impl: str | None) -> Callable[[Inputs], Made]:
+    """RelationConv on edges that were sorted before, as a second layer or a second step finds them."""
+
+    def make(inputs: Inputs) -> Made:
+        options = {} if impl is None else {"impl": impl}
+        conv = rg.pyg.from_transformer_conv(inputs.conv, edge_types=True, **options).to(inputs.device, inputs.dtype)
+        s = inputs.setting
+        labels = rg.EdgeLabels(inputs.index, inputs.types, s.types, q_len=s.nodes)
+        return inputs.made(conv, lambda: conv(inputs.x, labels), "edges sorted once, as further layers find them")
+
+    return make
+
+
+def relational(inputs: Inputs) -> Made:
+    """PyG's RGATConv: another function, a matrix a type."""
+    s = inputs.setting
+    torch.manual_seed(3)
+    conv = RGATConv(s.width, s.size, s.types, heads=s.heads).to(inputs.device, inputs.dtype)
+    # its further parameters take no part here
+    leaves = {"x": inputs.x, **{name: getattr(conv, name) for name in ("weight", "q", "k", "bias")}}
+    note = "another function, a matrix a type: only checked to be finite"
+    return Made(lambda: conv(inputs.x, inputs.index, inputs.types), leaves, note=note)
+
+
+def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
+    """Some nodes' output, and the gradients that come from them, in float64, edge by edge, from the formula."""
+    s, conv = inputs.setting, copy.deepcopy(inputs.conv).double()
+    x = inputs.x.detach().double().requires_grad_()
+    inside = torch.isin(inputs.index[1], rows)
+    (source, target), types = inputs.index[:, inside], inputs.types[inside]
+    assert conv.lin_edge is not None
+    query, key, value = (lin(x).view(-1, s.heads, s.size) for lin in (conv.lin_query, conv.lin_key, conv.lin_value))
+    vectors = conv.lin_edge.weight.T[types].view(-1, s.heads, s.size)
+    scores = (query[target] * (key[source] + vectors)).sum(-1) / s.size**0.5
+    weights = softmax(scores, target, num_nodes=s.nodes)
+    messages = weights[..., None] * (value[source] + vectors)
+    output = (torch.zeros_like(query).index_add(0, target, messages).flatten(1) + conv.lin_skip(x))[rows]
+    learned = [x, conv.lin_key.weight, conv.lin_value.weight]
+    grads = torch.autograd.grad(output, learned, inputs.grad.double()[rows])
+    names = ("x", "lin_key.weight", "lin_value.weight")
+    return {"output": output.detach(), **dict(zip(names, grads, strict=True))}
+
+
+def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
+    """Outputs of some nodes against the formula; on a small graph of all nodes, and gradients."""
+    nodes = inputs.setting.nodes
+    whole = inputs.setting.edges <= SMALL_EDGES
+    rows = torch.arange(nodes) if whole else torch.linspace(0, nodes - 1, SAMPLED_NODES).long()
+    rows = rows.to(inputs.device)
+    output = made.call()
+    grads = dict(zip(made.leaves, torch.autograd.grad(output, list(made.leaves.values()), inputs.grad), strict=True))
+    if way.meaning is None:
+        if not (output.isfinite().all() and all(grad.isfinite().all() for grad in grads.values())):
+            raise Wrong(f"{way.name}: output and gradients must be finite")
+        return math.nan
+    wanted = expected(inputs, rows)
+    if not whole:
+        wanted = {"output": wanted["output"]}
+    got = {"output": output[rows].detach(), **grads}
+    return distance_from({name: got[name] for name in wanted}, wanted, inputs.dtype, way.name)
+
+
+def memory(of_edges: int, of_nodes: int = 20) -> Callable[[Edges], int]:
+    """Bytes of so many numbers an edge, head and channel, and a node, head and channel."""
+    return lambda s: 4 * s.width * (of_edges * s.edges + of_nodes * s.nodes)
+
+
+def ours_memory(s: Edges) -> int:
+    """Bytes of some numbers an edge and head, and of nodes."""
+    return 4 * (16 * s.edges * s.heads + 40 * s.nodes * s.width)
+
+
+def ways(setting: Edges) -> list[Way[Edges]]:
+    """PyG's layer first, as what ours is measured against."""
+    same = "TransformerConv"
+    found: list[Way[Edges]] = [
+        Way("TransformerConv, one-hot types", theirs, memory(8), same),
+        Way("relgraph RelationConv", ours(None), ours_memory, same),
+        Way("relgraph RelationConv, sorted before", ours_sorted(None), ours_memory, same),
+    ]
+    if _has_kernel(setting):
+        found += [
+            Way("relgraph RelationConv, triton", ours("triton"), ours_memory, same),
+            Way("relgraph RelationConv, triton, sorted before", ours_sorted("triton"), ours_memory, same),
+        ]
+    # a matrix [H·C, H·C] taken for every edge, and as much again for its gradient
+    found.append(Way("RGATConv", relational, lambda s: 3 * 4 * s.edges * s.width**2 + memory(12)(s)))
+    return found
+
+
+def _has_kernel(setting: Edges) -> bool:
+    """Whether the layer can be told to use a kernel on this device."""
+    told = "impl" in inspect.signature(rg.pyg.RelationConv.__init__).parameters
+    return setting.device.startswith("cuda") and told and "triton" in IMPLEMENTATIONS
+
+
+SIDE: Side[Edges] = Side(ways, Inputs, lambda s: replace(s, edges=SMALL_EDGES), check)

@@ -1,0 +1,133 @@
+"""Clocks, rounds and peaks: how every benchmark here measures, and how it prints.
+
+Ways run in turn, round after round, so that a machine that slows down slows all of them; ratios are taken within a
+round. Peaks are of the process (CPU) or of torch's allocator (CUDA), beyond what the inputs hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Rows = list[dict[str, object]]
+T = TypeVar("T")
+MIB = 2**20
+
+
+class Clock:
+    """Milliseconds of a call: by events on a GPU, by the wall on a CPU."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.cuda = torch.device(device).type == "cuda"
+
+    def time(self, function: Callable[[], T]) -> tuple[T, float]:
+        """What the call gives, and how long it took."""
+        if not self.cuda:
+            start = time.perf_counter()
+            result = function()
+            return result, (time.perf_counter() - start) * 1e3
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        result = function()
+        end.record()
+        torch.cuda.synchronize()
+        return result, begin.elapsed_time(end)
+
+
+def rounds(
+    functions: dict[str, Callable[[], Tensor]], count: int, device: str = "cpu"
+) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds of forward and of forward and backward, ``count`` rounds after one that is not counted."""
+    clock = Clock(device)
+    grad, taken = None, {name: [] for name in functions}
+    for turn in range(count + 1):
+        for name, function in functions.items():
+            out, forward = clock.time(function)
+            grad = torch.randn_like(out) if grad is None else grad
+            _, backward = clock.time(lambda out=out, grad=grad: out.backward(grad))
+            if turn:
+                taken[name].append((forward, forward + backward))
+    return taken
+
+
+def quartiles(values: Sequence[float]) -> list[float]:
+    """Lower quartile, median and upper quartile."""
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+
+
+def report(taken: dict[str, list[tuple[float, float]]]) -> Rows:
+    """A row a way: median milliseconds and the ratio to the first way with its quartiles."""
+    floor = next(iter(taken.values()))
+    rows: Rows = []
+    for name, times in taken.items():
+        row: dict[str, object] = {"way": name}
+        for index, what in ((0, "forward"), (1, "forward+backward")):
+            low, median, high = quartiles([t[index] / f[index] for t, f in zip(times, floor, strict=True)])
+            row[f"{what} ms"] = round(statistics.median(t[index] for t in times), 2)
+            row[f"{what} ×"] = f"{median:.2f} ({low:.2f}–{high:.2f})"
+        rows.append(row)
+    return rows
+
+
+def peak_mib(function: Callable[[], object], device: str = "cpu") -> float:
+    """The most memory a call holds beyond what is held before it, in MiB."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - held) / MIB
+    held = resident()
+    forget_peak()
+    function()
+    return max(highest() - held, 0.0)
+
+
+def resident() -> float:
+    """MiB of memory this process holds now, freed memory given back first where the C library can do that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / MIB
+
+
+def forget_peak() -> None:
+    """Let the highest memory be counted from now on, where the system allows it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def highest() -> float:
+    """MiB of the most memory this process has held since :func:`forget_peak`."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def markdown(rows: Rows) -> str:
+    """The rows as a Markdown table."""
+    head = list(rows[0])
+    lines = [f"| {' | '.join(head)} |", f"|{'|'.join('---' for _ in head)}|"]
+    lines += [f"| {' | '.join(str(row[key]) for key in head)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def publish(rows: Rows, path: str | None) -> None:
+    """Prints the rows and what they were measured with, and writes them to a file if one is named."""
+    print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
+    print(markdown(rows))
+    if path:
+        Path(path).write_text(json.dumps(rows, indent=1))

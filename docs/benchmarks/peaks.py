@@ -1,0 +1,74 @@
+"""Peak memory of one call: of torch's allocator on a GPU, of a fresh process on a CPU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from docs.benchmarks.measure import peak_mib, quartiles
+from docs.benchmarks.results import Row
+from docs.benchmarks.sweeps import Setting, described, restored
+from docs.benchmarks.ways import Made, Side, Way, side_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def take_peaks(
+    ways: list[Way[Any]], ready: dict[str, Made], inputs: Any, setting: Setting, rows: dict[str, Row], count: int
+) -> None:
+    """Peak MiB of one call of every way: on a GPU at once, on a CPU of fresh processes."""
+    for way in ways:
+        if setting.device != "cpu":
+            peaks = [peak_mib(lambda made=ready[way.name]: work(made, inputs.grad), setting.device)]
+        else:
+            peaks = [fresh_peak(setting, way.name) for _ in range(count)]
+        taken = [x for x in peaks if x is not None]
+        if len(taken) == len(peaks):
+            rows[way.name]["MiB"] = [round(x, 2) for x in quartiles(taken)]
+        else:
+            rows[way.name]["note"] += "; no peak: its process was killed"
+
+
+def work(made: Made, grad: torch.Tensor) -> None:
+    """One call, with its backward where it has one."""
+    if made.trains:
+        torch.autograd.grad(made.call(), list(made.leaves.values()), grad)
+    else:
+        with torch.no_grad():
+            made.call()
+
+
+def fresh_peak(setting: Setting, way: str) -> float | None:
+    """The peak of a process that does nothing else; None where the system ended it for want of memory."""
+    given = json.dumps(described(setting))
+    command = [sys.executable, "-m", "docs.benchmarks", "peak", "--setting", given, "--way", way]
+    command += ["--threads", str(torch.get_num_threads())]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    if done.returncode:
+        raise RuntimeError(f"the peak of {way} could not be taken:\n{done.stderr}")
+    return float(done.stdout.splitlines()[-1])
+
+
+def peak(arguments: argparse.Namespace) -> None:
+    """Prints the peak MiB of one way at one setting; what all calls need is loaded first, by a call on small inputs."""
+    setting = restored(json.loads(arguments.setting))
+    side: Side[Any] = side_of(setting)
+    (way,) = [way for way in side.ways(setting) if way.name == arguments.way]
+    small = side.inputs(side.small(setting))
+    floor, first = side.ways(setting)[0].make(small), way.make(small)
+    work(floor, small.grad)
+    work(first, small.grad)
+    inputs = side.inputs(setting)
+    made, grad = way.make(inputs), inputs.grad
+    if way.compiles:
+        work(made, grad)
+    print(peak_mib(lambda: work(made, grad), setting.device))

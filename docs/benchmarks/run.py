@@ -1,0 +1,196 @@
+"""Runs the benchmark: every way at every setting is checked, timed in turns with the floor, and its peak is taken.
+
+Results are rows, one a setting and way, in ``results.json``; a row says what was measured, or why nothing was.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from docs.benchmarks.about import GIB, about
+from docs.benchmarks.measure import Clock, quartiles
+from docs.benchmarks.peaks import take_peaks, work
+from docs.benchmarks.results import FORWARD, TRAINING, Results, Row, summary
+from docs.benchmarks.sweeps import Setting, Sweep, described, each
+from docs.benchmarks.ways import Made, NotRun, Side, Way, Wrong, side_of
+
+LEAST_ROUNDS = 3
+Times = dict[int, tuple[float, float]]  # of a round: forward, and forward and backward together
+OUT_OF_MEMORY = "not run: out of memory"
+
+
+@dataclass
+class Options:
+    """How to measure.
+
+    Attributes:
+        rounds: counted rounds.
+        budget: seconds for one way at one setting; a way that would take more has fewer rounds, at least three.
+        memory: bytes that a way may need.
+        only: a pattern that ``sweep: way`` must match; the floor always runs.
+        peaks: processes for one figure of memory on a CPU; 0 leaves memory out.
+        checked: ways whose gradients were found right.
+    """
+
+    rounds: int
+    budget: float
+    memory: int
+    only: str = ""
+    peaks: int = 1
+    checked: set[str] = field(default_factory=set)
+
+
+def run(chosen: list[Sweep], options: Options, out: Path, device: str) -> int:
+    """Measure all settings and keep what is found after each; how many ways gave wrong values."""
+    results = Results(out, about(device), chosen)
+    names: dict[Setting, list[str]] = defaultdict(list)
+    for sweep, setting in each(chosen):
+        names[setting].append(sweep.name)
+    began = time.strftime("%Y-%m-%d %H:%M:%S")  # ratios are taken between rows of one run
+    for number, (setting, sweeps) in enumerate(names.items(), 1):
+        start = time.perf_counter()
+        print(f"[{number}/{len(names)}] {setting}", flush=True)
+        for row in measure(setting, sweeps, options):
+            results.put({**row, "run": began})
+            print(f"    {summary(row)}", flush=True)
+        results.save()
+        print(f"    {time.perf_counter() - start:.0f} s", flush=True)
+    return sum("wrong" in row.get("not_run", "") for row in results.rows)
+
+
+def wanted(sweeps: Iterable[str], way: str, pattern: str) -> bool:
+    """Whether ``--only`` asks for a way in one of the sweeps."""
+    return any(re.search(pattern, f"{sweep}: {way}") for sweep in sweeps)
+
+
+def measure(setting: Setting, sweeps: list[str], options: Options) -> list[Row]:
+    """A row for every way at one setting."""
+    try:
+        side = side_of(setting)
+    except NotRun as reason:
+        row = {"setting": described(setting), "way": "all ways", "not_run": str(reason)}
+        return [row] if wanted(sweeps, "all ways", options.only) else []
+    floor, *others = side.ways(setting)
+    others = [way for way in others if wanted(sweeps, way.name, options.only)]
+    if not others and not wanted(sweeps, floor.name, options.only):
+        return []
+    inputs = side.inputs(setting)
+    rows: dict[str, Row] = {}
+    ready: dict[str, Made] = {}
+    for way in (floor, *others):
+        rows[way.name] = {"setting": described(setting), "way": way.name}
+        try:
+            made, error = prepare(side, way, setting, inputs, options)
+            ready[way.name] = made
+            rows[way.name] |= {"error": None if math.isnan(error) else error, "note": made.note}
+        except NotRun as reason:
+            rows[way.name]["not_run"] = str(reason)
+        except Wrong as reason:
+            rows[way.name]["not_run"] = f"not run: wrong values: {reason}"
+        except NotImplementedError as reason:  # of an implementation that cannot do this
+            rows[way.name]["not_run"] = f"not run: {reason}"
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            rows[way.name]["not_run"] = OUT_OF_MEMORY
+    for name, found in turns(ready, floor.name, inputs.grad, options, setting.device).items():
+        rows[name] |= found
+    if options.peaks:
+        ways = [way for way in (floor, *others) if "not_run" not in rows[way.name]]
+        take_peaks(ways, ready, inputs, setting, rows, options.peaks)
+    del ready, inputs
+    _free(setting)
+    return list(rows.values())
+
+
+def prepare(side: Side[Any], way: Way[Any], setting: Any, inputs: Any, options: Options) -> tuple[Made, float]:
+    """A way that may be timed: it fits, is right, and does not take too long."""
+    needed = way.needs(setting)
+    if needed > options.memory:
+        raise NotRun(f"not run: needs about {needed / GIB:.3g} GB, the limit is {options.memory / GIB:.3g} GB")
+    forward_only = way.compiles and setting.device == "cpu"
+    if way.name not in options.checked and not forward_only:
+        small = side.inputs(side.small(setting))
+        side.check(way, way.make(small), small)
+        options.checked.add(way.name)
+    made = way.make(inputs)
+    start = time.perf_counter()
+    error = side.check(way, made, inputs)
+    taken = time.perf_counter() - start
+    if taken > options.budget and setting.device != "cpu":  # its kernels may have been compiled meanwhile
+        taken = Clock(setting.device).time(lambda: work(made, inputs.grad))[1] / 1e3
+    if taken > options.budget:
+        raise NotRun(f"not run: one call took {taken:.0f} s, the budget is {options.budget:g} s")
+    return made, error
+
+
+def turns(ready: dict[str, Made], floor: str, grad: torch.Tensor, options: Options, device: str) -> dict[str, Row]:
+    """Times of every way, the floor first: in turn, round after round, the first of which is not counted."""
+    clock = Clock(device)
+    taken: dict[str, Times] = {name: {} for name in ready}
+    spent: dict[str, float] = defaultdict(float)
+    lost: dict[str, Row] = {}
+    for turn in range(options.rounds + 1):
+        for name, made in ready.items():
+            over = spent[name] * (turn + 1) / max(turn, 1) > options.budget
+            if name in lost or (over and turn > LEAST_ROUNDS and name != floor):
+                continue
+            try:
+                forward, training = once(made, grad, clock)
+            except RuntimeError as error:
+                if not out_of_memory(error) or name == floor:
+                    raise
+                lost[name] = {"not_run": OUT_OF_MEMORY}
+                continue
+            spent[name] += (forward + training) / 1e3
+            if turn:
+                taken[name][turn] = forward, training
+    found = {
+        name: figures(times, taken.get(floor), ready[name].trains) for name, times in taken.items() if name not in lost
+    }
+    return found | lost
+
+
+def once(made: Made, grad: torch.Tensor, clock: Clock) -> tuple[float, float]:
+    """Milliseconds without gradients, as in inference, and of forward and backward together (0 without)."""
+    with torch.no_grad():
+        forward = clock.time(made.call)[1]
+    if not made.trains:
+        return forward, 0.0
+    output, there = clock.time(made.call)
+    leaves = list(made.leaves.values())
+    _, back = clock.time(lambda: torch.autograd.grad(output, leaves, grad))
+    return forward, there + back
+
+
+def figures(times: Times, floor: Times | None, trains: bool) -> Row:
+    """Quartiles of milliseconds and of the ratio to the floor, if it ran, in each round; and all milliseconds."""
+    row: Row = {"rounds": len(times)}
+    for index, what in ((0, FORWARD), (1, TRAINING)):
+        if index == 0 or trains:
+            ms = {turn: round(t[index], 4) for turn, t in times.items()}
+            row[what] = {"ms": quartiles(list(ms.values())), "turns": ms}
+            if floor is not None:
+                row[what]["times"] = quartiles([t[index] / floor[turn][index] for turn, t in times.items()])
+    return row
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an allocator gave up."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _free(setting: Setting) -> None:
+    gc.collect()
+    if setting.device != "cpu":
+        torch.cuda.empty_cache()

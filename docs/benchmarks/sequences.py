@@ -1,0 +1,154 @@
+"""The sequence side: every way to attend with labels between positions, all on the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import relgraph as rg
+from docs.benchmarks import peers, restated
+from docs.benchmarks.sequence_inputs import SMALL_LENGTH, Inputs, Meaning, check
+from docs.benchmarks.sweeps import Sequence
+from docs.benchmarks.ways import Made, NotRun, Side, Way
+from relgraph.impl import IMPLEMENTATIONS
+
+FLOOR = "SDPA, no relations"
+
+
+def relgraph(impl: str, meaning: Meaning) -> Callable[[Inputs], Made]:
+    """``rg.relation_attention`` by one implementation."""
+
+    def make(inputs: Inputs) -> Made:
+        leaves = inputs.leaves(meaning)
+        s, written = inputs.setting, None
+        labeler = rg.ClippedDistance(s.clip)
+        if meaning.labels == "arbitrary":
+            written = rg.DenseLabels(inputs.written, s.labels)
+
+        def call() -> Tensor:
+            q, k, v, *tables = leaves.values()
+            labels = labeler(s.length) if meaning.labels == "distance" else written
+            return rg.relation_attention(q, k, v, labels, *tables, impl=impl)
+
+        return Made(call, leaves)
+
+    return make
+
+
+def plain(function: Callable[..., Tensor]) -> Callable[[Inputs], Made]:
+    """A restated computation over labels of distance, written out once."""
+
+    def make(inputs: Inputs) -> Made:
+        leaves, ids = inputs.leaves(Meaning()), inputs.ids("distance")
+        return Made(lambda: function(*leaves.values(), ids), leaves)
+
+    return make
+
+
+def sdpa(inputs: Inputs) -> Made:
+    """Fused attention without relations."""
+    query, key, value = inputs.qkv.values()
+    return Made(lambda: scaled_dot_product_attention(query, key, value), inputs.qkv)
+
+
+def peer(function: Callable[..., tuple[Callable[[], Tensor], str]], meaning: Meaning) -> Callable[[Inputs], Made]:
+    """Another library's attention."""
+
+    def make(inputs: Inputs) -> Made:
+        leaves = inputs.leaves(meaning)
+        call, note = function(*leaves.values())
+        return Made(call, leaves, note=note)
+
+    return make
+
+
+def flex(inputs: Inputs) -> Made:
+    """FlexAttention, compiled: the score reads q·a^K at the label of the distance. It has no value term."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    s, leaves, trains = inputs.setting, inputs.leaves(Meaning("distance", "key")), inputs.device.type == "cuda"
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    # on a CPU it refuses whatever learns, even where no gradient is asked for
+    query, key, value, table = (x if trains else x.detach() for x in leaves.values())
+
+    def call() -> Tensor:
+        terms = (query @ table.mT) / math.sqrt(s.size)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + terms[b, h, i, torch.clamp(j - i, -s.clip, s.clip) + s.clip]
+
+        out = compiled(query, key, value, score_mod=score_mod)
+        assert isinstance(out, Tensor)
+        return out
+
+    try:
+        with torch.set_grad_enabled(trains):
+            call()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever stops a compiler is news for the row
+        line = (str(error).splitlines() or [""])[0]
+        raise NotRun(f"not run: does not compile here ({type(error).__name__}: {line[:120]})") from None
+    return Made(
+        call, leaves, trains, "key term only" if trains else "key term only; forward only: no training on a CPU"
+    )
+
+
+def linear(s: Sequence) -> int:
+    """Bytes of what keeps n·(d + R) numbers a head."""
+    return 16 * s.batch * s.heads * s.length * (s.size + s.labels) * 4
+
+
+def pairs(count: int, width: int | None = None) -> Callable[[Sequence], int]:
+    """Bytes of so many numbers a pair and head, of a width in bytes other than the dtype's if one is given."""
+    return lambda s: count * s.batch * s.heads * s.length**2 * (width or dtype_bytes(s))
+
+
+def vectors(count: int) -> Callable[[Sequence], int]:
+    """Bytes of so many vectors a pair, beside six numbers a pair and head."""
+    return lambda s: pairs(6)(s) + count * s.size * s.length**2 * dtype_bytes(s)
+
+
+def reference_memory(s: Sequence) -> int:
+    """Bytes of six vectors a pair and head, in float32."""
+    return pairs(6 * s.size, 4)(s)
+
+
+def dtype_bytes(s: Sequence) -> int:
+    """Of a number."""
+    return torch.finfo(getattr(torch, s.dtype)).bits // 8
+
+
+def ways(setting: Sequence) -> list[Way[Sequence]]:
+    """Every way, the floor first."""
+    cuda = setting.device.startswith("cuda")
+    key_only, tied, positions = Meaning("distance", "key"), Meaning("distance", "tied"), Meaning("positions", "key")
+    none, distance, arbitrary = Meaning("none", "none"), Meaning(), Meaning("arbitrary")
+    found: list[Way[Sequence]] = [Way(FLOOR, sdpa, linear, none)]
+    fused = ["chunked", *(["triton"] if cuda and "triton" in IMPLEMENTATIONS else [])]
+    kinds = {"no labels": none, "distance": distance, "arbitrary labels": arbitrary, "distance, key term": key_only}
+    for impl in fused:
+        for what, meaning in kinds.items():
+            found.append(Way(f"relgraph {impl}, {what}", relgraph(impl, meaning), linear, meaning))
+    found += [
+        Way("relgraph dense, distance", relgraph("dense", distance), pairs(8, 4), distance),
+        Way("relgraph dense, arbitrary labels", relgraph("dense", arbitrary), pairs(8, 4), arbitrary),
+        Way("relgraph reference, distance", relgraph("reference", distance), reference_memory, distance),
+        Way("paper's computation (eqs. 3–4)", plain(restated.paper), vectors(4), distance),
+        Way("split term, plain torch", plain(restated.split), pairs(10), distance),
+        Way("FlexAttention, key term", flex, linear, key_only, compiles=True),
+        Way("BERT relative_key", peer(peers.bert, positions), vectors(2), positions),
+        Way("OpenNMT-py", peer(peers.opennmt, tied), vectors(3), tied),
+    ]
+    return found
+
+
+SIDE: Side[Sequence] = Side(
+    ways, Inputs, lambda s: replace(s, length=SMALL_LENGTH, batch=min(s.batch, 2), heads=min(s.heads, 2)), check
+)
