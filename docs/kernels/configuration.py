@@ -23,6 +23,7 @@ class Configuration(NamedTuple):
         baseline: name of the configuration to compare with: the same kernel without labels.
         loops: what the inner loops are called, in the order of the source.
         archs: where it is meant to run.
+        held: whether the rules on spills and uniform loops are held against it; else it is only reported.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Configuration(NamedTuple):
     baseline: str | None = None
     loops: tuple[str, ...] = ("uniform", "mixed", "other")
     archs: tuple[int, ...] = ARCHITECTURES
+    held: bool = True
 
 
 def load(module: str) -> list[Configuration]:

@@ -1,7 +1,8 @@
 """Every configuration of relgraph's kernels that is compiled ahead of time, beside the same kernels without labels.
 
 Tiles, warps and stages are those that a call would get (``relgraph.impl.kernels.launch.tiling``). Names read
-``kernel labels dtype head-size``; *none* is the kernel with labels compiled out.
+``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
+types without options; float32 (multiplied without tensor cores) and options are reported beside them.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             tiles.stages,
             None if labels == "none" else " ".join(filter(None, (fn.__name__, "none", dtype, str(size), plain))),
             archs=(arch,),
+            held=not option and dtype != "fp32",
         )
 
 

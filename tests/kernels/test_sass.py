@@ -396,3 +396,10 @@ def test_a_kernel_that_spills_fails_the_command(tmp_path):
     done = command(tmp_path, "--configurations", "spilling", "--jobs", "2")
     assert done.returncode == 1, done.stderr
     assert "toy on sm_90 spills" in done.stdout.splitlines()[-1]
+
+
+def test_what_is_only_reported_is_not_complained_of():
+    some = {"uniform": Loop(0, 1)}
+    rows = [a_row("a", spill=8, loops=some), a_row("b", spill=8, loops=some)]
+    rows[1].held = False
+    assert [line.split()[0] for line in complaints(rows)] == ["a"]
