@@ -30,6 +30,9 @@ MOST_SIZE = 256
 MOST_COLUMNS = 128
 """Up to this many columns of written-out labels a program sums in registers."""
 
+KEPT_CONSTANTS = 64
+"""How many layouts of tables by distance are kept."""
+
 
 def interpreted() -> bool:
     """Whether Triton's interpreter runs the kernels, on a CPU (``TRITON_INTERPRET=1``, set before triton is loaded)."""
@@ -104,13 +107,13 @@ def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     """Tables with a row for every virtual column; zeros where a pair has no label."""
     if labels.columns == tuple(range(num_labels)):
         return tables
-    rows = [num_labels if column == NOT_ATTENDING else column for column in labels.columns]
+    rows = tuple(num_labels if column == NOT_ATTENDING else column for column in labels.columns)
 
     def lay(table: Tensor | None, dim: int) -> Tensor | None:
         if table is None:
             return None
         zero = table.new_zeros([1 if d == table.dim() + dim else n for d, n in enumerate(table.shape)])
-        return torch.cat([table, zero], dim).index_select(dim, torch.tensor(rows, device=table.device))
+        return torch.cat([table, zero], dim).index_select(dim, _constant(rows, table.device))
 
     return Tables(lay(tables.key, -2), lay(tables.value, -2), lay(tables.query, -2), lay(tables.bias, -1))
 
@@ -120,15 +123,30 @@ def _without(call: Call, by_query: Tensor | None, labels: Virtual) -> Tensor:
     query, width = call.query, len(labels.columns) + 1
     if by_query is None:
         by_query = torch.zeros(*query.shape[:3], width, dtype=torch.float32, device=query.device)
-    dead = [column == NOT_ATTENDING for column in labels.columns] + [False]
-    return by_query.masked_fill(torch.tensor(dead, device=query.device), float("-inf"))
+    dead = _constant((*labels.columns, 0), query.device) == NOT_ATTENDING
+    return by_query.masked_fill(dead, float("-inf"))
+
+
+_constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+
+
+def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """These numbers as a tensor, made once: to carry them to a GPU waits for it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(numbers, device=device)
+    if (numbers, device) not in _constants:
+        while len(_constants) >= KEPT_CONSTANTS:
+            _constants.pop(next(iter(_constants)))
+        with torch.inference_mode(False):
+            _constants[numbers, device] = torch.tensor(numbers, device=device)
+    return _constants[numbers, device]
 
 
 def _by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
     """Masses by virtual column, ``[..., width + 2]``, summed to masses by label."""
     if labels.columns == tuple(range(num_labels)):
         return mass
-    owner = torch.tensor(labels.columns, device=mass.device)
+    owner = _constant(labels.columns, mass.device)
     return mass @ (owner[:, None] == torch.arange(num_labels, device=mass.device)).to(mass.dtype)
 
 

@@ -216,7 +216,7 @@ def forward(
                 if HAS_CK:
                     s += _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS)[None, :] * LOG2E
                 if MASK > 0:
-                    s = _masked(s, mask_at[:, None] + (at + n)[None, :] * mask_k, row_in[:, None], MASK)
+                    s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
                 new_top = tl.maximum(top, tl.max(s, 1))
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s - safe[:, None])
@@ -273,7 +273,7 @@ def forward(
                 if HAS_CK:
                     s += _by_id(column, ck_at + keys[None, :] * wide * C, attends) * LOG2E
         if MASK > 0:
-            s = _masked(s, mask_at[:, None] + keys[None, :] * mask_k, row_in[:, None] & key_in[None, :], MASK)
+            s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
         s = tl.where(attends, s, float("-inf"))
         new_top = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -396,7 +396,7 @@ def backward_rows(
             if HAS_CK:
                 s += _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS)[None, :] * LOG2E
             if MASK > 0:
-                s = _masked(s, mask_at[:, None] + (at + n)[None, :] * mask_k, row_in[:, None], MASK)
+                s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
             p = tl.exp2(s)
             dp = _dot(do, tl.trans(v), PRECISION)
             if DROPOUT > 0:
@@ -452,7 +452,7 @@ def backward_rows(
                 if HAS_CK:
                     s += _by_id(column, ck_at + keys[None, :] * wide * C, attends) * LOG2E
         if MASK > 0:
-            s = _masked(s, mask_at[:, None] + keys[None, :] * mask_k, row_in[:, None] & key_in[None, :], MASK)
+            s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
         p = tl.exp2(tl.where(attends, s, float("-inf")))
         if DROPOUT > 0:
             pairs = keep_at[:, None] + keys[None, :]
@@ -561,7 +561,7 @@ def backward_keys(
                 if HAS_CK:
                     s += extra[:, None]
                 if MASK > 0:
-                    entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * mask_k
+                    entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                     s = _masked(s, entries, key_in[:, None], MASK)
                 p = tl.exp2(s)
                 dp = _dot(v, tl.trans(do), PRECISION)
@@ -627,7 +627,7 @@ def backward_keys(
                     if HAS_CK:
                         s += _by_id(column, ck_at[:, None], attends) * LOG2E
             if MASK > 0:
-                entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * mask_k
+                entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                 s = _masked(s, entries, key_in[:, None] & row_in[None, :], MASK)
             p = tl.exp2(tl.where(attends, s, float("-inf")))
             if DROPOUT > 0:

@@ -17,9 +17,6 @@ from relgraph.impl.kernels import attention
 from relgraph.impl.problem import Incoming, Outputs, Problem
 from relgraph.impl.tilemap import TileMap, is_affine, tile_map
 
-MOST_COLUMNS = 128
-"""Up to this many columns of written-out labels are summed in registers."""
-
 KEPT_MAPS = 64
 """How many maps are kept of labels that hold no tensor."""
 
