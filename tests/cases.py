@@ -161,6 +161,19 @@ def make(
     return Case(labels, inputs, tables, {"enable_gqa": kv_heads != heads, **options})
 
 
+def moved(case: Case, device) -> Case:
+    """The case on a device, its leaves new ones."""
+
+    def leaf(x):
+        if isinstance(x, tuple):
+            return tuple(leaf(part) for part in x)
+        return None if x is None else x.detach().to(device).requires_grad_()
+
+    labels = None if case.labels is None else case.labels.to(device)
+    options = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in case.options.items()}
+    return Case(labels, [leaf(x) for x in case.inputs], [leaf(x) for x in case.tables], options)
+
+
 def answer(case: Case, impl: str, *, keep=None, mass=True):
     """Outputs and the gradient of a random linear function of them with respect to every leaf."""
     z, *rest = raw(case, impl, keep=keep, mass=mass)
@@ -194,4 +207,4 @@ def packed_or_not(labels) -> bool:
     return labels is not None and labels.packed
 
 
-__all__ = ["KINDS", "Case", "answer", "assert_same", "distance", "edges", "make", "packed_or_not", "raw", "rg"]
+__all__ = ["KINDS", "Case", "answer", "assert_same", "distance", "edges", "make", "moved", "packed_or_not", "raw", "rg"]

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.impl import fused
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
-from tests.cases import F64, KINDS, answer, make, raw
+from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_same_meaning import causal_options, masks
 
 launch = pytest.importorskip("relgraph.impl.kernels.launch", reason="triton is not installed")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 ALL_PAIRS = [
     kind for kind in KINDS if not kind.startswith(("edges only", "edges sum", "edges over edges"))
@@ -43,14 +45,26 @@ def case_of(labels, dtype=torch.float32, **options):
     return exact, low
 
 
+def ours(case, keep=None):
+    """Outputs and gradients where the kernels run, brought back."""
+    case = moved(case, DEVICE)
+    found = answer(case, "triton", keep=None if keep is None else keep.float().to(DEVICE))
+    return [[x.cpu() for x in part] for part in found]
+
+
+def output(case):
+    """The output alone, of a case that is where the kernels run."""
+    return raw(case, "triton", mass=False)[0]
+
+
 def check(exact, low, *, keep=None):
     """Error at most twice that of plain torch in the same precision, both against the reference in float64."""
     truth = answer(exact, "reference", keep=keep)
-    ours = answer(low, "triton", keep=None if keep is None else keep.float())
+    found = ours(low, keep)
     theirs = answer(low, "reference", keep=None if keep is None else keep.float())
     dtype = low.inputs[0].dtype
     floor = torch.finfo(dtype).eps * (8 if dtype == torch.float32 else 1)  # products of tiles round to the half types
-    for what, t_all, a_all, b_all in zip(("output", "gradient"), truth, ours, theirs, strict=True):
+    for what, t_all, a_all, b_all in zip(("output", "gradient"), truth, found, theirs, strict=True):
         largest = max(t[t != float("-inf")].norm() for t in t_all)
         for index, (t, a, b) in enumerate(zip(t_all, a_all, b_all, strict=True)):
             finite = t != float("-inf")
@@ -165,14 +179,15 @@ def test_own_dropout_is_the_same_forward_and_backward():
     for kind in ("distance", "dense"):
         case = make(KINDS[kind](40), size=3, value_size=40, kinds="k", batch=1, dropout_p=0.5, dtype=torch.float32)
         case.inputs[2] = torch.eye(40).expand(1, 2, 40, 40).clone().requires_grad_()
+        case = moved(case, DEVICE)
         torch.manual_seed(3)
-        weights = raw(case, "triton", mass=False)[0]
+        weights = output(case)
         (grad,) = torch.autograd.grad(weights.sum(), [case.inputs[2]])
         torch.testing.assert_close(grad[..., 0], weights.sum(-2))
         torch.manual_seed(3)
-        assert torch.equal(raw(case, "triton", mass=False)[0], weights)
+        assert torch.equal(output(case), weights)
         assert 0.35 < float((weights == 0).float().mean()) < 0.65
-        assert not torch.equal(raw(case, "triton", mass=False)[0], weights)
+        assert not torch.equal(output(case), weights)
         assert not torch.equal(weights[:, 0] == 0, weights[:, 1] == 0)
 
 
@@ -187,9 +202,9 @@ def test_dropout_gradients_of_every_leaf():
             if case.tables[1] is not None:
                 case.tables[1].data.zero_()
         torch.manual_seed(5)
-        ours = answer(low, "triton")
-        truth = answer(exact, "reference", keep=(ours[0][0].detach() != 0).to(F64))
-        for a_all, t_all in zip(ours, truth, strict=True):
+        found = ours(low)
+        truth = answer(exact, "reference", keep=(found[0][0].detach() != 0).to(F64))
+        for a_all, t_all in zip(found, truth, strict=True):
             for a, t in zip(a_all, t_all, strict=True):
                 torch.testing.assert_close(a.double(), t, atol=2e-5, rtol=1e-4)
 
@@ -197,18 +212,18 @@ def test_dropout_gradients_of_every_leaf():
 def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
     case = make(KINDS["distance packed"](50), size=3, value_size=50, kinds="k", dropout_p=0.5, dtype=torch.float32)
     case.inputs[2] = torch.eye(50)[:, None].expand(50, 2, 50).clone().requires_grad_()
-    found = []
+    case, found = moved(case, DEVICE), []
     for rows, keys in ((16, 16), (16, 32), (32, 16)):
         monkeypatch.setattr(launch, "tiling", lambda *_, r=rows, k=keys, **__: launch.Tiling(r, k, 4, 1))
         torch.manual_seed(1)
-        found.append(raw(case, "triton", mass=False)[0] == 0)
+        found.append(output(case) == 0)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 
 
 def test_twice_the_same_to_the_bit():
     case = make(KINDS["dense"](37), dtype=torch.float32, batch=1)
-    first, second = answer(case, "triton"), answer(case, "triton")
+    first, second = ours(case), ours(case)
     assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
@@ -239,7 +254,7 @@ def test_any_edges(data, n, default):
 
 def test_maps_are_made_once_and_go_with_their_labels():
     labels = DenseLabels(torch.randint(0, 3, (20, 20)), 3)
-    case = make(labels, dtype=torch.float32, batch=1)
+    case = moved(make(labels, dtype=torch.float32, batch=1), DEVICE)
     seen = []
     real = launch.tile_map
 
@@ -266,7 +281,7 @@ def test_maps_are_made_once_and_go_with_their_labels():
 
 def refused(match, labels=None, dtype=torch.float32, **options):
     with pytest.raises(NotImplementedError, match=match):
-        raw(make(labels, dtype=dtype, **options), "triton")
+        raw(moved(make(labels, dtype=dtype, **options), DEVICE), "triton")
 
 
 def test_what_is_refused_names_the_way_out():
@@ -274,10 +289,10 @@ def test_what_is_refused_names_the_way_out():
     refused("heads of at most 256", size=300)
     refused("use impl='chunked'", KINDS["edges sum"](6))
     refused("at most 127 labels.*got 200.*chunked", DenseLabels(torch.zeros(4, 4, dtype=torch.int64), 200))
-    q = torch.randn(1, 1, 4, 4)
+    q = torch.randn(1, 1, 4, 4, device=DEVICE)
     with pytest.raises(NotImplementedError, match="impl='dense' for need_weights"):
         rg.relation_attention_with_aux(q, q, q, None, impl="triton", need_weights=True)
-    mask = torch.zeros(4, 4, requires_grad=True)
+    mask = torch.zeros(4, 4, device=DEVICE, requires_grad=True)
     with pytest.raises(NotImplementedError, match="no gradient to attn_mask"):
         rg.relation_attention(q, q, q, None, attn_mask=mask, impl="triton")
     x = q.clone().requires_grad_()
@@ -290,8 +305,8 @@ def test_what_is_refused_names_the_way_out():
 
 def test_refused_without_a_gpu_or_triton(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
-    if not torch.cuda.is_available():
-        refused("needs CUDA tensors .*got cpu; use impl='chunked'")
+    with pytest.raises(NotImplementedError, match="needs CUDA tensors .*got cpu; use impl='chunked'"):
+        raw(make(None, dtype=torch.float32), "triton")
     monkeypatch.setattr(fused, "find_spec", lambda _: None)
     refused(r"pip install 'relgraph\[triton\]'")
 
@@ -300,7 +315,7 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
 def test_custom_op_contract(kind):
     """torch's own checks of an operator: schema, fake kernel, autograd registration."""
     labels = KINDS[kind](18)
-    call = fused_arguments(make(labels, batch=1, dtype=torch.float32))
+    call = fused_arguments(moved(make(labels, batch=1, dtype=torch.float32), DEVICE))
     torch.library.opcheck(
         torch.ops.relgraph.fused.default,
         call,
@@ -327,9 +342,9 @@ def fused_arguments(case):
 
 @pytest.mark.parametrize("kind", ["distance", "dense"])
 def test_compiled_whole(kind):
-    labels = KINDS[kind](18)
-    q = torch.randn(1, 2, 18, 4, requires_grad=True)
-    table = torch.randn(labels.num_labels, 4, requires_grad=True)
+    labels = KINDS[kind](18).to(DEVICE)
+    q = torch.randn(1, 2, 18, 4, device=DEVICE, requires_grad=True)
+    table = torch.randn(labels.num_labels, 4, device=DEVICE, requires_grad=True)
 
     def step(q, table):
         return rg.relation_attention(q, q, q, labels, table, table, impl="triton")
@@ -347,8 +362,8 @@ def test_compiled_whole(kind):
 
 def test_checkpointed():
     labels = KINDS["distance"](18)
-    q = torch.randn(1, 2, 18, 4, requires_grad=True)
-    table = torch.randn(5, 4, requires_grad=True)
+    q = torch.randn(1, 2, 18, 4, device=DEVICE, requires_grad=True)
+    table = torch.randn(5, 4, device=DEVICE, requires_grad=True)
     step = lambda q: rg.relation_attention(q, q, q, labels, table, table, dropout_p=0.3, impl="triton")  # noqa: E731
     torch.manual_seed(0)
     torch.utils.checkpoint.checkpoint(step, q, use_reentrant=False).sum().backward()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from relgraph.labels import EdgeLabels
-from tests.cases import F64, KINDS, Case, answer, edges, make, raw
+from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -22,16 +22,6 @@ pytest.importorskip("triton")
 ALONE = [kind for kind in KINDS if kind.startswith("edges only")]
 pytestmark = pytest.mark.usefixtures("poisoned")
 each_kind = pytest.mark.parametrize("kind", ALONE)
-
-
-def moved(case: Case) -> Case:
-    """The case where the kernels run, its leaves new ones."""
-
-    def leaf(x):
-        return None if x is None else x.detach().to(DEVICE).requires_grad_()
-
-    options = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in case.options.items()}
-    return Case(case.labels.to(DEVICE), [leaf(x) for x in case.inputs], [leaf(x) for x in case.tables], options)
 
 
 def twins(labels, dtype=torch.float32, **options) -> tuple[Case, Case]:
@@ -48,7 +38,7 @@ def check(labels, dtype=torch.float32, *, keep=None, mass=True, batch=1, **optio
     exact, low = twins(labels, dtype, batch=batch, **options)
     single = None if keep is None else keep.float()
     truth, theirs = answer(exact, "reference", keep=keep, mass=mass), answer(low, "edges", keep=single, mass=mass)
-    ours = answer(moved(low), "triton", keep=None if single is None else single.to(DEVICE), mass=mass)
+    ours = answer(moved(low, DEVICE), "triton", keep=None if single is None else single.to(DEVICE), mass=mass)
     within_budget(ours, theirs, truth, dtype)
 
 
@@ -166,7 +156,7 @@ def test_own_dropout_is_the_same_forward_and_backward(kind):
     eye = torch.eye(9).expand(2, 2, 9, 9).clone()
     for case in (exact, low):
         case.inputs[2].data.copy_(eye)
-    case = moved(low)
+    case = moved(low, DEVICE)
     torch.manual_seed(3)
     weights = raw(case, "triton")[0].detach().cpu()
     keep = (weights > 0).to(F64)
@@ -202,7 +192,7 @@ def test_half_types(kind, dtype):
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["output", "lse", "mass"])
 def test_gradient_of_one_output_alone(which):
     exact, low = twins(KINDS["edges only"](5), batch=1)
-    case, grads = moved(low), []
+    case, grads = moved(low, DEVICE), []
     for of, impl in ((case, "triton"), (low, "edges"), (exact, "reference")):
         out = raw(of, impl)[which]
         out = out.masked_fill(out == float("-inf"), 0.0).square().sum()
@@ -246,7 +236,7 @@ def test_inputs_laid_out_otherwise():
         k.detach().mT.contiguous().mT.requires_grad_(),
         v.detach().repeat_interleave(2, -1)[..., ::2].requires_grad_(),
     ]
-    got = answer(case if DEVICE == "cpu" else moved(case), "triton")
+    got = answer(case if DEVICE == "cpu" else moved(case, DEVICE), "triton")
     for a, b in zip(got[0] + got[1], wanted[0] + wanted[1], strict=True):
         torch.testing.assert_close(a.cpu(), b, atol=1e-5, rtol=1e-5)
 
