@@ -3,6 +3,8 @@
 Tiles, warps and stages are those that a call would get (``relgraph.impl.kernels.launch.tiling``). Names read
 ``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
 types without options; float32 (multiplied without tensor cores) and options are reported beside them.
+
+*edges* are the kernels over listed pairs, with 32 labels and without.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.kernels import attention, launch
+from relgraph.impl.kernels import attention, edges_kernels, launch
 
 SIZES = (16, 64, 128, 256)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -53,6 +55,10 @@ def configurations() -> Iterator[Configuration]:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
                     yield from kernels(labels, "bf16", 64, arch, option)
+    for size in (16, 64, 128):
+        for dtype in ("bf16", "fp32"):
+            for labeled in (False, True):
+                yield from over_edges(size, dtype, labeled)
 
 
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
@@ -99,3 +105,42 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
         elif not name.isupper() or name in ("H", "GROUP", "C", "N_q", "N_k", "VECTORS"):
             found[name] = FLOATS.get(name, "i32:16" if name in ALIGNED else "i32")
     return found
+
+
+def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
+    """The three kernels over listed pairs: key and value tables of 32 labels, or none; 20 pairs a query."""
+    for fn in (edges_kernels.forward_kernel, edges_kernels.by_row_kernel, edges_kernels.by_key_kernel):
+        options = edges_kernels.tiles(size, size, 32 if labeled else 0, 20.0)
+        warps = options.pop("num_warps")
+        missing = EDGES_MISSING if labeled else (*EDGES_MISSING, *EDGES_OF_LABELS)
+        fixed = {**options, "HEADS": 8, "GROUP": 1, "JOINT": False, **dict.fromkeys(missing)}
+        fixed = {name: fixed[name] for name in fn.arg_names if name in fixed}
+        types = {name: _edge_type(name, dtype) for name in fn.arg_names if name not in fixed}
+        name = fn.__name__.removesuffix("_kernel")
+        yield Configuration(
+            f"edges {name} {'labels' if labeled else 'none'} {dtype} {size}",
+            fn,
+            types,
+            fixed,
+            warps,
+            1,
+            f"edges {name} none {dtype} {size}" if labeled else None,
+            loops=("edges",),
+        )
+
+
+EDGES_MISSING = ("BY_KEY", "BY_KEY_GRAD", "ADDED", "FACTOR", "SEED", "MASS", "MASS_GRAD", "LSE_GRAD")
+EDGES_OF_LABELS = ("BY_QUERY", "BY_QUERY_GRAD", "SUMS", "SUMS_GRAD")
+
+
+def _edge_type(name: str, dtype: str) -> str:
+    """The type of an argument of the kernels over listed pairs."""
+    if name in ("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"):
+        return f"*{dtype}"
+    if name in ("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"):
+        return "*i32"
+    if name.isupper():
+        return "*fp32"
+    if name in ("scale", "drop", "grow"):
+        return "fp32"
+    return "i32:16" if name.endswith(("_batch", "_head", "_row")) else "i32"

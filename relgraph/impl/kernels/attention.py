@@ -54,6 +54,16 @@ def _add_dot(a, b, to, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _add_row_sums(sums, x, dtype: tl.constexpr, PRECISION: tl.constexpr, Y: tl.constexpr, SUMMED: tl.constexpr):
+    """Row sums of ``x`` [X, Y] added to each column of ``sums`` [X, SUMMED]."""
+    if SUMMED > 1:  # a product takes far fewer instructions than a sum of registers
+        sums = _add_dot(x.to(dtype), tl.full([Y, SUMMED], 1.0, dtype), sums, PRECISION)
+    else:
+        sums += tl.sum(x, 1)[:, None]
+    return sums
+
+
+@triton.jit
 def _dropped(seed, lane, i, at, threshold, keep_at, inside, BM: tl.constexpr, BN: tl.constexpr, DROPOUT: tl.constexpr):
     """Which pairs dropout keeps: drawn (1), or read from a given mask (2)."""
     if DROPOUT == 1:
@@ -81,6 +91,23 @@ def _of_run(table_at, run_at, inside, PARTS: tl.constexpr):
     for part in tl.static_range(1, PARTS):
         term += tl.load(table_at + tl.load(run_at + 2 + part), mask=inside, other=0.0)
     return term
+
+
+@triton.jit
+def _run_vector(lane, run_at, C, BAND: tl.constexpr):
+    """Which vector of :func:`relgraph.impl.kernels.launch.of_runs` belongs to a run under this head."""
+    column = tl.load(run_at + 2)
+    return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
+
+
+@triton.jit
+def _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
+    """C of a tile's keys in a run, in powers of two: side by side where there is one part."""
+    if PARTS == 1:
+        entries = tl.load(ck_run + (at + n))
+    else:
+        entries = _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
+    return entries
 
 
 @triton.jit
@@ -150,7 +177,7 @@ def _store_sums(table_at, sums, inside, C, RP: tl.constexpr):
 
 @triton.jit
 def forward(
-    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
+    q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
     blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost,
@@ -205,6 +232,7 @@ def forward(
         bias = tl.zeros([BM], tl.float32)
         if HAS_BQ:
             bias = _of_run(bq_at, run_at, row_in, PARTS) * LOG2E
+        ck_run = ck_run_ptr + _run_vector(lane, run_at, C, BAND) * N_k
         before = top
         run_total = tl.zeros([BM], tl.float32)
         run_kept = tl.zeros([BM], tl.float32)
@@ -212,14 +240,14 @@ def forward(
             k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=d_in, other=0.0)
             s = _dot(q, tl.trans(k), PRECISION)
             if HAS_CK or MASK > 0:
-                s = s * scale + bias[:, None]
+                s = s * scale
                 if HAS_CK:
-                    s += _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS)[None, :] * LOG2E
+                    s += _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
                 if MASK > 0:
                     s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
-                new_top = tl.maximum(top, tl.max(s, 1))
-                safe = tl.where(new_top == float("-inf"), 0.0, new_top)
-                p = tl.exp2(s - safe[:, None])
+                new_top = tl.maximum(top, tl.max(s, 1) + bias)
+                safe = tl.where(new_top == float("-inf"), 0.0, new_top) if MASK > 0 else new_top
+                p = tl.exp2(s - (safe - bias)[:, None])
             else:  # the run's term moves the whole row: no pair pays for it
                 new_top = tl.maximum(top, tl.max(s, 1) * scale + bias)
                 safe = new_top
@@ -321,7 +349,7 @@ def forward(
 
 @triton.jit
 def backward_rows(
-    q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
+    q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
     dq_ptr, db_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost, q_scale,
@@ -386,6 +414,7 @@ def backward_rows(
             less -= _of_run(bq_at, run_at, row_in, PARTS) * LOG2E
         if HAS_DP:
             more += _of_run(dp_at, run_at, row_in, PARTS)
+        ck_run = ck_run_ptr + _run_vector(lane, run_at, C, BAND) * N_k
         rest = delta - more
         run_sum = tl.zeros([BM, SUMMED], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
@@ -394,7 +423,7 @@ def backward_rows(
             s = _dot(q, tl.trans(k), PRECISION)
             s = s * scale - less[:, None]
             if HAS_CK:
-                s += _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS)[None, :] * LOG2E
+                s += _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
             if MASK > 0:
                 s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
             p = tl.exp2(s)
@@ -406,10 +435,7 @@ def backward_rows(
             else:
                 ds = p * (dp - rest[:, None])
             if HAS_BQ:
-                if SUMMED > 1:  # a product sums rows with far fewer instructions
-                    run_sum = _add_dot(ds.to(k.dtype), tl.full([BN, SUMMED], 1.0, k.dtype), run_sum, PRECISION)
-                else:
-                    run_sum += tl.sum(ds, 1)[:, None]
+                run_sum = _add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
             dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
         if HAS_BQ:
             amount = tl.max(run_sum, 1)
@@ -576,7 +602,7 @@ def backward_keys(
                 dvalue = _add_dot(p.to(do.dtype), do, dvalue, PRECISION)
                 dk = _add_dot(ds.to(q.dtype), q, dk, PRECISION)
                 if HAS_CK:
-                    run_sum += tl.sum(ds, 1)
+                    run_sum += tl.sum(ds, 1)  # one more product here would spill
             if HAS_CK:
                 if BAND:
                     column = tl.load(run_at + 2)

@@ -170,6 +170,10 @@ class _Launch:
             "enable_fp_fusion": True,
         }
 
+    def keys_of_runs(self, tiles: TileMap) -> Tensor | None:
+        """C by the columns of runs, in powers of two."""
+        return None if self.by_key is None or tiles.parts > 1 else (of_runs(self.by_key, tiles) * LOG2E).contiguous()
+
     def given(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         """The tensors; for those that are missing one that is pointed at and not read."""
         return tuple(self.query if tensor is None else tensor for tensor in tensors)
@@ -216,8 +220,8 @@ def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: 
     kernel: Any = attention.forward  # what a launch takes, pyright cannot see
     with torch.cuda.device_of(query):
         kernel[launch.grid(tiles)](
-            launch.query, launch.key, launch.value,
-            *launch.given(launch.by_query, launch.by_key, launch.mask, launch.keep, problem.seed),
+            launch.query, launch.key, launch.value, *launch.given(launch.by_query, launch.by_key),
+            *launch.given(launch.keys_of_runs(tiles), launch.mask, launch.keep, problem.seed),
             output, lse, *launch.given(sums), *_pointers(tiles, turned=False), *launch.numbers(tiles),
             **launch.constants(tiles), NEED_P=need_sums,
         )  # fmt: skip
@@ -241,10 +245,8 @@ def backward(
     grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
     grad = grad.to(query.dtype).contiguous()
     by_value = None if incoming.sums is None else incoming.sums.contiguous()
-    inputs = (
-        launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key, by_value,
-        launch.mask, launch.keep, problem.seed),
-    )  # fmt: skip
+    inputs = launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key)
+    given = launch.given(by_value, launch.mask, launch.keep, problem.seed)
     rows, keys = (launch.map(turned=turned, sort=x is not None) for turned, x in ((False, db), (True, dc)))
     shared = {"HAS_DP": by_value is not None}
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
@@ -252,12 +254,13 @@ def backward(
     less, rest = _vectors(launch, keys, lse, delta, by_value, folded=folded)
     with torch.cuda.device_of(query):
         by_row[launch.grid(rows)](
-            *inputs, lse, delta, dq, *launch.given(db), *_pointers(rows, turned=False), *launch.numbers(rows),
-            problem.scale, **launch.constants(rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
+            *inputs, *launch.given(launch.keys_of_runs(rows)), *given, lse, delta, dq, *launch.given(db),
+            *_pointers(rows, turned=False), *launch.numbers(rows), problem.scale, **launch.constants(rows), **shared,
+            SUMMED=1 if query.dtype == torch.float32 else 16,
         )  # fmt: skip
         by_key[launch.grid(keys, turned=True)](
-            *inputs, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, turned=True), *launch.numbers(keys),
-            problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
+            *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, turned=True),
+            *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
         )  # fmt: skip
     return dq, dk, dv, db, dc
 
@@ -274,12 +277,13 @@ def _vectors(
     if not folded:
         return less.contiguous(), rest.contiguous()
 
-    def of_runs(table: Tensor | None) -> Tensor:
-        if table is None:
-            return rest.new_zeros(()).expand(*rest.shape[:2], 2 if tiles.band else launch.columns, rest.shape[-1])
-        if tiles.band is not None:
-            table = torch.stack([table[..., 0], table[..., tiles.band[1] + 1]], -1)
-        return table.transpose(-1, -2)
+    none = rest.new_zeros(()).expand(*rest.shape[:2], 2 if tiles.band else launch.columns, rest.shape[-1])
+    term, gain = (none if x is None else of_runs(x, tiles) for x in (launch.by_query, by_value))
+    return torch.cat([less, less - term * LOG2E], 2), torch.cat([rest, rest - gain], 2)
 
-    less = torch.cat([less, less - of_runs(launch.by_query) * LOG2E], 2)
-    return less, torch.cat([rest, rest - of_runs(by_value)], 2)
+
+def of_runs(table: Tensor, tiles: TileMap) -> Tensor:
+    """The columns of a table ``[B, H, N, columns]`` that runs have, along N: ``[B, H, 2 or columns, N]``."""
+    if tiles.band is not None:
+        table = torch.stack([table[..., 0], table[..., tiles.band[1] + 1]], -1)
+    return table.transpose(-1, -2)
