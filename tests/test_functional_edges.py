@@ -170,3 +170,29 @@ def test_compiles_for_all_sizes_at_once():
     for seed, n in enumerate((6, 9, 14)):
         edges, t = inputs(n, n - 1, pairs=3 * n, seed=seed)
         torch.testing.assert_close(compiled(labels=edges, **t), rg.edge_attention(labels=edges, **t))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_kernels_give_what_plain_torch_gives(parallel):
+    pytest.importorskip("triton", reason="triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    edges, t = inputs(pairs=11 if parallel else 4)
+    t = {k: x.detach().float().to(device).requires_grad_() for k, x in t.items() if not k.startswith("edge_")}
+    edges = edges.to(device)
+    found = []
+    for impl in ("edges", "triton"):
+        z = rg.edge_attention(**t, labels=edges, impl=impl)
+        found.append([z, *torch.autograd.grad(z.square().sum(), list(t.values()))])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
+
+
+def test_what_kernels_over_edges_refuse():
+    edges, t = inputs()
+    few = {name: t[name].float() for name in ("query", "key", "value")}
+    with pytest.raises(NotImplementedError, match="got edge_attr; use impl='edges'"):
+        rg.edge_attention(**few, labels=edges, edge_attr=t["edge_attr"], edge_key=t["edge_key"], impl="triton")
+    with pytest.raises(NotImplementedError, match="got need_weights; use impl='edges'"):
+        rg.edge_attention(**few, labels=edges, need_weights=True, impl="triton")
+    with pytest.raises(ValueError, match=r"unknown impl 'dense'; expected one of \['edges', 'triton'\]"):
+        rg.edge_attention(**few, labels=edges, impl="dense")

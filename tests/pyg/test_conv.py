@@ -380,3 +380,24 @@ def test_edges_on_another_device(kind, graph):
     conv, (x, *edges) = kind(5, 3, num_relations=R).to(F64), graph
     with pytest.raises(ValueError, match="edge_index must be on the device of x, cpu, got meta"):
         conv(x, *(part.to("meta") for part in edges))
+
+
+def test_kernels_give_what_the_layer_gives_without_them():
+    pytest.importorskip("triton", reason="triton is not installed")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    index, types = torch.randint(N, (2, E)).to(device), torch.randint(R, (E,)).to(device)
+    x = torch.randn(N, 8, device=device)
+    plain = RelationConv(8, 4, heads=2, num_relations=R).to(device)
+    fused = RelationConv(8, 4, heads=2, num_relations=R, impl="triton").to(device)
+    fused.load_state_dict(plain.state_dict())
+    found = []
+    for layer in (plain, fused):
+        z = layer(x, index, types)
+        z.square().sum().backward()
+        found.append([z, *(p.grad for p in layer.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="got need_weights; use impl='edges'"):
+        fused(x, index, types, return_attention_weights=True)
+    with pytest.raises(ValueError, match="unknown impl 'chunked'"):
+        RelationConv(8, 4, impl="chunked")
