@@ -17,7 +17,7 @@ import torch
 from docs.kernels.configuration import ARCHITECTURES, Configuration
 from relgraph.impl.kernels import attention, edges_kernels, launch
 
-SIZES = (16, 64, 128, 256)
+SIZES = (16, 32, 64, 128, 256)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 LABELS: dict[str, dict[str, Any]] = {

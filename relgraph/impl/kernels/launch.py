@@ -44,10 +44,10 @@ def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, b
     if wide > 128:
         return Tiling(16, 32, 8, 2) if backward else Tiling(32, 32, 8, 2)
     if wide > 64:
-        return Tiling(32, 32, 8, 2) if backward else Tiling(32, 64, 8, 1)
+        return Tiling(32, 32, 8, 1) if backward else Tiling(32, 64, 8, 1)
     if wide > 32 and capability >= 9:
         return Tiling(64, 32, 8, 2) if backward else Tiling(64, 64, 8, 2)
-    return Tiling(32, 32, 8, 2)
+    return Tiling(64, 32, 8, 1) if backward and wide <= 32 else Tiling(32, 32, 8, 2)
 
 
 def capability(device: torch.device) -> int:
