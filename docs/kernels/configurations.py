@@ -86,7 +86,8 @@ def constants(
     """What a kernel is compiled for."""
     chosen = {
         "D": size, "DV": size, "BD": launch.padded(size), "BDV": launch.padded(size),
-        "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "HAS_CK": False, "MASK": 0, "DROPOUT": 0,
+        "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
+        "MASK": 0, "DROPOUT": 0,
         "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,
         "FOLDED": "DROPOUT" not in option, **LABELS[labels], **option,
     }  # fmt: skip

@@ -130,8 +130,14 @@ def _by_id(column, table_at, inside):
 
 
 @triton.jit
-def _by_column(x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TURNED: tl.constexpr):
-    """Sums of each row of ``x`` [X, Y] by column, [X, RP]; order and bounds sort it, on their side when turned."""
+def _by_column(
+    x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TURNED: tl.constexpr,
+    UPTO: tl.constexpr,
+):  # fmt: skip
+    """Sums of each row of ``x`` [X, Y] by column, [X, RP] (``UPTO``: of all columns up to each).
+
+    Order and bounds sort the pairs of a row by column; they lie on their side when ``TURNED``.
+    """
     m, n, r = tl.arange(0, X)[:, None], tl.arange(0, Y)[None, :], tl.arange(0, RP)[None, :]
     if TURNED:
         order = tl.load(order_at + n * X + m).to(tl.int32)
@@ -143,17 +149,22 @@ def _by_column(x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: 
         step = 1
     running = tl.cumsum(tl.gather(x, order, 1), 1)
     here = r < C - 1  # nobody asks what the last column, pairs without a label, receives
-    first = tl.load(bounds_at, mask=here, other=0).to(tl.int32)
     last = tl.load(bounds_at + step, mask=here, other=0).to(tl.int32)
-    upto = tl.where(last > 0, tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
-    return upto - tl.where(first > 0, tl.gather(running, tl.maximum(first - 1, 0), 1), 0.0)
+    sums = tl.where(last > 0, tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
+    if not UPTO:
+        first = tl.load(bounds_at, mask=here, other=0).to(tl.int32)
+        sums -= tl.where(first > 0, tl.gather(running, tl.maximum(first - 1, 0), 1), 0.0)
+    return sums
 
 
 @triton.jit
-def _add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr):
+def _add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr):
     """Sums by column [X, RP] with a run's amount [X] added to its columns."""
+    r = tl.arange(0, RP)
     for part in tl.static_range(PARTS):
-        sums += tl.where((tl.arange(0, RP) == tl.load(run_at + 2 + part))[None, :], amount[:, None], 0.0)
+        column = tl.load(run_at + 2 + part)
+        here = r >= column if UPTO else r == column
+        sums += tl.where(here[None, :], amount[:, None], 0.0)
     return sums
 
 
@@ -161,18 +172,27 @@ def _add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr):
 def _add_tile(
     sums, x, order_ptr, bounds_ptr, slot, C,
     PARTS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TURNED: tl.constexpr,
+    UPTO: tl.constexpr,
 ):  # fmt: skip
     """Sums by column [X, RP] with a mixed tile's pairs ``x`` [X, Y] added."""
     for part in tl.static_range(PARTS):
         at = slot * PARTS + part
-        sums += _by_column(x, order_ptr + at * (X * Y), bounds_ptr + at * X * (C + 1), C, X, Y, RP, TURNED)
+        sums += _by_column(x, order_ptr + at * (X * Y), bounds_ptr + at * X * (C + 1), C, X, Y, RP, TURNED, UPTO)
     return sums
 
 
 @triton.jit
-def _store_sums(table_at, sums, inside, C, RP: tl.constexpr):
-    columns = tl.arange(0, RP)
-    tl.store(table_at[:, None] + columns[None, :], sums, mask=inside[:, None] & (columns < C - 1)[None, :])
+def _store_sums(table_at, sums, inside, C, RP: tl.constexpr, UPTO: tl.constexpr):
+    """Writes sums by column; those up to each column less those up to the one before."""
+    r = tl.arange(0, RP)
+    at = table_at[:, None] + r[None, :]
+    here = inside[:, None] & (r < C - 1)[None, :]
+    tl.store(at, sums, mask=here)
+    if UPTO:
+        tl.debug_barrier()  # other threads wrote what is read here, and read what is written next
+        before = tl.load(at - 1, mask=here & (r > 0)[None, :], other=0.0)
+        tl.debug_barrier()
+        tl.store(at, sums - before, mask=here)
 
 
 @triton.jit
@@ -182,7 +202,8 @@ def forward(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
     NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P of one block of query rows under one head."""
@@ -272,7 +293,7 @@ def forward(
                 low_sum = low_sum * fade + tl.where(column == 0, amount, 0.0)
                 high_sum = high_sum * fade + tl.where(column == 0, 0.0, amount)
             else:
-                sums = _add_run(sums * fade[:, None], amount, run_at, PARTS, RP)
+                sums = _add_run(sums * fade[:, None], amount, run_at, PARTS, RP, UPTO)
 
     for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
         at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
@@ -320,7 +341,9 @@ def forward(
                 # one pair a label: its score is noted, and becomes a weight once the whole row is known
                 tl.store(p_at[:, None] + (u + 1), s, mask=attends & _in_band(u, width))
             else:
-                sums = _add_tile(sums * fade[:, None], p, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False)
+                sums = _add_tile(
+                    sums * fade[:, None], p, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO
+                )
         v_in = key_in[:, None] & dv_in
         v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=v_in, other=0.0)
         acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
@@ -344,7 +367,7 @@ def forward(
                 noted = tl.load(p_at[:, None] + columns[None, :], mask=here, other=float("-inf"))
                 tl.store(p_at[:, None] + columns[None, :], tl.exp2(noted - top[:, None]) * share[:, None], mask=here)
         else:
-            _store_sums(p_at, sums * share[:, None], row_in, C, RP)
+            _store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
 
 @triton.jit
@@ -354,7 +377,8 @@ def backward_rows(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows under one head."""
@@ -444,7 +468,7 @@ def backward_rows(
                 low_sum += tl.where(column == 0, amount, 0.0)
                 high_sum += tl.where(column == 0, 0.0, amount)
             else:
-                sums = _add_run(sums, amount, run_at, PARTS, RP)
+                sums = _add_run(sums, amount, run_at, PARTS, RP, UPTO)
 
     for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
         at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
@@ -491,7 +515,7 @@ def backward_rows(
                 high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
                 tl.store(db_at[:, None] + (u + 1), ds, mask=attends & _in_band(u, width))
             else:
-                sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False)
+                sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO)
         dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
 
     dq_at = dq_ptr + first_row * D + m[:, None] * D + d[None, :]
@@ -501,7 +525,7 @@ def backward_rows(
             tl.store(db_at, low_sum, mask=row_in)
             tl.store(db_at + width + 1, high_sum, mask=row_in)
         else:
-            _store_sums(db_at, sums, row_in, C, RP)
+            _store_sums(db_at, sums, row_in, C, RP, UPTO)
 
 
 @triton.jit
@@ -511,7 +535,8 @@ def backward_keys(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
     H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost, k_scale, VECTORS,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
@@ -609,7 +634,7 @@ def backward_keys(
                     low_sum += tl.where(column == 0, run_sum, 0.0)
                     high_sum += tl.where(column == 0, 0.0, run_sum)
                 else:
-                    sums = _add_run(sums, run_sum, run_at, PARTS, RP)
+                    sums = _add_run(sums, run_sum, run_at, PARTS, RP, UPTO)
 
         for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
             at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
@@ -672,14 +697,14 @@ def backward_keys(
                     high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
                     tl.store(dc_at[:, None] + (u + 1), ds, mask=attends & _in_band(u, width))
                 else:
-                    sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BN, BM, RP, True)
+                    sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BN, BM, RP, True, UPTO)
 
         if HAS_CK:
             if BAND:
                 tl.store(dc_at, low_sum, mask=key_in)
                 tl.store(dc_at + width + 1, high_sum, mask=key_in)
             else:
-                _store_sums(dc_at, sums, key_in, C, RP)
+                _store_sums(dc_at, sums, key_in, C, RP, UPTO)
 
     own = kv_lane * N_k + own_start
     tl.store(dk_ptr + own * D + n[:, None] * D + d[None, :], dk * k_scale, mask=key_in[:, None] & d_in)

@@ -159,6 +159,7 @@ class _Launch:
             "BN": self.tiling.keys,
             "PARTS": tiles.parts,
             "RP": padded(self.columns - 1),
+            "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
             "BAND": tiles.band is not None,
             "HAS_BQ": problem.by_query is not None,
             "HAS_CK": problem.by_key is not None,
