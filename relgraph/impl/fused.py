@@ -21,6 +21,9 @@ from relgraph.impl.problem import Incoming, Outputs, Problem
 from relgraph.impl.tilemap import Virtual, is_affine, virtual
 from relgraph.plan import NOT_ATTENDING, decode, encode
 
+HAS_TRITON = find_spec("triton") is not None
+"""Whether triton is installed; it is not loaded before it is used."""
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 """What the kernels take."""
 
@@ -44,7 +47,7 @@ def why_not(call: Call) -> str | None:
     query, plan = call.query, call.plan
     alone = len(plan.parts) == 1 and plan.parts[0].alone
     others = "impl='edges'" if alone else "impl='chunked'"
-    if find_spec("triton") is None:
+    if not HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and interpreted()):
         return f"needs CUDA tensors (or TRITON_INTERPRET=1, slow, on a CPU), got {query.device.type}; use {others}"
