@@ -62,7 +62,8 @@ def test_parallel_edges_that_attend_alone_have_no_score_a_pair(impl):
 
 def test_unknown_name():
     with pytest.raises(
-        ValueError, match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked', 'edges', 'triton'\]"
+        ValueError,
+        match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked', 'edges', 'triton'\]",
     ):
         choose(call(), "flash")
 

@@ -1,0 +1,126 @@
+"""How the chunked implementation cuts a call, what its parts share, and its numbers at the edges of a dtype."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.impl import blocks, moves
+from relgraph.impl.rows import factor_dtype
+from tests.cases import F64, KINDS, answer, assert_same, distance, make, raw
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+WRITTEN = rg.DenseLabels(torch.arange(49).view(7, 7) % 3, 3)
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The moves of units that were built, in a list."""
+    found = []
+
+    class Counted(moves.UnitMoves):
+        def __init__(self, *args):
+            found.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr(blocks, "UnitMoves", Counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "wanted"),
+    [
+        (distance(7), {}, 1),
+        (WRITTEN, {"is_causal": True, "q_offset": torch.tensor([0, 1, 2, 3, -1])}, 5),
+        (distance(7, q_offset=torch.tensor([0, 1, 0, 2, 1])), {}, 5),
+        (WRITTEN, {}, 1),
+        (rg.DenseLabels(torch.arange(5 * 49).view(5, 7, 7) % 3, 3), {}, 5),
+    ],
+    ids=["distance", "causal offsets", "offsets", "written", "written a row"],
+)
+def test_batch_rows_with_the_same_labels_share_what_is_known_of_them(labels, options, wanted, built, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_SCORES", 2 * 7 * 7)  # a batch row a unit
+    case = make(labels, n=7, batch=5, **options)
+    got = raw(case, "chunked")
+    assert len(built) == wanted
+    assert_same(got, raw(case, "reference"))
+
+
+@pytest.mark.parametrize("rows", [3, 7])
+@pytest.mark.parametrize("scores", [1, 40, 200, 1 << 19])
+@pytest.mark.parametrize("kind", ["distance", "dense", "dense batch", "edges default", "sum", "none"])
+def test_any_size_of_blocks(kind, scores, rows, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_SCORES", scores)
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(blocks, "FEWEST_ROWS", 2)
+    case = make(KINDS[kind](7), n=7, batch=3) if kind in ("distance", "dense", "none") else make(KINDS[kind](7), n=7)
+    got, wanted = answer(case, "chunked"), answer(case, "reference")
+    assert_same(got[0], wanted[0], what="output")
+    assert_same(got[1], wanted[1], what="gradient")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scores_far_from_zero(sign, dtype):
+    """Scores of 800 or -800 give no overflow, and no rows that vanish."""
+    exact = make(distance(5), n=5, heads=1, kv_heads=1, size=4, value_size=4, batch=1)
+    exact.inputs[0].data.fill_(sign * 20.0)
+    exact.inputs[1].data.copy_(20.0 + torch.rand(1, 1, 5, 1))
+    low = make(distance(5), n=5, heads=1, kv_heads=1, size=4, value_size=4, batch=1, dtype=dtype)
+    for a, b in zip(low.leaves, exact.leaves, strict=True):
+        a.data.copy_(b.data)
+    got, wanted = raw(low, "chunked"), raw(exact, "reference")
+    assert sign * wanted[1].min() > 600
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3)
+
+
+def test_a_bias_of_minus_infinity_hides_pairs_and_rows():
+    case = make(distance(6), n=6, kinds="kvb")
+    case.tables[3].data[:2] = float("-inf")
+    assert_same(raw(case, "chunked"), raw(case, "reference"))
+    case.tables[3].data[:] = float("-inf")
+    output, lse, mass = raw(case, "chunked")
+    assert (output == 0).all()
+    assert (lse == float("-inf")).all()
+    assert (mass == 0).all()
+
+
+def problem(dtype):
+    """What enters :func:`factor_dtype`, of a call in ``dtype``."""
+    found = []
+    x = torch.randn(1, 1, 2, 2, dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        inner = blocks.groups
+        patch.setattr(blocks, "groups", lambda it: found.append(it) or inner(it))
+        rg.relation_attention(x, x, x, None, impl="chunked")
+    return found[0]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_bfloat16_is_multiplied_where_the_processor_can(able, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True} if able else {})
+    assert factor_dtype(problem(torch.bfloat16)) == (torch.bfloat16 if able else torch.float32)
+    assert factor_dtype(problem(torch.float16)) == torch.float32
+    assert factor_dtype(problem(torch.float32)) == torch.float32
+    assert factor_dtype(problem(F64)) == F64
+
+
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize("rows", [5, 256])
+def test_error_in_bfloat16_over_several_blocks(able, rows, monkeypatch):
+    """At most twice the error of the reference in bfloat16, and a quarter of its eps."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": able})
+    monkeypatch.setattr(blocks, "BLOCK_ROWS", rows)
+    exact = make(distance(64), n=64, heads=4, kv_heads=2, size=16, value_size=16)
+    low = make(distance(64), n=64, heads=4, kv_heads=2, size=16, value_size=16, dtype=torch.bfloat16)
+    for a, b in zip(low.leaves, exact.leaves, strict=True):
+        a.data.copy_(b.data)
+        b.data.copy_(a.data)
+    truth, ours, theirs = answer(exact, "reference"), answer(low, "chunked"), answer(low, "reference")
+    for part in (0, 1):
+        for t, a, b in zip(truth[part], ours[part], theirs[part], strict=True):
+            error, allowed = ((x.double() - t).norm() / t.norm() for x in (a, b))
+            assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps / 4, (error, allowed)
