@@ -110,11 +110,11 @@ def complaints(rows: Iterable[Row], limit: float = LIMIT) -> list[str]:
 
 def report(rows: Sequence[Row]) -> tuple[str, str]:
     """The rows as Markdown and as JSON."""
-    table = f"{_summary(rows)}\n\n{RATIOS}\n{_contents(rows)}\n"
+    table = f"{summary(rows)}\n\n{RATIOS}\n{_contents(rows)}\n"
     return table, json.dumps([asdict(row) for row in rows], indent=1)
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def summary(rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row.loops))
     head = ["kernel", "sm", "warps", "stages", "registers", "spilled bytes", "shared bytes"]
     head += [f"{name} {what}" for name in names for what in ("loop", "ratio")]

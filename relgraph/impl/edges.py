@@ -176,7 +176,7 @@ class _Work:
                 yield by_query.index_select(1, self._at_label())
         if tables.query is not None:
             rows = with_zero_row(self._table(tables.query))
-            key = self.key.repeat_interleave(self.query.shape[0] // self.key.shape[0], 0) * self.call.scale
+            key = self.key.repeat_interleave(self.query.shape[0] // max(self.key.shape[0], 1), 0) * self.call.scale
             if self.pair_by_pair:
                 yield sampled_dot(key, rows, self._of_labels_turned()).index_select(1, self.pattern.to_row)
             else:

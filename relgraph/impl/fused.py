@@ -57,7 +57,8 @@ def why_not(call: Call) -> str | None:
         sizes = f"{query.shape[-1]} and {call.value.shape[-1]}"
         return f"takes heads of at most {MOST_SIZE} numbers, got {sizes}; use {others}"
     if call.need_weights:
-        return "never holds all attention weights; use impl='dense' for need_weights"
+        holder = "reference" if alone and plan.parts[0].csr is not None and plan.parts[0].csr.parallel else "dense"
+        return f"never holds all attention weights; use impl='{holder}' for need_weights"
     if not alone and any(part.csr is not None and part.csr.parallel for part in plan.parts):
         return "has one label a pair and cannot sum those of parallel edges; use impl='chunked'"
     columns = plan.total_labels + len(plan.parts)

@@ -100,7 +100,7 @@ def _runs(pattern: Pattern, lanes: int, width: int) -> range:
 
 def _lanes(x: Tensor, lanes: int) -> Tensor:
     """``x`` with each of its lanes repeated to make ``lanes`` of them."""
-    return x if x.shape[0] == lanes else x.repeat_interleave(lanes // x.shape[0], 0)
+    return x if x.shape[0] in (lanes, 0) else x.repeat_interleave(lanes // x.shape[0], 0)
 
 
 def _matrix(pattern: Pattern, values: Tensor, columns: int) -> Tensor:

@@ -101,11 +101,11 @@ class Virtual(NamedTuple):
 
 
 def is_affine(plan: LabelPlan) -> bool:
-    """Whether labels depend on the distance alone and change within :data:`MAX_BAND` of them."""
+    """Whether labels depend on the distance alone, in a band that is no wider than MAX_BAND or twice their number."""
     part = plan.parts[0]
     if len(plan.parts) > 1 or part.csr is not None or any(isinstance(r, Block) for r in part.regions):
         return False
-    return len(_lookup(part.regions)[1]) - 2 <= MAX_BAND
+    return len(_lookup(part.regions)[1]) - 2 <= max(MAX_BAND, 2 * part.num_labels)
 
 
 def virtual(part: Part) -> Virtual:
@@ -165,8 +165,9 @@ def tile_map(
     if memo is None or (affine and any(isinstance(x, Tensor) for x in offsets)):
         memo = {}
     elif _is_capturing(device):
-        memo = dict(memo)  # what is made now is computed at replay: nobody else may have it
-    where = rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
+        # what is made now is computed at replay: nobody else may have it; and what is kept may be gone by then
+        memo = {} if affine else dict(memo)
+    where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
     with torch.inference_mode(False):  # a map made while predicting may serve training
         grid = partial(_grid, plan, rows, keys, maps, causal, device)  # never kept: it holds on to the plan
         if affine:

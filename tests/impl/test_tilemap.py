@@ -442,9 +442,17 @@ def test_virtual_columns(lookup, left, expected):
 
 def test_bands_up_to_the_widest_are_taken_by_distance():
     for extra in (0, 1):
-        labels = DistanceLabels(40, lookup=range(MAX_BAND + 2 + extra), left=20)
+        labels = DistanceLabels(40, lookup=[i % 3 for i in range(MAX_BAND + 2 + extra)], left=20)
         assert is_affine(lower(labels)) == (extra == 0)
         check(lower(labels), 8, 8)
+    assert is_affine(lower(DistanceLabels(40, lookup=range(3 * MAX_BAND), left=20)))  # as many labels: no larger
+
+
+def test_a_map_is_made_for_each_device():
+    plan, memo = lower(DistanceLabels(40, lookup=range(5), left=2)), {}
+    for device in ("meta", "cpu"):
+        made = tile_map(plan, 16, 16, batch=1, causal=None, device=torch.device(device), memo=memo)
+        assert made.blocks.device.type == device
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SINGLE if kind not in AFFINE])
@@ -577,7 +585,9 @@ def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, mo
     kept = tile_map(plan, 4, 4, causal=0, **options)
     monkeypatch.setattr(tilemap, "_is_capturing", lambda device: True)
     before = dict(memo)
-    assert tile_map(plan, 4, 4, causal=0, **options) is kept
+    again = tile_map(plan, 4, 4, causal=0, **options)
+    assert (again is kept) == (kind == "dense")  # maps by distance are made anew: the graph then owns them
+    assert torch.equal(again.blocks, kept.blocks)
     tile_map(plan, 4, 4, causal=1, **options)
     assert memo == before
 

@@ -174,6 +174,22 @@ def test_labels_by_distance_that_share_a_label_or_skip():
         check(*case_of(labels, batch=1))
 
 
+def test_a_label_that_nobody_may_attend_to_by_its_bias():
+    for labels in (rg.ClippedDistance(2)(50), DenseLabels(torch.randint(0, 5, (50, 50)), 5)):
+        exact, low = case_of(labels, kinds="kvb", batch=1)
+        for case in (exact, low):
+            case.tables[3].data[0] = float("-inf")
+        check(exact, low)
+
+
+def test_mass_is_never_negative():
+    labels = DenseLabels(torch.randint(0, 60, (40, 40)), 60)
+    for dtype in (torch.float32, torch.bfloat16):
+        case = moved(make(labels, batch=1, size=16, value_size=16, dtype=dtype), DEVICE)
+        case.inputs[0].data.mul_(8)
+        assert float(raw(case, "triton")[2].detach().min()) >= 0
+
+
 def test_own_dropout_is_the_same_forward_and_backward():
     """With v = identity the output is the dropped weights; backward must drop the same ones."""
     for kind in ("distance", "dense"):
@@ -269,6 +285,12 @@ def test_maps_are_made_once_and_go_with_their_labels():
         answer(case, "triton")
         made = sum(seen)
         assert made > 0
+        tensors = launch._maps_by_tensor[case.labels.ids]
+        assert len(tensors) == 1
+        case.labels.ids.add_(0)  # changed in place: what was made before goes
+        answer(case, "triton")
+        assert len(tensors) == 1
+        made = sum(seen)
         answer(case, "triton")
         assert sum(seen) == made
         kept = len(launch._maps_by_tensor)

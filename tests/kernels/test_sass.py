@@ -403,3 +403,27 @@ def test_what_is_only_reported_is_not_complained_of():
     rows = [a_row("a", spill=8, loops=some), a_row("b", spill=8, loops=some)]
     rows[1].held = False
     assert [line.split()[0] for line in complaints(rows)] == ["a"]
+
+
+def test_relgraph_s_own_kernels_pass(tmp_path):
+    """Labels by distance: forward and backward, compiled for one GPU as a call would have them."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "docs.kernels", "--only", "distance fp16 64", "--arch", "90"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no spills; uniform loops within 1.15" in done.stdout
+    assert done.stdout.count("sm_90") == 6
+
+
+def test_no_launch_makes_a_kernel_for_a_band_of_one_distance():
+    """The compiler is told not to take a width of 1 for a constant, as a launch otherwise does."""
+    program = """
+from relgraph.impl.kernels import attention
+for fn in (attention.forward, attention.backward_rows, attention.backward_keys):
+    print([p.name for p in fn.params if p.do_not_specialize])
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['low', 'width']"] * 3

@@ -20,6 +20,7 @@ import triton.language as tl
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 FIELDS: tl.constexpr = tl.constexpr(9)
+AS_THEY_ARE = ("low", "width")  # no kernel of its own for a band of one distance: it would spill
 CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are finished at once
 
 
@@ -113,7 +114,7 @@ def _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
 @triton.jit
 def _in_band(u, width):
     """Whether a distance, counted from the band's first, lies within the band."""
-    return u.to(tl.uint32, bitcast=True) < width.to(tl.uint32)
+    return u.to(tl.uint32, bitcast=True) < tl.full((), width, tl.uint32)
 
 
 @triton.jit
@@ -195,7 +196,7 @@ def _store_sums(table_at, sums, inside, C, RP: tl.constexpr, UPTO: tl.constexpr)
         tl.store(at, sums - before, mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=AS_THEY_ARE)
 def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
     blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
@@ -267,12 +268,12 @@ def forward(
                 if MASK > 0:
                     s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
                 new_top = tl.maximum(top, tl.max(s, 1) + bias)
-                safe = tl.where(new_top == float("-inf"), 0.0, new_top) if MASK > 0 else new_top
+                safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s - (safe - bias)[:, None])
             else:  # the run's term moves the whole row: no pair pays for it
                 new_top = tl.maximum(top, tl.max(s, 1) * scale + bias)
-                safe = new_top
-                p = tl.exp2(s * scale - (new_top - bias)[:, None])
+                safe = tl.where(new_top == float("-inf"), 0.0, new_top)
+                p = tl.exp2(s * scale - (safe - bias)[:, None])
             fade = tl.exp2(top - safe)
             run_total = run_total * fade + tl.sum(p, 1)
             if DROPOUT > 0:
@@ -370,7 +371,7 @@ def forward(
             _store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
     dq_ptr, db_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
@@ -528,7 +529,7 @@ def backward_rows(
             _store_sums(db_at, sums, row_in, C, RP, UPTO)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=AS_THEY_ARE)
 def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, less_ptr, rest_ptr,
     dk_ptr, dv_ptr, dc_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,

@@ -36,7 +36,7 @@ class Tiling:
 def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, backward: bool) -> Tiling:
     """The tiles for heads of this size on GPUs of this compute capability, 8 or more.
 
-    Chosen so that no register spills: ``python -m docs.kernels``.
+    Chosen so that no register spills with half types, without options: ``python -m docs.kernels``.
     """
     wide = padded(max(size, value_size))
     if dtype == torch.float32:
@@ -47,7 +47,7 @@ def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, b
         return Tiling(32, 32, 8, 1) if backward else Tiling(32, 64, 8, 1)
     if wide > 32 and capability >= 9:
         return Tiling(64, 32, 8, 2) if backward else Tiling(64, 64, 8, 2)
-    return Tiling(64, 32, 8, 1) if backward and wide <= 32 else Tiling(32, 32, 8, 2)
+    return Tiling(64, 32, 8, 1) if backward and wide == 16 else Tiling(32, 32, 8, 2)
 
 
 def capability(device: torch.device) -> int:
@@ -75,10 +75,15 @@ def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
         return _maps_by_ints.setdefault(key, {})
     entries = _maps_by_tensor.setdefault(tensors[0], {})
     if key not in entries or any(ref() is not t for ref, t in zip(entries[key][0], tensors, strict=True)):
-        for gone in [k for k, (refs, _) in entries.items() if any(ref() is None for ref in refs)]:
-            del entries[gone]  # another tensor may have the number of one that is gone
+        for old in [k for k, (refs, _) in entries.items() if any(r() is None for r in refs) or _is_older(k, key)]:
+            del entries[old]
         entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
     return entries[key][1]
+
+
+def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    """Whether a key stands for the same labels before their tensors were changed."""
+    return key[0] == new[0] and [number for number, _ in key[1:]] == [number for number, _ in new[1:]]
 
 
 class _Launch:
@@ -226,6 +231,8 @@ def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: 
             output, lse, *launch.given(sums), *_pointers(tiles, turned=False), *launch.numbers(tiles),
             **launch.constants(tiles), NEED_P=need_sums,
         )  # fmt: skip
+    if need_sums and tiles.band is None:
+        sums.clamp_(min=0.0)  # a difference of running sums may fall below by its rounding
     return output, lse, sums
 
 
