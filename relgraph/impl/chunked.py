@@ -170,12 +170,12 @@ def _(
     dropout_p: float,
     is_causal: bool,
 ) -> list[Tensor]:
-    filled = _fill(saved, given[:12])
+    filled = _fill(saved, given[: _INPUTS + _OUTPUTS])
     return [x.new_empty(x.shape) for x in filled[:5] if x is not None]
 
 
 _INPUTS = 9  # query, key, value, by_query, by_key, mask, keep, seed, moving_offset
-_OUTPUTS = 3  # output, sums, mass
+_OUTPUTS = 4  # output, lse, sums, mass
 
 
 def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Tensor | None]:
@@ -207,9 +207,9 @@ def _restore(
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors = inputs[:_INPUTS]
     plan_tensors, plan_ints = inputs[_INPUTS], inputs[_INPUTS + 1]
-    out, _, sums, mass = output
+    out, lse, sums, mass = output
     need_sums, need_mass = inputs[-2], inputs[-1]
-    outputs = [out, sums if need_sums else None, mass if need_mass else None]
+    outputs = [out, lse, sums if need_sums else None, mass if need_mass else None]
     kept = [*tensors, *outputs]
     ctx.given = [t is not None for t in kept]
     ctx.count = sum(ctx.given)

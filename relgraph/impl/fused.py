@@ -281,7 +281,7 @@ def fused_backward(
     problem = Problem(*inputs[:8], decode(plan_tensors, plan_ints), where, scale, dropout_p)  # pyright: ignore[reportArgumentType, reportCallIssue]
     incoming = Incoming(d_output, d_lse, d_sums, None)
     kept = launch.memo(plan_tensors, plan_ints)
-    found = launch.backward(problem, columns, kept, Outputs(output, sums, None), lse, incoming)
+    found = launch.backward(problem, columns, kept, Outputs(output, lse, sums, None), incoming)
     return [grad for grad in found if grad is not None]
 
 

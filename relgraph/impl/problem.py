@@ -68,9 +68,10 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What forward gave, as backward needs it: output without value term, sums after and before dropout."""
+    """What forward gave, as backward needs it: output without value term, lse, sums after and before dropout."""
 
     output: Tensor
+    lse: Tensor
     sums: Tensor | None
     mass: Tensor | None
 

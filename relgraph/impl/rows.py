@@ -101,11 +101,36 @@ class RowBlock:
         Beside them the totals ``[batch, H, rows, 1]`` (1 for a row that sees nothing, whose weights are 0) and the
         log-sum-exp ``[batch, H, rows]``.
         """
+        scores = self._scores(None if self.work.problem.by_query is None else self.work.problem.by_query[self.at])
+        top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
+        total = scores.sub_(top).exp2_().sum(-1, keepdim=True)
+        lse = top.add_(total.log2()).mul_(LN2)
+        # the greatest weight of a row is still 1: only a row that sees nothing has a total below that
+        return scores, total.clamp_(min=1.0), lse.squeeze(-1)
+
+    def weights(self, lse: Tensor) -> Tensor:
+        """The weights anew, from the log-sum-exp that forward found, in the first buffer."""
+        mask = self.work.problem.mask
+        if mask is not None and mask.dtype != torch.bool:  # what is added may be so large that lse tells no more
+            grown, total, _ = self.grown()
+            return grown.mul_(total.reciprocal_())
+        by_query, less = self.work.problem.by_query, lse[self.at][..., None]
+        less = less.masked_fill(less == float("-inf"), 0.0)  # such a row sees nothing: its scores are -inf
+        ridden = by_query is not None and self.work.moves.parts[0].part.csr is None
+        if by_query is not None:
+            by_query = by_query[self.at]
+            if ridden:  # every pair takes just one entry of the first part
+                by_query = by_query.clone()
+                by_query[..., : self.work.moves.parts[0].zero_column + 1].sub_(less)
+        scores = self._scores(by_query)
+        return (scores if ridden else scores.sub_(less, alpha=1 / LN2)).exp2_()
+
+    def _scores(self, by_query: Tensor | None) -> Tensor:
+        """Scores to base 2, in the first buffer."""
         problem, moves = self.work.problem, self.moves
         scores = self.buffer(0)
         beta = 0.0
-        if problem.by_query is not None or problem.by_key is not None:
-            by_query = None if problem.by_query is None else problem.by_query[self.at]
+        if by_query is not None or problem.by_key is not None:
             by_key = None
             if problem.by_key is not None:
                 by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
@@ -117,11 +142,7 @@ class RowBlock:
         if problem.mask is not None:
             self._mask(scores, problem.mask)
         moves.hide(scores)
-        top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-        total = scores.sub_(top).exp2_().sum(-1, keepdim=True)
-        lse = top.add_(total.log2()).mul_(LN2)
-        # the greatest weight of a row is still 1: only a row that sees nothing has a total below that
-        return scores, total.clamp_(min=1.0), lse.squeeze(-1)
+        return scores
 
     def _window(self, pairs: Tensor) -> Tensor:
         """This block's pairs of a tensor that broadcasts to ``[B, H, N_q, N_k]``."""
@@ -134,7 +155,9 @@ class RowBlock:
         if mask.dtype == torch.bool:
             scores.masked_fill_(~window, float("-inf"))
         else:
-            scores.add_(window, alpha=1 / LN2)
+            added = window.to(scores.dtype) / LN2
+            # the least finite number, which many take for -inf, stays finite: a row of nothing else sees all alike
+            scores.add_(torch.where(window == float("-inf"), added, added.clamp(min=torch.finfo(scores.dtype).min)))
 
     def drop(self, weights: Tensor, into: int | None = None) -> Tensor:
         """The weights after dropout, in place or in another buffer."""
@@ -149,18 +172,16 @@ class RowBlock:
         self.keep = keep / (1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
-    def shares(self, incoming: Incoming, delta: Tensor, share: Tensor) -> Shares:
-        """The block's rows of the gradients, each times its row's ``share``, the factor that the weights lack."""
+    def shares(self, incoming: Incoming, delta: Tensor) -> Shares:
+        """The block's rows of the gradients."""
 
         def of(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[self.at] * share
+            return None if x is None else x[self.at]
 
-        output = of(incoming.output)
-        rest = of(delta[..., None])
-        assert rest is not None
-        return Shares(None if output is None else self.flat(output), of(incoming.sums), of(incoming.mass), rest)
+        output = None if incoming.output is None else self.rows_of(incoming.output)
+        return Shares(output, of(incoming.sums), of(incoming.mass), delta[self.at][..., None])
 
-    def score_grad(self, grown: Tensor, mine: Shares) -> Tensor:
+    def score_grad(self, weights: Tensor, mine: Shares) -> Tensor:
         """Ds = α (dα - δ) in the second buffer."""
         grad = self.buffer(1)
         # δ rides along with what is spread, where every pair takes just one entry of the first part
@@ -168,9 +189,11 @@ class RowBlock:
         if mine.sums is None:
             grad.copy_((-mine.delta if folded else torch.zeros_like(mine.delta)).expand(grad.shape))
         else:
+            sums = mine.sums
             if folded:
-                mine.sums[..., : self.work.moves.parts[0].zero_column + 1].sub_(mine.delta)
-            self.moves.spread(grad, mine.sums, None)
+                sums = sums.clone()
+                sums[..., : self.work.moves.parts[0].zero_column + 1].sub_(mine.delta)
+            self.moves.spread(grad, sums, None)
         if mine.output is not None:
             flat = self.flat(grad)
             torch.baddbmm(flat, mine.output, self.keys_of(self.work.value).transpose(1, 2), out=flat)
@@ -182,4 +205,4 @@ class RowBlock:
                 grad.add_(spread)
         if not folded:
             grad.sub_(mine.delta)
-        return grad.mul_(grown)
+        return grad.mul_(weights)

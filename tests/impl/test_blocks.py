@@ -124,3 +124,19 @@ def test_error_in_bfloat16_over_several_blocks(able, rows, monkeypatch):
         for t, a, b in zip(truth[part], ours[part], theirs[part], strict=True):
             error, allowed = ((x.double() - t).norm() / t.norm() for x in (a, b))
             assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps / 4, (error, allowed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_rows_masked_by_the_least_finite_number_see_all_alike(dtype):
+    """Many write it for -inf; such a row is softmax over equal scores, and has its gradients."""
+    mask = torch.zeros(40, 40, dtype=dtype)
+    mask[3] = torch.finfo(dtype).min
+    mask[5, :20] = torch.finfo(dtype).min
+    labels, table = rg.ClippedDistance(2)(40), torch.randn(5, 8, dtype=dtype)
+    x = torch.randn(1, 1, 40, 8, dtype=dtype, requires_grad=True)
+    found = []
+    for impl in ("reference", "chunked"):
+        z = rg.relation_attention(x, x, x, labels, table, table, attn_mask=mask, impl=impl)
+        found.append((z, *torch.autograd.grad(z.square().sum(), x)))
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-4 if dtype == torch.float32 else 1e-10, rtol=0.0)

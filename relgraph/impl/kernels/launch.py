@@ -237,7 +237,7 @@ def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: 
 
 
 def backward(
-    problem: Problem, columns: int, kept: dict[Any, Any], outputs: Outputs, lse: Tensor, incoming: Incoming
+    problem: Problem, columns: int, kept: dict[Any, Any], outputs: Outputs, incoming: Incoming
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of query, key, value, by_query and by_key."""
     query, key, value = problem.query, problem.key, problem.value
@@ -259,10 +259,10 @@ def backward(
     shared = {"HAS_DP": by_value is not None}
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     folded = keys.parts == 1 and problem.dropout_p == 0.0
-    less, rest = _vectors(launch, keys, lse, delta, by_value, folded=folded)
+    less, rest = _vectors(launch, keys, outputs.lse, delta, by_value, folded=folded)
     with torch.cuda.device_of(query):
         by_row[launch.grid(rows)](
-            *inputs, *launch.given(launch.keys_of_runs(rows)), *given, lse, delta, dq, *launch.given(db),
+            *inputs, *launch.given(launch.keys_of_runs(rows)), *given, outputs.lse, delta, dq, *launch.given(db),
             *_pointers(rows, turned=False), *launch.numbers(rows), problem.scale, **launch.constants(rows), **shared,
             SUMMED=1 if query.dtype == torch.float32 else 16,
         )  # fmt: skip
