@@ -12,7 +12,7 @@ from relgraph.impl.groups import Group, groups
 from relgraph.impl.moves import UnitMoves
 from relgraph.impl.parts import units
 from relgraph.impl.problem import Incoming, Outputs, Problem
-from relgraph.impl.rows import RowBlock, UnitWork
+from relgraph.impl.rows import RowBlock, UnitWork, ride
 
 BLOCK_SCORES = 1 << 19
 """How many scores (batch rows · heads · queries · keys) a block holds: 2 MiB in float32, so that it stays in cache."""
@@ -75,15 +75,18 @@ def _gradients(problem: Problem, incoming: Incoming, delta: Tensor, lse: Tensor)
     )
     together = groups(problem)
     for group in together:
-        its_delta, its_lse = (group.queries.take_own(x[..., None]) for x in (delta, lse))
-        assert its_delta is not None and its_lse is not None
+        its_delta, its_lse = group.queries.take_own(delta[..., None]), group.queries.take(lse[..., None])
+        assert its_delta is not None
         mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0], its_lse[..., 0])
         sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
         for whole, part, side in zip(grads, mine, sides, strict=True):
             if whole is not None and part is not None:
                 side.put(whole, part)
     sizes = _Sizes.of(problem)
+    ridden = ride(problem, problem.by_query, lse)
+    sums = ride(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
     for unit in _units(problem, together, sizes, buffers=2):
+        unit.ridden, unit.sums = ridden, sums
         _add_gradients(unit, sizes, incoming, delta, lse, grads)
     return grads
 

@@ -21,6 +21,8 @@ class UnitWork:
 
     def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], moves: UnitMoves) -> None:
         self.problem, self.unit, self.number, self.buffers, self.moves = problem, unit, number, buffers, moves
+        self.ridden: Tensor | None = None  # B less lse, and dP less δ, where they can be taken off so
+        self.sums: Tensor | None = None
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
         self.factor = factor_dtype(problem)
         self.key_factor, self.value_factor = (self._keys(x, self.factor) for x in (problem.key, problem.value))
@@ -45,13 +47,32 @@ def factor_dtype(problem: Problem) -> torch.dtype:
     return torch.bfloat16 if fast and problem.query.dtype == torch.bfloat16 else problem.dtype
 
 
+def _seen(lse: Tensor) -> Tensor:
+    """Lse with 0 for a row that sees nothing, whose scores are -inf."""
+    return lse.masked_fill(lse == float("-inf"), 0.0)
+
+
+def ride(problem: Problem, table: Tensor | None, what: Tensor) -> Tensor | None:
+    """``table`` ``[B, H, N_q, columns]`` less a number a row, ``[B, H, N_q]``, that so is taken off every pair once.
+
+    None where that cannot be: without a table, and where listed pairs take other entries than one of the first part.
+    """
+    part = problem.plan.parts[0]
+    if table is None or part.csr is not None:
+        return None
+    ridden = table.clone(memory_format=torch.contiguous_format)
+    ridden[..., : part.num_labels + 1].sub_(_seen(what)[..., None])
+    return ridden
+
+
 class Shares(NamedTuple):
-    """A block's rows of what comes in: output (flat), sums and mass, and δ as a column."""
+    """A block's rows of what comes in: output (flat), sums (less δ, if it ``rides``) and mass, and δ as a column."""
 
     output: Tensor | None
     sums: Tensor | None
     mass: Tensor | None
     delta: Tensor
+    rides: bool
 
 
 class RowBlock:
@@ -114,16 +135,10 @@ class RowBlock:
         if mask is not None and mask.dtype != torch.bool:  # what is added may be so large that lse tells no more
             grown, total, _ = self.grown()
             return grown.mul_(total.reciprocal_())
-        by_query, less = self.work.problem.by_query, lse[self.at][..., None]
-        less = less.masked_fill(less == float("-inf"), 0.0)  # such a row sees nothing: its scores are -inf
-        ridden = by_query is not None and self.work.moves.parts[0].part.csr is None
-        if by_query is not None:
-            by_query = by_query[self.at]
-            if ridden:  # every pair takes just one entry of the first part
-                by_query = by_query.clone()
-                by_query[..., : self.work.moves.parts[0].zero_column + 1].sub_(less)
-        scores = self._scores(by_query)
-        return (scores if ridden else scores.sub_(less, alpha=1 / LN2)).exp2_()
+        if self.work.ridden is not None:
+            return self._scores(self.work.ridden[self.at]).exp2_()
+        scores = self._scores(None if self.work.problem.by_query is None else self.work.problem.by_query[self.at])
+        return scores.sub_(_seen(lse[self.at])[..., None], alpha=1 / LN2).exp2_()
 
     def _scores(self, by_query: Tensor | None) -> Tensor:
         """Scores to base 2, in the first buffer."""
@@ -179,21 +194,18 @@ class RowBlock:
             return None if x is None else x[self.at]
 
         output = None if incoming.output is None else self.rows_of(incoming.output)
-        return Shares(output, of(incoming.sums), of(incoming.mass), delta[self.at][..., None])
+        rides = self.work.sums is not None
+        sums = of(self.work.sums) if rides else of(incoming.sums)
+        return Shares(output, sums, of(incoming.mass), delta[self.at][..., None], rides)
 
     def score_grad(self, weights: Tensor, mine: Shares) -> Tensor:
         """Ds = α (dα - δ) in the second buffer."""
         grad = self.buffer(1)
-        # δ rides along with what is spread, where every pair takes just one entry of the first part
-        folded = self.keep is None and self.work.moves.parts[0].part.csr is None
+        folded = self.keep is None and (mine.sums is None or mine.rides)
         if mine.sums is None:
             grad.copy_((-mine.delta if folded else torch.zeros_like(mine.delta)).expand(grad.shape))
         else:
-            sums = mine.sums
-            if folded:
-                sums = sums.clone()
-                sums[..., : self.work.moves.parts[0].zero_column + 1].sub_(mine.delta)
-            self.moves.spread(grad, sums, None)
+            self.moves.spread(grad, mine.sums, None)
         if mine.output is not None:
             flat = self.flat(grad)
             torch.baddbmm(flat, mine.output, self.keys_of(self.work.value).transpose(1, 2), out=flat)
