@@ -24,7 +24,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "triton": fused.attend,
 }
 
-DENSE_SCORES = 1 << 17
+DENSE_SCORES = 1 << 18
 """Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/implementations.md."""
 
 
