@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.plan import LabelPlan, distances, inside_graphs
+from relgraph.plan import LabelPlan, distances, graph_at, inside_graphs, listed_pairs
 
 
 class Tables(NamedTuple):
@@ -152,3 +152,31 @@ def split_mass(sums: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """P as one ``[B, H, N_q, R]`` a part."""
     starts = [sum(sizes[:p]) + p for p in range(len(sizes))]
     return tuple(sums[..., start : start + size] for start, size in zip(starts, sizes, strict=True))
+
+
+def listed_entries(call: Call, x: Tensor) -> Tensor:
+    """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``."""
+    csr = call.plan.parts[0].csr
+    assert csr is not None
+    batch, query, key = listed_pairs(call.plan, csr)
+    query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
+    if csr.batch > 1:
+        return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
+    x = x[:, :, query, key]
+    return x[0] if x.shape[:2] == (1, 1) else x.expand(*call.query.shape[:2], -1).flatten(0, 1)
+
+
+def listed_future(call: Call) -> Tensor:
+    """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
+    plan, offset, csr = call.plan, call.q_offset, call.plan.parts[0].csr
+    assert csr is not None
+    batch, query, key = listed_pairs(plan, csr)
+    if plan.q_ptr is not None and plan.k_ptr is not None:
+        batch = graph_at(plan.q_ptr, query)
+        query, key = query - plan.q_ptr[batch], key - plan.k_ptr[batch]
+    distance = (key - query)[None]
+    if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
+        return distance > offset
+    if csr.batch > 1 or plan.q_ptr is not None:
+        return distance > offset[batch]
+    return (distance > offset[:, None]).repeat_interleave(call.query.shape[1], 0)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.common import Answer, Call, accumulation_dtype, with_zero_row
+from relgraph.impl.common import Answer, Call, accumulation_dtype, listed_entries, listed_future, with_zero_row
 from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
-from relgraph.plan import graph_at, listed_pairs
 
 _T = TypeVar("_T")
 
@@ -83,7 +82,7 @@ class _Work:
     def drop(self, weights: Tensor) -> Tensor:
         """The weights after dropout."""
         if self.call.keep is not None and self.call.dropout_p > 0.0:
-            return weights * self._listed(self.call.keep) / (1.0 - self.call.dropout_p)
+            return weights * listed_entries(self.call, self.call.keep) / (1.0 - self.call.dropout_p)
         return dropout(weights, self.call.dropout_p) if self.call.dropout_p > 0.0 else weights
 
     def output(self, weights: Tensor, edge: EdgeVectors | None) -> Tensor:
@@ -188,29 +187,6 @@ class _Work:
     def _mask(self, scores: Tensor) -> Tensor:
         call = self.call
         if call.mask is not None:
-            mask = self._listed(call.mask)
+            mask = listed_entries(call, call.mask)
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-        return scores.masked_fill(self._future(), float("-inf")) if call.is_causal else scores
-
-    def _listed(self, x: Tensor) -> Tensor:
-        """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``."""
-        batch, query, key = listed_pairs(self.call.plan, self.csr)
-        query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
-        if self.joint:
-            return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
-        x = x[:, :, query, key]
-        return x[0] if x.shape[:2] == (1, 1) else x.expand(self.batch, self.heads, -1).flatten(0, 1)
-
-    def _future(self) -> Tensor:
-        """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
-        plan, offset = self.call.plan, self.call.q_offset
-        batch, query, key = listed_pairs(plan, self.csr)
-        if plan.q_ptr is not None and plan.k_ptr is not None:
-            batch = graph_at(plan.q_ptr, query)
-            query, key = query - plan.q_ptr[batch], key - plan.k_ptr[batch]
-        distance = (key - query)[None]
-        if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
-            return distance > offset
-        if self.joint or plan.q_ptr is not None:
-            return distance > offset[batch]
-        return (distance > offset[:, None]).repeat_interleave(self.heads, 0)
+        return scores.masked_fill(listed_future(call), float("-inf")) if call.is_causal else scores

@@ -203,7 +203,7 @@ def test_gradient_of_one_output_alone(which):
 
 def test_rows_without_pairs_are_zero_and_give_zero_gradients():
     labels = EdgeLabels(torch.tensor([[0, 1], [2, 2]]), torch.tensor([0, 1]), 3, q_len=4)
-    case = moved(make(labels, dtype=torch.float32))
+    case = moved(make(labels, dtype=torch.float32), DEVICE)
     outputs, grads = answer(case, "triton")
     output, lse, mass = (x.detach().cpu() for x in outputs)
     assert (output[:, :, [0, 1, 3]] == 0).all()
@@ -216,7 +216,7 @@ def test_rows_without_pairs_are_zero_and_give_zero_gradients():
 
 
 def test_repeats_bit_for_bit():
-    case = moved(make(KINDS["edges only parallel"](6), dtype=torch.float32, batch=1, dropout_p=0.2))
+    case = moved(make(KINDS["edges only parallel"](6), dtype=torch.float32, batch=1, dropout_p=0.2), DEVICE)
     runs = []
     for _ in range(2):
         torch.manual_seed(5)
@@ -245,8 +245,8 @@ def test_pairs_are_kept_with_the_labels():
     labels = KINDS["edges only"](4).to(DEVICE)
     options = {"dtype": torch.float32, "heads": 1, "kv_heads": 1, "batch": 1}
     with torch.inference_mode():
-        raw(moved(make(labels, **options)), "triton")
-    case = moved(make(labels, **options))
+        raw(moved(make(labels, **options), DEVICE), "triton")
+    case = moved(make(labels, **options), DEVICE)
     answer(case, "triton")
     kept = case.labels._plan.parts[0].csr.memo["kernel pairs"]
     assert not kept.col.is_inference()
@@ -266,7 +266,7 @@ def test_tiles_grow_with_the_pairs_of_a_row(degree, slots, warps):
 
 def test_compiles_in_one_graph():
     labels = KINDS["edges only"](4).to(DEVICE)
-    case = moved(make(labels, dtype=torch.float32, batch=1, is_causal=True))
+    case = moved(make(labels, dtype=torch.float32, batch=1, is_causal=True), DEVICE)
 
     def fn(q, k, v):
         return raw(Case(labels, [q, k, v], case.tables, case.options), "triton")
@@ -282,7 +282,7 @@ def test_ops_are_what_they_say_they_are():
     from relgraph.functional import _check_call
     from relgraph.impl.kernels import edges as triton_edges
 
-    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1))
+    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1), DEVICE)
     call, _ = _check_call(
         *case.inputs, case.labels, tuple(case.tables), None, False, None, 0.25, None, False, need_mass=True
     )
@@ -296,7 +296,7 @@ def test_ops_are_what_they_say_they_are():
 
 
 def test_no_second_derivative():
-    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1))
+    case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1), DEVICE)
     (grad,) = torch.autograd.grad(raw(case, "triton")[0].sum(), case.inputs[:1], create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative; use impl='edges' or 'dense'"):
         grad.sum().backward()

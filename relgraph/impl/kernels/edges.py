@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph.impl.common import Answer, Call, repeat_heads
+from relgraph.impl.common import Answer, Call, listed_entries, listed_future, repeat_heads
 from relgraph.impl.kernels.edges_kernels import Given, Inputs, Pairs, backward, dense_rows, forward
 from relgraph.impl.sparse import Pattern
-from relgraph.plan import graph_at, listed_pairs
+from relgraph.plan import listed_pairs
 
 
 def attend(call: Call) -> Answer:
@@ -72,13 +72,13 @@ def _added(call: Call) -> Tensor | None:
     """What masks add to the score of every pair, ``[L or 1, P]`` float32."""
     hidden, added = [], None
     if call.mask is not None:
-        mask = _listed(call, call.mask)
+        mask = listed_entries(call, call.mask)
         if mask.dtype == torch.bool:
             hidden.append(~mask)
         else:
             added = mask.float()
     if call.is_causal:
-        hidden.append(_future(call))
+        hidden.append(listed_future(call))
     for pairs in hidden:
         added = torch.zeros((), device=pairs.device) if added is None else added
         added = added.masked_fill(pairs, float("-inf"))
@@ -88,35 +88,7 @@ def _added(call: Call) -> Tensor | None:
 def _factor(call: Call) -> Tensor:
     """What a given dropout mask multiplies the weight of every pair by, ``[L or 1, P]`` float32."""
     assert call.keep is not None
-    return (_listed(call, call.keep).float() / (1.0 - call.dropout_p)).contiguous()
-
-
-def _listed(call: Call, x: Tensor) -> Tensor:
-    """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``."""
-    csr = call.plan.parts[0].csr
-    assert csr is not None
-    batch, query, key = listed_pairs(call.plan, csr)
-    query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
-    if csr.batch > 1:
-        return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
-    x = x[:, :, query, key]
-    return x[0] if x.shape[:2] == (1, 1) else x.expand(*call.query.shape[:2], -1).flatten(0, 1)
-
-
-def _future(call: Call) -> Tensor:
-    """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
-    plan, offset, csr = call.plan, call.q_offset, call.plan.parts[0].csr
-    assert csr is not None
-    batch, query, key = listed_pairs(plan, csr)
-    if plan.q_ptr is not None and plan.k_ptr is not None:
-        batch = graph_at(plan.q_ptr, query)
-        query, key = query - plan.q_ptr[batch], key - plan.k_ptr[batch]
-    distance = (key - query)[None]
-    if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
-        return distance > offset
-    if csr.batch > 1 or plan.q_ptr is not None:
-        return distance > offset[batch]
-    return (distance > offset[:, None]).repeat_interleave(call.query.shape[1], 0)
+    return (listed_entries(call, call.keep).float() / (1.0 - call.dropout_p)).contiguous()
 
 
 def _pairs(call: Call) -> Pairs:
