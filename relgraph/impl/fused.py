@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relgraph.impl.common import Answer, Call, Tables, add_value_tables, query_tables, score_tables, split_mass
 from relgraph.impl.problem import Incoming, Outputs, Problem
-from relgraph.impl.tilemap import Virtual, is_affine, virtual
+from relgraph.impl.virtual import Virtual, is_affine, virtual
 from relgraph.plan import NOT_ATTENDING, decode, encode
 
 HAS_TRITON = find_spec("triton") is not None

@@ -14,29 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relgraph import _check
 from relgraph.impl.tilemap_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
-from relgraph.plan import NOT_ATTENDING, Block, LabelPlan, Part
-from relgraph.plan.window import _lookup
-
-MAX_BAND = 512
-"""The widest band of distances that is not written out."""
+from relgraph.impl.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
+from relgraph.plan import Block, LabelPlan
 
 FIELDS = (
     "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
 )  # fmt: skip
 """What a line of ``TileMap.blocks`` holds."""
-
-_FAR_LEFT = -(1 << 29)
-"""Where the band begins when there is none: every pair lies right of it."""
-
-_BEYOND = 1 << 40
-"""Farther than any distance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,49 +64,6 @@ class TileMap:
     bounds: Tensor
     order_t: Tensor
     bounds_t: Tensor
-
-
-class Virtual(NamedTuple):
-    """Columns by distance: 0 left of ``low``, then one a distance ``low .. low + width - 1``, and one for the rest.
-
-    ``dead`` says of the first and the last whether its pairs do not attend at all; ``columns``, width + 2 of them, name
-    the part's real column of each: an id, R for no label, -2 where pairs do not attend.
-    """
-
-    low: int
-    width: int
-    dead: tuple[bool, bool]
-    columns: tuple[int, ...]
-
-    def stretches(self) -> list[tuple[int, int]]:
-        """The distances that attend, as ``start, stop``."""
-        found: list[tuple[int, int]] = []
-        for at, column in enumerate(self.columns):
-            start = self.low + at - 1 if at else -_BEYOND
-            stop = self.low + at if at <= self.width else _BEYOND
-            if column != NOT_ATTENDING and found and found[-1][1] == start:
-                found[-1] = (found[-1][0], stop)
-            elif column != NOT_ATTENDING:
-                found.append((start, stop))
-        return found
-
-
-def is_affine(plan: LabelPlan) -> bool:
-    """Whether labels depend on the distance alone, in a band that is no wider than MAX_BAND or twice their number."""
-    part = plan.parts[0]
-    if len(plan.parts) > 1 or part.csr is not None or any(isinstance(r, Block) for r in part.regions):
-        return False
-    return len(_lookup(part.regions)[1]) - 2 <= max(MAX_BAND, 2 * part.num_labels)
-
-
-def virtual(part: Part) -> Virtual:
-    """The virtual columns of the part of an affine plan."""
-    first, lookup = _lookup(part.regions)
-    if len(lookup) == 1:
-        first, lookup = _FAR_LEFT - 1, [lookup[0]] * 2
-    columns = tuple(part.num_labels if label == -1 else label for label in lookup)
-    dead = columns[0] == NOT_ATTENDING, columns[-1] == NOT_ATTENDING
-    return Virtual(first + 1, len(lookup) - 2, dead, columns)
 
 
 def tile_map(
@@ -324,8 +272,8 @@ class _Walk:
     def of(cls, grid: Grid, labels: Virtual, turned: bool) -> _Walk:
         own, other = (grid.keys, grid.rows) if turned else (grid.rows, grid.keys)
         shift, limit = _shift_and_limit(grid, own)
-        stop = limit - shift + 1 if grid.causal is not None else torch.full_like(shift, _BEYOND)
-        open_end = torch.full_like(shift, -_BEYOND)
+        stop = limit - shift + 1 if grid.causal is not None else torch.full_like(shift, BEYOND)
+        open_end = torch.full_like(shift, -BEYOND)
         low, high, stretches, width = labels.low, labels.low + labels.width, labels.stretches(), labels.width
         if not turned:
             return cls(own, other, low, high, labels.dead, (0, width + 1), stretches, shift, open_end, stop)
@@ -368,7 +316,7 @@ class _Walk:
     def most_mixed(self, causal: bool) -> int:
         """How many tiles of a whole block may be mixed: on the band's borders, on the diagonal, at the graph's end."""
         across = self.own.size + self.other.size - 2
-        band = 0 if _FAR_LEFT in (self.low, 1 - self.low) else -(-(self.high - self.low + across) // self.other.size)
+        band = 0 if FAR_LEFT in (self.low, 1 - self.low) else -(-(self.high - self.low + across) // self.other.size)
         return band + (-(-across // self.other.size) if causal else 0) + 1
 
     def look(self, block: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:

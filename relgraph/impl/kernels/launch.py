@@ -15,7 +15,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from relgraph.impl.fused import interpreted
 from relgraph.impl.kernels import attention
 from relgraph.impl.problem import Incoming, Outputs, Problem
-from relgraph.impl.tilemap import TileMap, is_affine, tile_map
+from relgraph.impl.tilemap import TileMap, tile_map
+from relgraph.impl.virtual import is_affine
 
 KEPT_MAPS = 64
 """How many maps are kept of labels that hold no tensor."""
