@@ -381,7 +381,8 @@ def test_toy_kernel(tmp_path):
     assert labels["units"] == {"uniform": "turn", "mixed": "turn"}
     assert labels["ratios"]["uniform"] == pytest.approx(uniform / before)
     assert labels["ratios"]["mixed"] == pytest.approx(mixed / before)
-    assert f"| toy labels | 90 | uniform | {uniform} |" in (tmp_path / "page.md").read_text()
+    page = (tmp_path / "page.md").read_text()
+    assert f"| toy labels | 90 | 4 | 2 | {labels['registers']} | 0 |" in page
 
 
 @needs_triton
