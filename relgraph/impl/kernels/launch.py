@@ -208,7 +208,7 @@ def _pointers(tiles: TileMap, *, turned: bool) -> tuple[Tensor, ...]:
 
 
 def _is_empty(problem: Problem) -> bool:
-    return problem.query[..., 0:0].shape[:3].numel() == 0 or problem.key.shape[2] == 0
+    return 0 in (*problem.query.shape[:3], problem.key.shape[2])
 
 
 def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: bool) -> tuple[Tensor, Tensor, Tensor]:
