@@ -25,7 +25,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 DENSE_SCORES = 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/implementations.md."""
+"""Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/learn/implementations.md."""
 
 
 def choose(call: Call, impl: str | None) -> str:

@@ -20,7 +20,7 @@ from examples.translation.report.results import Sweep
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("runs", type=Path, help=f"the folder that sweep wrote, or a {RESULTS} that report wrote")
-    parser.add_argument("--out", type=Path, default=Path("docs/translation.md"), help="the page")
+    parser.add_argument("--out", type=Path, default=Path("docs/paper.md"), help="the page")
     parser.add_argument(
         "--images", type=Path, default=Path("docs/images/translation"), help=f"a folder for pictures and {RESULTS}"
     )

@@ -426,5 +426,5 @@ def test_the_command(runs, tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"{out}: the page")
     assert "translate Numbers, alike" in out.read_text()
     defaults = parser.parse_args(["runs"])
-    assert defaults.out.as_posix() == "docs/translation.md"
+    assert defaults.out.as_posix() == "docs/paper.md"
     assert defaults.images.as_posix() == "docs/images/translation"
