@@ -1,0 +1,119 @@
+"""Runs of an example, one a row and seed: each is kept when it is done, and not done again after a Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import nn
+
+import relgraph as rg
+
+INTERRUPTED = 130
+"""The exit status of a process that Ctrl-C ended, as shells have it."""
+
+
+class Runs:
+    """The runs of one command, in ``results.json``, and their models beside it.
+
+    Args:
+        folder: where to write; made when it is not there.
+        kind: the dataclass of a run; its fields ``variant`` and ``seed`` tell runs apart.
+        settings: what all runs have in common. Runs that stand in the folder count only with the same settings.
+        fresh: begin anew, whatever stands there.
+
+    Raises:
+        ValueError: the folder holds runs with other settings.
+    """
+
+    def __init__(self, folder: Path, kind: type, settings: dict[str, Any], *, fresh: bool = False) -> None:
+        self.folder, self.kind = folder, kind
+        self.path = folder / "results.json"
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
+        self.settings = json.loads(json.dumps(versions | settings))  # as they will be read
+        self.done: list[Any] = []
+        if self.path.exists() and not fresh:
+            self._read()
+
+    def _read(self) -> None:
+        record = json.loads(self.path.read_text(encoding="utf-8"))
+        runs = record.pop("runs")
+        record.pop("notes", None)
+        other = [name for name in {*record, *self.settings} if record.get(name) != self.settings.get(name)]
+        if other:
+            was, wanted = ({name: place.get(name) for name in sorted(other)} for place in (record, self.settings))
+            raise ValueError(
+                f"{self.path} must hold runs with these settings, {wanted}, got {was}: "
+                "name another folder by --out, or begin anew by --fresh"
+            )
+        self.done = [self.kind(**run) for run in runs]
+
+    def each(self, names: Sequence[str], seeds: Iterable[int], run: Callable[[str, int], tuple[Any, Any]]) -> bool:
+        """Do what is not done yet, all rows of one seed before the next seed.
+
+        Args:
+            names: the rows.
+            seeds: of each row.
+            run: makes a row with a seed: the run, and a module whose weights are kept, or None.
+
+        Returns:
+            Whether all is done; False after Ctrl-C.
+        """
+        wanted = [(name, seed) for seed in seeds for name in names]
+        stands = {(run.variant, run.seed) for run in self.done}
+        left = [pair for pair in wanted if pair not in stands]
+        if len(left) < len(wanted):
+            print(f"{len(wanted) - len(left)} of {len(wanted)} runs stand in {self.path} already")
+        try:
+            for name, seed in left:
+                done, model = run(name, seed)
+                if isinstance(model, nn.Module):
+                    self._write(self.model_path(name, seed), lambda path, m=model: torch.save(m.state_dict(), path))
+                self.done.append(done)
+                self.save()
+        except KeyboardInterrupt:
+            kept = sum((run.variant, run.seed) in wanted for run in self.done)
+            print(
+                f"\nstopped: {kept} of {len(wanted)} runs are kept in {self.path}; the same command goes on from there"
+            )
+            return False
+        return True
+
+    def model_path(self, name: str, seed: int) -> Path:
+        """Where the weights of a run's model are kept."""
+        plain = "".join(c if c.isalnum() else "-" for c in name)
+        return self.folder / f"model-{plain}-{seed}.pt"
+
+    def load(self, model: nn.Module, name: str, seed: int) -> nn.Module:
+        """The model with the weights that its run ended with."""
+        model.load_state_dict(torch.load(self.model_path(name, seed), weights_only=True))
+        return model.eval()
+
+    def save(self, **notes: Any) -> None:
+        """Write all runs, and notes that are worked out from them."""
+        record = {**self.settings, **({"notes": notes} if notes else {}), "runs": [asdict(run) for run in self.done]}
+        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        self._write(self.path, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def _write(self, path: Path, write: Callable[[Path], Any]) -> None:
+        """The whole file or nothing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            write(partial)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def percent(shares: Sequence[float], unit: str = " %") -> str:
+    """Shares as ``96.4 % ± 1.4``: mean and sample standard deviation, the latter if there are several."""
+    values = [100 * share for share in shares]
+    return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
