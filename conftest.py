@@ -1,9 +1,12 @@
-"""Names that the doctests may use without importing them."""
+"""The two names that the doctests may use without importing them; the pages' code blocks are tests too."""
 
 import pytest
 import torch
 
 import relgraph as rg
+from docs.site.blocks import sybil
+
+pytest_collect_file = sybil().pytest()
 
 
 @pytest.fixture(autouse=True)
@@ -11,4 +14,3 @@ def _doctest_names(doctest_namespace):
     torch.manual_seed(0)
     doctest_namespace["torch"] = torch
     doctest_namespace["rg"] = rg
-    doctest_namespace.update({name: getattr(rg, name) for name in rg.__all__})

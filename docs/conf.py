@@ -1,0 +1,104 @@
+"""How Sphinx builds the site; ``python -m docs.site`` runs it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import relgraph as rg
+from docs.site import inventories
+from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
+
+project = "relgraph"
+author = "the relgraph authors"
+copyright = "2026, the relgraph authors"
+version = release = rg.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "docs.site.autodoc",
+    "docs.site.mathml",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/GALLERY_HEADER.rst", "**/README.md"]
+templates_path = ["_templates"]
+nitpicky = True
+show_warning_types = True
+suppress_warnings = ["config.cache"]  # the gallery's functions are no plain values, so that Sphinx cannot keep them
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autosummary_ignore_module_all = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"exclude-members": "__init__, __new__"}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Shapes", "params_style")]
+
+intersphinx_mapping = inventories.written(HERE / "_build" / "inventories")
+intersphinx_timeout = 0.001  # inventories lie beside the pages: nothing is fetched
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/[a-z_]+\.py$",
+    "ignore_pattern": helpers(),
+    "reset_argv": arguments,
+    "image_scrapers": ("matplotlib", Pictures()),
+    "reference_url": {},
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "download_all_examples": False,
+    "abort_on_example_error": False,
+    "only_warn_on_example_error": False,
+    "copyfile_regex": r"^$",
+    "within_subsection_order": "docs.site.gallery.order",
+    "min_reported_time": 1,
+}
+OUT.mkdir(parents=True, exist_ok=True)
+warnings.filterwarnings("error", module="relgraph")
+
+WIDE = ["learn/labelers", "benchmarks", "kernels", *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py"))]
+html_theme = "pydata_sphinx_theme"
+html_title = "relgraph"
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["relgraph.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "relgraph"},
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "show_prev_next": True,
+    "secondary_sidebar_items": {"**": ["page-toc"]} | {page: [] for page in WIDE},
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True

@@ -1,0 +1,97 @@
+"""Every code block of the pages is run: Python from top to bottom of a page; shell for files and options that exist."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sybil import Example, Sybil
+from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = {"pip", "venv", "pytest"}
+
+
+def sybil() -> Sybil:
+    """What pytest collects from Markdown pages: all blocks of a page share names and run in a folder of their own."""
+    options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    parsers = [PythonCodeBlockParser(doctest_optionflags=options), CodeBlockParser("sh", check_shell)]
+    return Sybil(parsers, path=str(ROOT), patterns=["*.md"], setup=_begin, teardown=_end)
+
+
+def _begin(names: dict[str, Any]) -> None:
+    import matplotlib as mpl
+    import torch
+
+    mpl.use("Agg")
+    torch.manual_seed(0)
+    names["_home"], names["_folder"] = os.getcwd(), tempfile.TemporaryDirectory()
+    os.chdir(names["_folder"].name)
+
+
+def _end(names: dict[str, Any]) -> None:
+    from matplotlib import pyplot
+
+    pyplot.close("all")
+    os.chdir(names["_home"])
+    names["_folder"].cleanup()
+
+
+def check_shell(example: Example) -> None:
+    """A block of shell parses; the Python files and modules of this repository that it runs take its options."""
+    script = str(example.parsed)
+    done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for words in commands(script):
+        check_command(words)
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """The words of every simple command."""
+    for line in script.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        command: list[str] = []
+        for word in [*words, "&&"]:
+            if word in ("&&", "|", ";"):
+                if command:
+                    yield command
+                command = []
+            else:
+                command.append(word)
+
+
+def check_command(words: list[str]) -> None:
+    """If it runs Python of this repository, the file is there and knows each option."""
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    if not words or not re.search(r"(^|/)python3?$", words[0]):
+        return
+    if words[1] == "-m":
+        target, options = words[2], words[3:]
+        if target in NOT_OURS:
+            return
+        path = ROOT.joinpath(*target.split("."))
+        folder = path if path.is_dir() else path.with_suffix(".py")
+    else:
+        target, options = words[1], words[2:]
+        folder = ROOT / target
+    assert folder.exists(), f"there is no {target}"
+    for option in options:
+        name = option.split("=")[0]
+        if re.fullmatch(r"--[a-z][a-z-]*", name):
+            assert knows(folder, name), f"{target} knows no {name}"
+
+
+@cache
+def knows(place: Path, option: str) -> bool:
+    """Whether a source file there names the option, or the field that it is made from."""
+    paths = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    field = option.removeprefix("--").removeprefix("no-").replace("-", "_")
+    return any(re.search(rf"\"{option}\"|\b{field}:", path.read_text(encoding="utf-8")) for path in paths)

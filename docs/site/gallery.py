@@ -1,0 +1,58 @@
+"""The gallery's examples run in their short mode; the pictures that they write are shown on their pages."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sphinx_gallery.scrapers import figure_rst
+
+OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+FIRST = ("label_pictures.py", "quickstart.py", "kinship.py")
+
+
+def order(name: str) -> tuple[int, str]:
+    """The place of an example on the gallery's page: what is seen at a glance first, then by name."""
+    return (FIRST.index(name) if name in FIRST else len(FIRST)), name
+
+
+def helpers() -> str:
+    """A pattern for the files beside the examples that are no pages: their docstring has no title."""
+    names = [path.stem for path in EXAMPLES.glob("*.py") if "\n====" not in path.read_text(encoding="utf-8")[:1000]]
+    return rf"^({'|'.join(names)})\.py$"
+
+
+def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
+    """The command line of an example; what it wrote in another build is gone before it starts."""
+    folder = _folder(script)
+    shutil.rmtree(folder, ignore_errors=True)
+    text = Path(script["src_file"]).read_text(encoding="utf-8")
+    quick = ["--quick"] if '"--quick"' in text else []
+    return [*quick, "--out", str(folder)] if '"--out"' in text else quick
+
+
+class Pictures:
+    """Takes the PNG files that a block of an example has written to its ``--out`` folder."""
+
+    def __repr__(self) -> str:
+        return "Pictures()"
+
+    def __call__(self, _: Any, script: dict[str, Any], gallery: dict[str, Any], **options: Any) -> str:
+        """The pictures of the block in reStructuredText, in the order in which they were written."""
+        seen = script.setdefault("pictures_shown", set())
+        written = [path for path in _folder(script).glob("*.png") if path not in seen]
+        shown = []
+        for path in sorted(written, key=lambda path: path.stat().st_mtime_ns):
+            seen.add(path)
+            target = next(script["image_path_iterator"])
+            shutil.copy(path, target)
+            shown.append(target)
+        return figure_rst(shown, gallery["src_dir"])
+
+
+def _folder(script: dict[str, Any]) -> Path:
+    return OUT / Path(script["src_file"]).stem

@@ -1,0 +1,113 @@
+"""What builds and checks the site: API pages hold every public name, shell blocks and links are checked."""
+
+import re
+import zlib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import relgraph as rg
+from docs.site import inventories
+from docs.site.blocks import check_shell, commands
+from docs.site.links import broken
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MODULES = (
+    *("relgraph", "relgraph.labels", "relgraph.labelers", "relgraph.nn", "relgraph.pyg", "relgraph.plot"),
+    *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python_source"),
+)
+
+
+def listed():
+    """Every name that an API page lists, by module."""
+    names = set()
+    for page in (DOCS / "api").glob("*.rst"):
+        module = None
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"\.\. (?:currentmodule|automodule):: (\S+)", line):
+                module = found[1]
+            elif module and (found := re.fullmatch(r"   (\w+)", line)):
+                names.add(f"{module}.{found[1]}")
+    return names
+
+
+def public(name):
+    module = import_module(name)
+    shown = {n for n in module.__all__ if not isinstance(getattr(module, n), ModuleType)}
+    if module in (rg.labels, rg.labelers, rg.nn):
+        return {f"{name}.{n}" for n in shown - set(rg.__all__)}
+    return {f"{name}.{n}" for n in shown}
+
+
+def test_the_api_pages_list_every_public_name_once():
+    wanted = set().union(*map(public, MODULES))
+    assert listed() == wanted
+
+
+def example(script):
+    return SimpleNamespace(parsed=script)
+
+
+def test_a_shell_block_may_name_what_there_is():
+    check_shell(
+        example(
+            "python examples/quickstart.py --seeds 3   # a comment\n"
+            "python -m venv .venv && .venv/bin/python examples/quickstart.py\n"
+            "OMP_NUM_THREADS=1 python -m examples.translation train data run --steps 5 \\\n    --batch-tokens 10\n"
+            "echo 'ein Satz' | python -m examples.translation translate runs/first\n"
+            "pip install --anything x\n"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        ("python examples/nothing.py", "there is no examples/nothing.py"),
+        ("python -m examples.nothing", "there is no examples.nothing"),
+        ("true && .venv/bin/python examples/quickstart.py --nothing 3", "quickstart.py knows no --nothing"),
+        ("python -m examples.translation train \\\n  --no-such-option=5", "translation knows no --no-such-option"),
+        ("for x in", "syntax error"),
+    ],
+)
+def test_a_shell_block_may_name_nothing_else(script, fault):
+    with pytest.raises(AssertionError, match=re.escape(fault)):
+        check_shell(example(script))
+
+
+def test_commands_are_told_apart():
+    assert list(commands("a b && c | d 'e f' # g\nh \\\n i")) == [["a", "b"], ["c"], ["d", "e f"], ["h", "i"]]
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="other/page.html#here"></a><a href="other/page.html#gone"></a><a href="#mine"></a><p id="mine"></p>'
+        '<a href="https://example.org/x"></a><img src="missing.png"><a href="other/"></a>'
+    )
+    (tmp_path / "other" / "page.html").write_text('<p id="here"></p><a href="../index.html#mine"></a><a href="#"></a>')
+    assert broken(tmp_path) == [
+        "index.html: other/page.html#gone",
+        "index.html: missing.png",
+        "index.html: other/",
+    ]
+
+
+def test_inventories_hold_the_list(tmp_path):
+    mapping = inventories.written(tmp_path)
+    assert set(mapping) == {"python", "torch", "pyg", "networkx", "matplotlib"}
+    root, path = mapping["torch"]
+    assert root == "https://docs.pytorch.org/docs/stable/"
+    head, _, body = Path(path).read_bytes().partition(b"zlib compressed entries follow\n")
+    assert head.startswith(b"# Sphinx inventory version 2\n# Project: torch\n")
+    assert "torch.nn.Module py:class 1 generated/torch.nn.Module.html#torch.nn.Module -" in zlib.decompress(
+        body
+    ).decode().split("\n")
+
+
+def test_no_target_of_an_inventory_stands_twice():
+    for _, targets in inventories.read().values():
+        names = [(name, role) for name, role, _ in targets]
+        assert len(names) == len(set(names))
