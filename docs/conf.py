@@ -35,7 +35,7 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/GALLERY_HEADER.rst", "**/README.md"]
+exclude_patterns = ["_build", "gallery/GALLERY_HEADER.rst", "**/README.md", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 nitpicky = True
 show_warning_types = True
@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
     "image_scrapers": ("matplotlib", Pictures()),
     "reference_url": {},
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "remove_config_comments": True,
     "download_all_examples": False,
@@ -86,8 +87,10 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["relgraph.css"]
 html_show_sourcelink = False
+html_favicon = "_static/relgraph.svg"
+html_context = {"default_mode": "auto"}
 html_theme_options = {
-    "logo": {"text": "relgraph"},
+    "logo": {"text": "relgraph", "image_light": "_static/relgraph.svg", "image_dark": "_static/relgraph.svg"},
     "header_links_before_dropdown": 6,
     "navbar_align": "left",
     "navigation_with_keys": False,

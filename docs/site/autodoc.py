@@ -17,6 +17,7 @@ def setup(app: Any) -> dict[str, Any]:
     GoogleDocstring._consume_inline_attribute = _whole_attribute
     GoogleDocstring._consume_returns_section = _whole_returns
     app.connect("autodoc-process-bases", _public_bases)
+    app.connect("autodoc-skip-member", _skip_fields)
     return {"parallel_read_safe": True}
 
 
@@ -35,3 +36,8 @@ def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> Non
         ours = getattr(base, "__module__", "").startswith("relgraph")
         if isinstance(base, type) and ours and base not in PUBLIC:
             bases[at] = next((parent for parent in base.__mro__ if parent in PUBLIC), object)
+
+
+def _skip_fields(_: Any, __: str, ___: str, member: Any, skip: bool, ____: Any) -> bool | None:
+    """The fields of a named tuple are told in its docstring; Python's "Alias for field number 0" tells nothing."""
+    return True if type(member).__name__ == "_tuplegetter" else None
