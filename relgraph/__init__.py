@@ -1,4 +1,13 @@
-"""Relation-aware attention: self-attention that sees its input as a labeled, directed graph."""
+"""Relation-aware attention: self-attention that sees its input as a labeled, directed graph.
+
+Query i looks at key j through an edge with a label, and each label owns learned vectors. A *labeler* makes *labels* of
+an input; a *layer* learns tables for them; the function beneath is :func:`~relgraph.relation_attention`.
+
+>>> labeler = rg.ClippedDistance(2)
+>>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels)
+>>> layer(torch.randn(1, 6, 16), labels=labeler(6)).shape
+torch.Size([1, 6, 16])
+"""
 
 from __future__ import annotations
 
@@ -6,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from relgraph import labelers, labels, nn
+from relgraph.choice import ImplChoice, which_impl
 from relgraph.functional import AttentionAux, relation_attention, relation_attention_with_aux
 from relgraph.functional_edges import edge_attention
 from relgraph.graphs import Graph
@@ -51,7 +61,17 @@ from relgraph.labelers import (
     total,
     unique_paths,
 )
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels, padded
+from relgraph.labels import (
+    BlockLabels,
+    DenseLabels,
+    DistanceLabels,
+    EdgeLabels,
+    LabelCounts,
+    Labels,
+    SumCounts,
+    SumLabels,
+    padded,
+)
 from relgraph.nn import (
     KVCache,
     LabelTable,
@@ -88,7 +108,9 @@ __all__ = [
     "Grid",
     "GridColumns",
     "GridRows",
+    "ImplChoice",
     "KVCache",
+    "LabelCounts",
     "LabelTable",
     "Labeler",
     "Labels",
@@ -114,6 +136,7 @@ __all__ = [
     "SinusoidalPositions",
     "StackCache",
     "StructuralPosition",
+    "SumCounts",
     "SumLabels",
     "TreePaths",
     "TreeRelation",
@@ -137,9 +160,10 @@ __all__ = [
     "shortest_path_lengths",
     "total",
     "unique_paths",
+    "which_impl",
 ]
 
-_ON_FIRST_USE = ("interop", "pyg")
+_ON_FIRST_USE = ("interop", "plot", "pyg")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import brief_fields
 from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
 from relgraph.impl.common import Answer, Call, Tables
@@ -23,17 +24,32 @@ Table = Tensor | Sequence[Tensor | None] | None
 
 
 class AttentionAux(NamedTuple):
-    """What :func:`relation_attention_with_aux` returns beside the output; None where it was not asked for.
+    """What :func:`~relgraph.relation_attention_with_aux` gives beside the output; None where it was not asked for.
 
-    Attributes:
-        weights: ``[B, H, N_q, N_k]``, softmax before dropout; packed ``[H, T_q, T_k]``.
-        label_mass: ``[B, H, N_q, R]``, weights summed by label; packed ``[T_q, H, R]``. A tuple for a sum.
-        lse: ``[B, H, N_q]``, log-sum-exp of the scores, -inf on a row that sees nothing; packed ``[T_q, H]``.
+    α_ij is the attention of query i to key j, the softmax over j before dropout.
+
+    Args:
+        weights: α, ``[B, H, N_q, N_k]``; packed ``[H, T_q, T_k]``.
+        label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
+            labels a tuple, one tensor a part. A row sums to 1 less the attention on pairs without a label.
+        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
+            sees nothing.
+
+    Source: relgraph's own; ``lse`` as Dao 2023 (FlashAttention-2) keeps it.
+
+    Example:
+        >>> x, labels = torch.randn(1, 2, 4, 8), rg.ClippedDistance(1)(4)
+        >>> _, aux = rg.relation_attention_with_aux(x, x, x, labels, need_weights=True, need_label_mass=True)
+        >>> aux.weights.shape, aux.label_mass.shape, aux.lse
+        (torch.Size([1, 2, 4, 4]), torch.Size([1, 2, 4, 3]), None)
     """
 
     weights: Tensor | None = None
     label_mass: Tensor | tuple[Tensor, ...] | None = None
     lse: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return brief_fields(self, *self._fields)
 
 
 def relation_attention(
@@ -56,44 +72,62 @@ def relation_attention(
 ) -> Tensor:
     """Attention over a labeled graph: scores and values carry a vector for each pair's label.
 
-    e_ij = (q_i·(k_j + a^K[l_ij]) + a^Q[l_ij]·k_j) · scale + b[l_ij]; z_i = Σ_j softmax_j(e_ij) (v_j + a^V[l_ij]).
-    Query i receives, key j is looked at. Pairs without a label (id -1) get no vectors; a row that may look at nothing
-    gives zeros. Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; a^Q as in DeBERTa and GRPE, b as in T5 and Graphormer.
+    The output z_i of query i, which receives, over the keys j, which are looked at, with l_ij the label of the pair::
+
+        e_ij = (q_i·(k_j + a^K[l_ij]) + k_j·a^Q[l_ij]) · scale + b[l_ij]
+        α_i  = softmax_j(e_ij)
+        z_i  = Σ_j α_ij (v_j + a^V[l_ij])
+
+    A pair without a label (id -1) attends with q_i·k_j and v_j alone. A row that may look at nothing gives zeros.
+    Masks, scale and grouped heads are those of :func:`~torch.nn.functional.scaled_dot_product_attention`. Scores and
+    sums are computed in float32 at least.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", eqs. 3-5; a^Q as in
+    He et al. 2021 (DeBERTa) and Park et al. 2022 (GRPE); b as in Raffel et al. 2020 (T5) and Ying et al. 2021
+    (Graphormer).
 
     Args:
-        query: ``[B, H, N_q, D]``, floating. Packed (labels with ``ptr``): ``[T, H, D]``, likewise key and value.
-        key: ``[B, H_kv, N_k, D]``.
-        value: ``[B, H_kv, N_k, D_v]``.
-        labels: which label every pair carries: Labels, ids ``[N_q, N_k]`` or ``[B, N_q, N_k]`` in ``[-1, R)`` (checked
-            in eager mode on a CPU only), or None for plain attention.
-        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``. For a sum of labels, a table a part (or None).
+        query: ``[B, H, N_q, D]``, floating. Packed (labels with ``ptr``): ``[T_q, H, D]``.
+        key: ``[B, H_kv, N_k, D]``, dtype and device of ``query``; packed ``[T_k, H_kv, D]``.
+        value: ``[B, H_kv, N_k, D_v]``, likewise; packed ``[T_k, H_kv, D_v]``.
+        labels: which label every pair carries: :class:`~relgraph.Labels`; ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``,
+            integers in ``[-1, R)`` (checked in eager mode on a CPU only), with a table beside them that tells R; or
+            None for plain attention, without any table.
+        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``; None for no such term. For a sum of labels a
+            tuple, one table (or None) a part; so for the other tables.
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
         attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
-            added to the scores.
+            added to the scores. ``"chunked"`` and ``"triton"`` give it no gradient.
         is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
-        q_offset: the key position of query row 0: an int, a scalar tensor, or one a batch row (graph). Unset it is the
-            labels' own, or 0 when the lengths agree.
-        dropout_p: probability with which an attention weight is dropped; applied whenever it is not 0.
+        q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number a batch row (graph).
+            Unset it is the labels' own, or 0; with ``is_causal`` and unequal lengths it must be known.
+        dropout_p: probability in ``[0, 1)`` with which an attention weight is dropped; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
-        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"``, ``"triton"`` (fused kernels, on a GPU) or None,
-            which picks one by the rule in the docs.
+        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs alone), ``"triton"`` (fused
+            kernels, on a GPU), or None, which picks one by the rule of :func:`~relgraph.which_impl`.
 
     Returns:
-        ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T, H, D_v]``.
+        z ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T_q, H, D_v]``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: shapes, dtypes, devices or values that do not fit, tables that disagree with the labels on R.
-        NotImplementedError: a combination that the implementation cannot do.
+        TypeError: an argument of the wrong kind, such as labels that are a list.
+        ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
+            tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
+            offset other than the labels'; an unknown ``impl``.
+        NotImplementedError: an ``impl`` that cannot do the call (it says which can); or ``torch.func`` and forward-mode
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``.
 
     Example:
-        >>> q = k = v = torch.randn(2, 8, 5, 16)
-        >>> labels = rg.ClippedDistance(2)(5)
-        >>> rg.relation_attention(q, k, v, labels, torch.randn(5, 16), torch.randn(5, 16)).shape
+        >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
+        >>> labels = rg.ClippedDistance(2)(5)                   # 5 labels: the distances -2 to 2
+        >>> key_table, value_table = torch.randn(5, 16), torch.randn(5, 16)
+        >>> rg.relation_attention(q, k, v, labels, key_table, value_table).shape
         torch.Size([2, 8, 5, 16])
+        >>> masked = torch.tensor([True, True, True, False, False])            # keys that may be seen
+        >>> z = rg.relation_attention(q, k, v, labels, key_table, value_table, attn_mask=masked)
     """
     call, packed = _check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
@@ -102,7 +136,7 @@ def relation_attention(
     return _leave(_attend(call, impl), call, packed)
 
 
-def relation_attention_with_aux(  # noqa: D417
+def relation_attention_with_aux(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -123,27 +157,51 @@ def relation_attention_with_aux(  # noqa: D417
     need_label_mass: bool = False,
     need_lse: bool = False,
 ) -> tuple[Tensor, AttentionAux]:
-    """:func:`relation_attention`, and beside the output whatever else was asked for.
+    """:func:`~relgraph.relation_attention`, and beside the output whatever else was asked for.
+
+    Formula, directions and masks are those of :func:`~relgraph.relation_attention`; query i looks at key j.
+
+    Source: relgraph's own; the attention is that of Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5.
 
     Args:
-        query: this and all further arguments up to ``impl`` as in :func:`relation_attention`.
+        query: ``[B, H, N_q, D]``; packed ``[T_q, H, D]``.
+        key: ``[B, H_kv, N_k, D]``; packed ``[T_k, H_kv, D]``.
+        value: ``[B, H_kv, N_k, D_v]``; packed ``[T_k, H_kv, D_v]``.
+        labels: ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, Labels or None, as in :func:`~relgraph.relation_attention`.
+        key_table: a^K, ``[R, D]`` or ``[H, R, D]``.
+        value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
+        query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
+        bias_table: b, ``[R]`` or ``[H, R]``.
+        attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or added.
+        is_causal: query i sees keys j ≤ i + q_offset only.
+        q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``.
+        dropout_p: probability in ``[0, 1)`` with which a weight is dropped in the output; weights and mass are those
+            before.
+        scale: factor on the score terms that hold a vector; 1/√D when left out.
+        enable_gqa: H_kv may divide H.
+        impl: as in :func:`~relgraph.relation_attention`; ``"reference"`` and ``"dense"`` alone hold all weights.
         need_weights: give the attention weights, N_q · N_k numbers a head.
-        need_label_mass: give the attention each label receives; it sums to 1 less the unlabeled part.
-        need_lse: give the log-sum-exp of each row, with which partial results merge (:func:`relgraph.merge`).
+        need_label_mass: give the attention that each label receives.
+        need_lse: give the log-sum-exp of each row, with which partial results merge (:func:`~relgraph.merge`).
 
     Returns:
-        ``(output, aux)``: see :class:`AttentionAux`.
+        ``(z, aux)``, z ``[B, H, N_q, D_v]`` as :func:`~relgraph.relation_attention` gives it, and an
+        :class:`~relgraph.AttentionAux` with ``weights`` ``[B, H, N_q, N_k]``, ``label_mass`` ``[B, H, N_q, R]`` and
+        ``lse`` ``[B, H, N_q]``.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: as :func:`relation_attention`; or label mass of attention without labels.
-        NotImplementedError: a combination that the implementation cannot do.
+        ValueError: as :func:`~relgraph.relation_attention`; or ``need_label_mass`` without labels.
+        NotImplementedError: as :func:`~relgraph.relation_attention`; or ``need_weights`` of an ``impl`` that never
+            holds all of them.
 
     Example:
-        >>> x = torch.randn(1, 2, 4, 8)
-        >>> z, aux = rg.relation_attention_with_aux(x, x, x, rg.ClippedDistance(1)(4), need_label_mass=True)
+        >>> x, labels = torch.randn(1, 2, 4, 8), rg.ClippedDistance(1)(4)
+        >>> z, aux = rg.relation_attention_with_aux(x, x, x, labels, need_label_mass=True)
         >>> aux.label_mass.shape
         torch.Size([1, 2, 4, 3])
+        >>> torch.allclose(aux.label_mass.sum(-1), torch.ones(1, 2, 4))     # every pair has a label here
+        True
     """
     call, packed = _check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,

@@ -35,44 +35,54 @@ def edge_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Every node attends over its incoming edges; edges carry labels, vectors or both.
 
-    e = (q_i·(k_j + a^K[l] + W_k x) + a^Q[l]·k_j) · scale + b[l] for the edge j → i with label l and vector x, softmax
-    over the edges into i, and z_i = Σ α (v_j + a^V[l] + W_v x). Parallel edges each attend; a node without edges gives
-    zeros. No vector of an edge and head is ever held: memory is E · (H + F), beside the nodes'.
-    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; edge vectors as in Shi et al. 2021 (PyG's ``TransformerConv``).
+    For node i, the target and query, over its incoming edges e = (j → i), whose source j is the key, with label l_e and
+    vector x_e::
+
+        s_e = (q_i·(k_j + a^K[l_e] + W_k x_e) + k_j·a^Q[l_e]) · scale + b[l_e]
+        α_e = softmax of s over the edges into i
+        z_i = Σ_e α_e (v_j + a^V[l_e] + W_v x_e)
+
+    Each of parallel edges attends on its own; a node without incoming edges gets zeros. No vector of an edge and head
+    is ever held: memory is E · (H + F) numbers, beside the nodes'.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; edge vectors as in Shi et al. 2021 (PyG's
+    :class:`~torch_geometric.nn.conv.TransformerConv`).
 
     Args:
         query: ``[N_q, H, D]``, floating: the targets.
-        key: ``[N_k, H_kv, D]``: the sources.
-        value: ``[N_k, H_kv, D_v]``.
-        labels: the edges, with ``default=None`` and no batch axis.
-        key_table: a^K, ``[R, D]`` or ``[H, R, D]``.
+        key: ``[N_k, H_kv, D]``, dtype and device of ``query``: the sources.
+        value: ``[N_k, H_kv, D_v]``, likewise.
+        labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; a label -1 adds
+            nothing.
+        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``; None for no such term.
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
-        bias_table: b, ``[R]`` or ``[H, R]``.
-        edge_attr: ``[E, F]``, a vector x for each edge in the order of ``labels.edge_index``.
+        bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
+        edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
-        dropout_p: probability with which an attention weight is dropped.
+        dropout_p: probability in ``[0, 1)`` with which an attention weight is dropped; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
-        enable_gqa: H_kv may divide H.
+        enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
         impl: ``"edges"``, ``"triton"`` (labels alone, no weights; on a GPU), or None, which takes ``"edges"``.
         need_weights: give the weight of every edge too.
 
     Returns:
-        ``[N_q, H, D_v]``; with ``need_weights`` a pair of it and ``[E, H]``, the weights before dropout in the order of
-        ``labels.edge_index``.
+        z ``[N_q, H, D_v]``; with ``need_weights`` a pair of it and α ``[E, H]``, the weights before dropout in the
+        order of ``labels.edge_index``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: labels with a default or a batch axis, shapes, dtypes or devices that do not fit, an unknown impl.
-        NotImplementedError: what ``impl="triton"`` cannot do.
+        TypeError: labels that are no EdgeLabels, or another argument of the wrong kind.
+        ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
+            without a map or a map without ``edge_attr``; an unknown ``impl``.
+        NotImplementedError: what ``impl="triton"`` cannot do; ``torch.func`` transforms and forward-mode derivatives.
 
     Example:
         >>> labels = rg.EdgeLabels(torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0, 1, 0]), 2, q_len=3)
-        >>> x = torch.randn(3, 2, 4)
+        >>> x = torch.randn(3, 2, 4)                                            # 3 nodes, 2 heads
         >>> z, weights = rg.edge_attention(x, x, x, labels, torch.randn(2, 4), need_weights=True)
-        >>> z.shape, weights.shape
-        (torch.Size([3, 2, 4]), torch.Size([3, 2]))
+        >>> z.shape, weights.tolist()    # one incoming edge each, which takes all
+        (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     if not isinstance(labels, EdgeLabels):
         raise TypeError(f"labels must be EdgeLabels, got {type(labels).__name__}")

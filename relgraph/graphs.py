@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import brief
 from relgraph.labels.base import check_ptr, graph_of
 
 _MAKERS = {"networkx": "relgraph.interop.networkx.from_networkx", "torch_geometric": "relgraph.pyg.from_data"}
@@ -22,27 +23,30 @@ class Graph:
 
     Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
     looked at, the target is the query i that receives. In a tree the edges lead from parent to child. Nodes keep their
-    order, so that a sequence labeler called with a graph counts distances along it.
+    order, so that a sequence labeler called with a graph counts distances along it. Graphs compare by value.
 
-    Attributes:
-        num_edges: E.
-        num_graphs: how many graphs there are; 1 without ``ptr``.
+    Source: relgraph's own; edges as in PyG.
 
     Args:
-        edge_index: ``[2, E]``, integer, (source, target) by column.
+        edge_index: ``[2, E]``, integer in ``[0, N)``, (source, target) by column.
         num_nodes: N, of all graphs together.
         edge_type: ``[E]``, integer from 0, or None where edges are all alike.
         node_type: ``[N]``, integer from 0 (-1 for none), or None.
-        ptr: ``[G+1]`` borders of a packed batch; graph g owns nodes ``ptr[g]:ptr[g+1]``, and no edge leaves its graph.
+        ptr: ``[G+1]``, integer, borders of a packed batch; graph g owns nodes ``ptr[g]:ptr[g+1]``, and no edge leaves
+            its graph.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: shapes or devices that do not fit, ends or types out of range, an edge across graphs.
+        TypeError: ``num_nodes`` that is no int, or anything else that is no tensor.
+        ValueError: shapes, dtypes or devices that do not fit, ends or types out of range, an edge across graphs.
 
     Example:
-        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+        >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))  # 0 → 1 and 1 → 2
         >>> graph
-        Graph(num_nodes=3, num_edges=2)
+        Graph(num_nodes=3, num_edges=2, edge_type=<tensor [2]>)
+        >>> rg.EdgeType(["single", "double"])(graph).to_dense()[0]  # query 1 looks at key 0, query 2 at key 1
+        tensor([[[-1, -1, -1],
+                 [ 0, -1, -1],
+                 [-1,  1, -1]]])
         >>> rg.Graph.batch([graph, graph]).ptr
         tensor([0, 3, 6])
     """
@@ -89,14 +93,18 @@ class Graph:
         """A tree (or a forest, or a packed batch of them) from each node's parent; edges lead from parent to child.
 
         Args:
-            parents: ``[N]``, the parent of every node, -1 at a root.
-            edge_type: ``[N]``, the type of the edge from each node's parent to it; a root's does not count.
-            node_type: ``[N]``.
-            ptr: ``[G+1]`` borders of a packed batch; parents are numbered through the batch.
+            parents: ``[N]``, integer, the parent of every node, -1 at a root.
+            edge_type: ``[N]``, integer, the type of the edge from each node's parent to it; a root's does not count.
+            node_type: ``[N]``, integer from 0 (-1 for none), or None.
+            ptr: ``[G+1]``, integer, borders of a packed batch; parents are numbered through the batch.
+
+        Returns:
+            The graph, with an edge for every node but the roots.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: a parent out of range, a cycle, or shapes that do not fit.
+            TypeError: an argument that is no tensor.
+            ValueError: a parent out of range or in another graph, a cycle, types out of range, or shapes that do not
+                fit.
 
         Example:
             >>> rg.Graph.from_parents(torch.tensor([1, -1, 1])).edge_index
@@ -125,9 +133,22 @@ class Graph:
     def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Graphs laid end to end as one packed batch; those that are batches themselves are taken apart.
 
+        Args:
+            graphs: one or more, on one device.
+
+        Returns:
+            A graph of all their nodes in order, with ``ptr``.
+
         Raises:
             TypeError: no iterable, or an entry that is no Graph.
             ValueError: no graphs at all, or types that only some of them have.
+
+        Example:
+            >>> pair = rg.Graph(torch.tensor([[0], [1]]), 2)
+            >>> batch = rg.Graph.batch([pair, pair])
+            >>> batch.edge_index, batch.ptr
+            (tensor([[0, 2],
+                    [1, 3]]), tensor([0, 2, 4]))
         """
         if not isinstance(graphs, Iterable):
             raise TypeError(f"graphs must be an iterable of Graphs, got {_kind(graphs)}")
@@ -153,12 +174,12 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """E."""
+        """E, how many edges there are."""
         return self.edge_index.shape[1]
 
     @property
     def num_graphs(self) -> int:
-        """How many graphs; 1 without ``ptr``."""
+        """G, how many graphs there are, which is 1 without ``ptr``."""
         return 1 if self.ptr is None else self.ptr.shape[0] - 1
 
     @property
@@ -167,15 +188,39 @@ class Graph:
         return self.edge_index.device
 
     def borders(self) -> Tensor:
-        """``ptr``, or the borders of the one graph there is: ``[G+1]``."""
+        """``ptr``, or the borders of the one graph there is.
+
+        Returns:
+            ``[G+1]``, int64.
+
+        Example:
+            >>> rg.Graph(torch.zeros(2, 0).long(), 3).borders()
+            tensor([0, 3])
+        """
         return torch.tensor([0, self.num_nodes], device=self.device) if self.ptr is None else self.ptr
 
     def graph_of(self) -> Tensor:
-        """Which graph each node belongs to, ``[N]``."""
+        """Which graph each node belongs to.
+
+        Returns:
+            ``[N]``, int64.
+
+        Example:
+            >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).graph_of()
+            tensor([0, 0, 1])
+        """
         return graph_of(self.borders(), self.num_nodes)
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Query and key of every pair within a graph, ``[sum of n_g²]`` each: graph by graph, row by row."""
+        """Query and key of every pair within a graph: graph by graph, query by query, key by key.
+
+        Returns:
+            ``(query, key)``, node numbers, int64 ``[sum of n_g²]`` each.
+
+        Example:
+            >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
+            (tensor([0, 0, 1, 1, 2]), tensor([0, 1, 0, 1, 2]))
+        """
         ptr = self.borders()
         sizes = ptr.diff()
         width = sizes.repeat_interleave(sizes)  # of each query's row
@@ -184,15 +229,44 @@ class Graph:
         return query, torch.arange(query.shape[0], device=self.device) - begin
 
     def with_edges(self, edge_index: Tensor, edge_type: Tensor | None = None) -> Self:
-        """The same nodes with other edges; those of ``edge_index`` itself and no types leave types out."""
+        """The same nodes, node types and borders with other edges.
+
+        Args:
+            edge_index: ``[2, E]``, integer in ``[0, N)``, (source, target) by column.
+            edge_type: ``[E]``, integer from 0; None for edges without types, whatever types there were before.
+
+        Returns:
+            A new graph.
+
+        Raises:
+            TypeError: an argument that is no tensor.
+            ValueError: shapes, dtypes or devices that do not fit, ends or types out of range, an edge across graphs.
+
+        Example:
+            >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
+            >>> graph.with_edges(graph.edge_index.flip(0)).edge_index  # every edge the other way
+            tensor([[1, 2],
+                    [0, 1]])
+        """
         return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
 
     def of_type(self, edge_type: int) -> Self:
         """The same nodes with the edges of one type only, which then carry none.
 
+        Args:
+            edge_type: which edges to keep.
+
+        Returns:
+            A new graph, its ``edge_type`` None.
+
         Raises:
             TypeError: a type that is no int.
             ValueError: a negative type, or a graph without edge types.
+
+        Example:
+            >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+            >>> graph.of_type(1).edge_index.tolist()
+            [[1], [2]]
         """
         _check.integer("edge_type", edge_type, minimum=0)
         if self.edge_type is None:
@@ -200,13 +274,20 @@ class Graph:
         return self.with_edges(self.edge_index[:, self.edge_type == edge_type])
 
     def parents(self, *, forest: bool = False) -> Tensor:
-        """The parent of every node, ``[N]``, -1 at a root: this graph read as a tree with edges from parent to child.
+        """The parent of every node, -1 at a root: this graph read as a tree with edges from parent to child.
 
         Args:
             forest: whether a graph may have several roots; then nodes of different trees are not related.
 
+        Returns:
+            ``[N]``, int64.
+
         Raises:
             ValueError: a node with two parents, a cycle, or several roots in one graph.
+
+        Example:
+            >>> rg.Graph(torch.tensor([[1, 1], [0, 2]]), 3).parents()
+            tensor([ 1, -1,  1])
         """
         source, target = self.edge_index
         count = torch.bincount(target, minlength=self.num_nodes)
@@ -237,7 +318,19 @@ class Graph:
             raise ValueError(f"graph must be a tree, got the roots {first} and {second} in graph {int(home[at])}")
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """This graph with its tensors on ``device``."""
+        """This graph with its tensors on ``device``.
+
+        Args:
+            device: where to, as in ``torch.Tensor.to``.
+            non_blocking: whether copies from pinned memory may overlap with other work.
+
+        Returns:
+            A new graph; this one stays where it is.
+
+        Example:
+            >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
+            device(type='cpu')
+        """
         moved = object.__new__(type(self))
         for name in _FIELDS:
             value = getattr(self, name)
@@ -257,7 +350,9 @@ class Graph:
 
     def __repr__(self) -> str:
         graphs = "" if self.ptr is None else f", num_graphs={self.num_graphs}"
-        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{graphs})"
+        given = {name: getattr(self, name) for name in ("edge_type", "node_type")}
+        types = "".join(f", {name}={brief(value)}" for name, value in given.items() if value is not None)
+        return f"Graph(num_nodes={self.num_nodes}, num_edges={self.num_edges}{types}{graphs})"
 
 
 def check_graph(graph: Any) -> Graph:

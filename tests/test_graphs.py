@@ -67,6 +67,8 @@ def test_moves_and_prints():
     assert graph.to("meta").device.type == "meta"
     assert graph.to("cpu") == graph
     assert repr(graph) == "Graph(num_nodes=2, num_edges=1, num_graphs=1)"
+    typed = rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([3]), node_type=torch.tensor([0, 1]))
+    assert repr(typed) == "Graph(num_nodes=2, num_edges=1, edge_type=<tensor [1]>, node_type=<tensor [2]>)"
     with pytest.raises(AttributeError, match="Graph is immutable: cannot set ptr"):
         graph.ptr = None
     with pytest.raises(TypeError, match="unhashable"):

@@ -15,11 +15,11 @@ NAMES = [
     "Degree", "NodeType", "PathEdges", "PathLabels", "PersonalizedPageRank", "RandomWalk", "ShortestPath", "ShortestPathTypes", "VirtualNode", "graphormer", "grpe", "shortest_path_lengths", "unique_paths",
     "AncestorDistance", "SiblingDistance", "StructuralPosition", "TreePaths", "TreeRelation", "UD_RELATIONS", "UpDown", "dependency_relations",
     "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
-    "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "KVCache", "LabelTable", "Labeler", "Labels", "LayerCache",
+    "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "ImplChoice", "KVCache", "LabelCounts", "LabelTable", "Labeler", "Labels", "LayerCache",
     "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
-    "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumLabels", "Window",
+    "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumCounts", "SumLabels", "Window",
     "edge_attention", "first_of", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
-    "restrict", "total",
+    "restrict", "total", "which_impl",
 ]  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from relgraph import _check
 from relgraph.impl import chunked, dense, edges, fused, reference
 from relgraph.impl.common import Answer, Call, Tables
 from relgraph.impl.merging import merge
+from relgraph.impl.rule import DENSE_SCORES, refusal, rule_for
 
-__all__ = ["IMPLEMENTATIONS", "Answer", "Call", "Tables", "choose", "merge"]
+__all__ = ["DENSE_SCORES", "IMPLEMENTATIONS", "Answer", "Call", "Tables", "choose", "merge"]
 
 IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
@@ -23,9 +24,6 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "edges": edges.attend,
     "triton": fused.attend,
 }
-
-DENSE_SCORES = 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass over all of them beats blocks; see docs/learn/implementations.md."""
 
 
 def choose(call: Call, impl: str | None) -> str:
@@ -38,50 +36,12 @@ def choose(call: Call, impl: str | None) -> str:
     if impl is not None:
         _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
     _check_transforms(call, impl)
-    mask_grad = _learns(call.mask)
-    alone = len(call.plan.parts) == 1 and call.plan.parts[0].alone
-    parallel = any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts)
-    if impl is not None:
-        _check_able(call, impl, alone=alone, parallel=parallel, mask_grad=mask_grad)
-        return impl
-    if call.need_weights:
-        return "reference" if parallel else "dense"
-    if alone:
-        return "edges"
-    if mask_grad:
-        return "dense"
-    if torch.compiler.is_exporting():
-        return "chunked"  # a rule on sizes would fix the exported lengths
-    if call.plan.q_len == 1:
-        return "dense"  # decoding: one row a head, however long the past
-    scores = call.query.shape[0] * call.query.shape[1] * call.plan.q_len * call.plan.k_len
-    return "dense" if scores <= DENSE_SCORES else "chunked"
-
-
-def _check_able(call: Call, impl: str, *, alone: bool, parallel: bool, mask_grad: bool) -> None:
-    """The implementation that was asked for can answer this call."""
-    if impl in ("chunked", "edges") and call.need_weights:
-        raise NotImplementedError(f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights")
-    if impl == "chunked" and mask_grad:
-        raise NotImplementedError("impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'")
-    if impl in ("chunked", "dense") and parallel:
-        raise NotImplementedError(
-            f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
-        )
-    if impl == "edges" and not alone:
-        raise NotImplementedError(
-            "impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'"
-        )
-    if impl == "triton":
-        reason = fused.why_not(call)
-        if reason is not None:
-            raise NotImplementedError(f"impl='triton' {reason}")
-        if mask_grad:
-            raise NotImplementedError("impl='triton' gives no gradient to attn_mask; use impl='dense' or 'reference'")
-
-
-def _learns(mask: Tensor | None) -> bool:
-    return mask is not None and mask.requires_grad and torch.is_grad_enabled()
+    if impl is None:
+        return rule_for(call).impl
+    reason = refusal(call, impl)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    return impl
 
 
 def _check_transforms(call: Call, impl: str | None) -> None:

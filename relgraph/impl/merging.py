@@ -11,25 +11,35 @@ from torch import Tensor
 def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Attention over the union of disjoint key sets, exactly, from the attention over each.
 
-    α over the union is α over one set times exp(lse_set - lse); so anything that is a sum over keys weighted by α
-    (the output with its value term, label masses) merges alike. Differentiable in outputs and lses.
+    With lse = log Σ_s exp(lse_s) over the sets s, α over the union is α over set s times exp(lse_s - lse)::
+
+        output = Σ_s exp(lse_s - lse) · output_s
+
+    So anything that is a sum over keys weighted by α merges alike: the output with its value term, and label masses.
+    Differentiable in outputs and lses.
+
+    Source: the online softmax of Milakov and Gimelshein 2018, as in Dao et al. 2022 (FlashAttention).
 
     Args:
-        outputs: one ``[..., N_q, D]`` a set, floating.
-        lses: one ``[..., N_q]`` a set; -inf where a row saw no key of that set.
+        outputs: a list or tuple of tensors, one ``[..., N_q, D]`` a set, floating.
+        lses: a list or tuple of tensors, one ``[..., N_q]`` a set; -inf where a row saw no key of that set.
 
     Returns:
-        ``(output, lse)`` of the union; zeros and -inf on a row that saw no key at all.
+        ``(output, lse)`` of the union, ``[..., N_q, D]`` and ``[..., N_q]``; zeros and -inf on a row that saw no key at
+        all.
 
     Raises:
-        TypeError: outputs or lses that are no sequences of tensors.
+        TypeError: outputs or lses that are no lists or tuples of tensors.
         ValueError: no set, unequal numbers of outputs and lses, or shapes that do not fit.
 
     Example:
-        >>> one, two = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
-        >>> lse = torch.zeros(2, 3)
-        >>> out, _ = rg.merge([one, two], [lse, lse])
-        >>> torch.allclose(out, (one + two) / 2)
+        >>> q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
+        >>> halves = [
+        ...     rg.relation_attention_with_aux(q, k[:, :, keys], v[:, :, keys], None, need_lse=True)
+        ...     for keys in (slice(0, 3), slice(3, 6))
+        ... ]
+        >>> output, lse = rg.merge([z for z, _ in halves], [aux.lse for _, aux in halves])
+        >>> torch.allclose(output, rg.relation_attention(q, k, v, None), atol=1e-6)
         True
     """
     for name, given in (("outputs", outputs), ("lses", lses)):

@@ -1,4 +1,11 @@
-"""Graphs from other people's worlds: each module imports its package at its top and loads on first use."""
+"""Graphs from other people's worlds: each module imports its package at its top and loads on first use.
+
+- ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
+- ``relgraph.interop.networkx``: networkx graphs, there and back; needs the extra ``relgraph[networkx]``.
+- ``relgraph.interop.python_source``: Python source as a graph over its tokens; needs nothing else.
+
+A module whose package is missing raises an ImportError that names the extra.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import tokenize
 from dataclasses import dataclass, field
 
 TOKEN_KINDS = ("NAME", "KEYWORD", "NUMBER", "STRING", "OP", "NEWLINE", "INDENT", "DEDENT")
+"""The kinds of tokens, in the order of their node types; the last three are the ends of lines and blocks."""
 LAYOUT = {"NEWLINE": "<newline>", "INDENT": "<indent>", "DEDENT": "<dedent>"}
 
 Position = tuple[int, int]

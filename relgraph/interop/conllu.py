@@ -1,4 +1,10 @@
-"""Treebanks in CoNLL-U as dependency trees, read by the package conllu; needs the extra ``relgraph[conllu]``."""
+"""Treebanks in CoNLL-U as dependency trees, read by the package conllu; needs the extra ``relgraph[conllu]``.
+
+- :func:`~relgraph.interop.conllu.read`: all sentences of a file.
+- :func:`~relgraph.interop.conllu.parse`: all sentences of a text.
+- :class:`~relgraph.interop.conllu.Sentence`: words and tree of one sentence.
+- :data:`~relgraph.interop.conllu.UPOS`: the universal parts of speech, names for node types.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ from typing import Any, TextIO, final
 
 import torch
 
+from relgraph._brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.labelers.dependency import UD_RELATIONS
 
@@ -40,22 +47,27 @@ _UTF8 = "utf-8-sig"  # with or without the mark that some editors begin a file w
 class Sentence:
     r"""A sentence of a treebank: its words and their dependency tree, one node a word.
 
-    Attributes:
+    An edge of the tree leads from head to dependent: the head is the key j, the dependent the query i.
+
+    Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
+
+    Args:
         words: the form of every word.
         lemmas: their lemmas, ``"_"`` where there is none.
         upos: their universal parts of speech.
         xpos: their tags in the treebank's own scheme.
         feats: their morphological features, as written: ``"Number=Sing|Person=3"``.
         relations: the relation of every word to its head, subtypes and all.
-        graph: the tree; edges lead from head to dependent, and their type is the number of the relation.
+        graph: the tree, a :class:`~relgraph.Graph`; edges lead from head to dependent, and their type is the number of
+            the relation.
         multiword: ``(start, stop, form)`` of each token that stands for the words ``start:stop``.
         sent_id: what the comment ``# sent_id`` says, or None.
         text: what the comment ``# text`` says, or None.
 
     Example:
         >>> (sentence,) = rg.interop.conllu.parse("1\tGo\tgo\tVERB\t_\t_\t0\troot\n2\ton\ton\tADP\t_\t_\t1\tadvmod\n")
-        >>> sentence.words, sentence.upos, sentence.graph
-        (('Go', 'on'), ('VERB', 'ADP'), Graph(num_nodes=2, num_edges=1))
+        >>> sentence.words, sentence.upos, sentence.graph.edge_index.tolist()
+        (('Go', 'on'), ('VERB', 'ADP'), [[0], [1]])
     """
 
     words: tuple[str, ...]
@@ -69,6 +81,9 @@ class Sentence:
     sent_id: str | None = None
     text: str | None = None
 
+    def __repr__(self) -> str:
+        return brief_fields(self, "words", "relations", "graph", "multiword", "sent_id")
+
 
 def read(
     file: str | os.PathLike[str] | TextIO,
@@ -78,20 +93,26 @@ def read(
 ) -> list[Sentence]:
     r"""All sentences of a CoNLL-U file; one that is broken anywhere gives an error and no sentences.
 
-    Words are nodes. Tokens of several words (``1-2``) are kept beside them as written; empty nodes (``8.1``) and
-    enhanced dependencies are left out.
+    Words are nodes; an edge leads from head (key) to dependent (query). Tokens of several words (``1-2``) are kept
+    beside the words as written; empty nodes (``8.1``) and enhanced dependencies are left out.
+
+    Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
 
     Args:
         file: a path, of a gzipped file where it ends in ``.gz``; or a file open for reading text.
         relations: the names of the edge types. A relation with a subtype, such as ``nmod:poss``, counts as itself where
             it is listed, and otherwise as its universal part, ``nmod``. The root has no edge, so its relation is free.
-        tags: the names of the node types, such as :data:`UPOS`; nodes have no types when left out, and a word without a
-            tag, ``"_"``, has the type -1.
+        tags: the names of the node types, such as :data:`~relgraph.interop.conllu.UPOS`; nodes have no types when left
+            out, and a word without a tag, ``"_"``, has the type -1.
+
+    Returns:
+        A list of one :class:`~relgraph.interop.conllu.Sentence` a sentence.
 
     Raises:
-        TypeError: an argument of the wrong kind.
+        TypeError: an argument of the wrong kind, such as a file open for reading bytes.
         ValueError: a line that is no CoNLL-U, words that are not numbered 1, 2, ..., heads that are no tree with one
             root, or a relation or tag that is not listed; the file, the sentence and the token are named.
+        FileNotFoundError: there is no file at the path.
 
     Example:
         >>> import io
@@ -106,16 +127,23 @@ def read(
 
 
 def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[str] | None = None) -> list[Sentence]:
-    r"""All sentences of a text in CoNLL-U; see :func:`read`.
+    r"""All sentences of a text in CoNLL-U; see :func:`~relgraph.interop.conllu.read`.
+
+    An edge leads from head (key) to dependent (query).
+
+    Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
 
     Args:
         text: the lines, columns parted by tabs.
-        relations: the names of the edge types.
+        relations: the names of the edge types, as in :func:`~relgraph.interop.conllu.read`.
         tags: the names of the node types, if any.
+
+    Returns:
+        A list of one :class:`~relgraph.interop.conllu.Sentence` a sentence.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: as :func:`read` does.
+        ValueError: as :func:`~relgraph.interop.conllu.read` does.
 
     Example:
         >>> text = "1\tcats\tcat\tNOUN\t_\t_\t2\tnsubj\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\n"

@@ -1,4 +1,12 @@
-"""networkx graphs as graphs for labelers, graphs as networkx graphs, and a labeling as a picture-ready graph."""
+"""networkx graphs as graphs for labelers, graphs as networkx graphs, and a labeling as a picture-ready graph.
+
+- :func:`~relgraph.interop.networkx.from_networkx`: a networkx graph as a :class:`~relgraph.Graph`.
+- :class:`~relgraph.interop.networkx.FromNetworkx`: that graph, and what its ids stand for.
+- :func:`~relgraph.interop.networkx.to_networkx`: the way back.
+- :func:`~relgraph.interop.networkx.labels_to_networkx`: labels as edges of a networkx graph.
+
+An edge u → v lets v, the query, look at u, the key. Needs the extra ``relgraph[networkx]``.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import brief_fields
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
@@ -23,19 +32,32 @@ Read = str | Callable[..., Hashable]
 
 
 class FromNetworkx(NamedTuple):
-    """A graph, and what its ids stand for.
+    """A graph, and what its ids stand for; what :func:`~relgraph.interop.networkx.from_networkx` gives.
 
-    Attributes:
-        graph: nodes in the order of ``nodes``.
+    Source: relgraph's own.
+
+    Args:
+        graph: a :class:`~relgraph.Graph`, its nodes in the order of ``nodes``.
         nodes: the networkx node behind each id.
         types: the edge type behind each id of ``graph.edge_type``; empty without types.
-        node_types: likewise for nodes.
+        node_types: the node type behind each id of ``graph.node_type``; empty without types.
+
+    Example:
+        >>> import networkx as nx
+        >>> from relgraph.interop.networkx import from_networkx
+        >>> read = from_networkx(nx.DiGraph([("Ann", "Bob"), ("Cem", "Bob")]))
+        >>> keys = read.graph.edge_index[0, read.graph.edge_index[1] == read.nodes.index("Bob")]
+        >>> [read.nodes[key] for key in keys]                                   # whom Bob looks at
+        ['Ann', 'Cem']
     """
 
     graph: Graph
     nodes: tuple[Hashable, ...]
     types: tuple[Hashable, ...]
     node_types: tuple[Hashable, ...]
+
+    def __repr__(self) -> str:
+        return brief_fields(self, *self._fields)
 
 
 def from_networkx(
@@ -49,23 +71,29 @@ def from_networkx(
 ) -> FromNetworkx:
     """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
 
-    Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel
-    edge of a multigraph is kept.
+    Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel edge
+    of a multigraph is kept.
+
+    Source: conventions of networkx (:class:`~networkx.DiGraph`).
 
     Args:
-        graph: any networkx graph.
-        edge_type: the edge attribute that holds the type, or a function of u, v and the edge's attributes.
+        graph: any networkx graph, such as a :class:`~networkx.Graph` or a :class:`~networkx.MultiDiGraph`.
+        edge_type: the edge attribute that holds the type, or a function of u, v and the dict of the edge's attributes;
+            None for edges without types.
         types: the types in the order of their ids; those that occur, sorted, when left out.
-        node_type: the node attribute that holds the type, or a function of the node and its attributes; a node of type
-            None has none.
-        node_types: likewise.
+        node_type: the node attribute that holds the type, or a function of the node and the dict of its attributes; a
+            node of type None has none.
+        node_types: the node types in the order of their ids; those that occur, sorted, when left out.
         batch: the node attribute that tells which graph a node belongs to, from 0 and not falling: a packed batch. As
             many graphs as ``graph.graph["num_graphs"]`` says, if it does, else up to the last that has a node.
 
+    Returns:
+        A :class:`~relgraph.interop.networkx.FromNetworkx`.
+
     Raises:
         TypeError: no networkx graph, types of the wrong kind.
-        ValueError: an attribute is missing, a type is not among ``types``, types cannot be sorted, ``batch`` falls, or
-            an edge crosses from graph to graph.
+        ValueError: an attribute is missing, a type is not among ``types``, types cannot be sorted or are given without
+            ``edge_type`` or ``node_type``, ``batch`` falls, or an edge crosses from graph to graph.
 
     Example:
         >>> import networkx as nx
@@ -78,6 +106,8 @@ def from_networkx(
         (('Ann', 'Bob', 'Cem'), ('brother', 'mother'))
         >>> graph.edge_index.tolist(), graph.edge_type.tolist()
         ([[0, 1], [1, 2]], [1, 0])
+        >>> rg.EdgeType(types)(graph).q_len
+        3
     """
     if not isinstance(graph, nx.Graph):
         raise TypeError(f"graph must be a networkx graph, got {type(graph).__name__}")
@@ -95,25 +125,31 @@ def from_networkx(
 def to_networkx(
     graph: Graph, *, types: Sequence[Hashable] | None = None, node_types: Sequence[Hashable] | None = None
 ) -> Any:
-    """A graph as a ``networkx.MultiDiGraph`` of nodes 0, 1, ..., with an edge from each source to its target.
+    """A graph as a :class:`~networkx.MultiDiGraph` of nodes 0, 1, ..., with an edge from each source to its target.
 
-    Nodes have the attribute ``node_type``, edges ``edge_type``, where the graph has types. Nodes of a packed batch
-    also have ``batch``, which graph they belong to, and the whole has ``num_graphs``.
+    The source is the key, the target the query. Nodes have the attribute ``node_type``, edges ``edge_type``, where the
+    graph has types. Nodes of a packed batch also have ``batch``, which graph they belong to, and the whole has
+    ``num_graphs``.
+
+    Source: conventions of networkx (:class:`~networkx.MultiDiGraph`).
 
     Args:
-        graph: one graph or a packed batch.
+        graph: a :class:`~relgraph.Graph`, one graph or a packed batch.
         types: a name for each edge type; its id when left out.
-        node_types: likewise for nodes; a node without a type has the type None.
+        node_types: a name for each node type; its id when left out. A node without a type has the type None.
+
+    Returns:
+        A :class:`~networkx.MultiDiGraph`.
 
     Raises:
-        TypeError: no Graph.
-        ValueError: names without types, or fewer names than types.
+        TypeError: no Graph, or names that are no sequence.
+        ValueError: names without types, names twice, or fewer names than types.
 
     Example:
         >>> from relgraph.interop.networkx import to_networkx
         >>> graph = rg.Graph(torch.tensor([[0], [1]]), 3, edge_type=torch.tensor([0]))
-        >>> to_networkx(graph, types=["child"]).edges(data="edge_type")
-        OutMultiEdgeDataView([(0, 1, 'child')])
+        >>> list(to_networkx(graph, types=["child"]).edges(data="edge_type"))
+        [(0, 1, 'child')]
     """
     made = nx.MultiDiGraph()
     made.add_nodes_from(range(check_graph(graph).num_nodes))
@@ -130,18 +166,23 @@ def to_networkx(
 
 
 def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> Any:
-    """A labeling to look at: a ``networkx.MultiDiGraph`` with an edge from key to query for each pair with a label.
+    """A labeling to look at: a networkx graph with an edge from key to query for each pair with a label.
 
     Edges have the attributes ``id`` and ``label``, the id's name; for a sum also ``part``. Pairs that attend without a
     label are left out.
 
+    Source: relgraph's own.
+
     Args:
-        labels: of one graph or a packed batch against itself.
-        names: a labeler's ``names``; numbers when left out.
+        labels: :class:`~relgraph.Labels` of one graph or a packed batch against itself.
+        names: a labeler's ``names``, one for each id, for a sum one sequence a part; numbers when left out.
+
+    Returns:
+        A :class:`~networkx.MultiDiGraph` of nodes 0, 1, ....
 
     Raises:
         TypeError: no Labels.
-        ValueError: a padded batch, queries that are not the keys, or too few names.
+        ValueError: a padded batch, queries that are not the keys, or another number of names.
 
     Example:
         >>> from relgraph.interop.networkx import labels_to_networkx

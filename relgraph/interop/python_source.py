@@ -1,4 +1,12 @@
-"""Python source as a graph over its tokens: syntax, the order of execution, where variables are read and written."""
+"""Python source as a graph over its tokens: syntax, the order of execution, where variables are read and written.
+
+- :func:`~relgraph.interop.python_source.read`: the graph of a module, a function or a class.
+- :class:`~relgraph.interop.python_source.SourceGraph`: tokens and graph.
+- :data:`~relgraph.interop.python_source.EDGE_TYPES`: the names of the edge types.
+- :data:`~relgraph.interop.python_source.TOKEN_KINDS`: the names of the node types.
+
+It needs no extra. The source is parsed and never run.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +22,7 @@ from typing import final
 import torch
 
 from relgraph import _check
+from relgraph._brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.interop._python_expressions import ANY, ORDER, READ, WRITE, Call, Definition
 from relgraph.interop._python_syntax import syntax_tree
@@ -24,6 +33,7 @@ from relgraph.labelers.code import GREAT_TYPES
 __all__ = ["EDGE_TYPES", "TOKEN_KINDS", "SourceGraph", "read"]
 
 EDGE_TYPES = (*GREAT_TYPES, "NEXT_USE")
+"""The names of the edge types of :func:`~relgraph.interop.python_source.read`: GREAT's eleven, and ``NEXT_USE``."""
 
 Edges = dict[str, set[tuple[int, int]]]
 
@@ -33,11 +43,18 @@ Edges = dict[str, set[tuple[int, int]]]
 class SourceGraph:
     r"""The tokens of Python source and the graph over them.
 
-    Attributes:
+    An edge's source is the key, its target the query; what leads where is told by
+    :func:`~relgraph.interop.python_source.read`.
+
+    Source: relgraph's own; edge types of Hellendoorn et al. 2020 and Allamanis et al. 2018.
+
+    Args:
         tokens: the text of every node; the ends of lines and blocks are ``<newline>``, ``<indent>`` and ``<dedent>``.
-        kinds: the kind of every node, of :data:`TOKEN_KINDS`.
+        kinds: the kind of every node, of :data:`~relgraph.interop.python_source.TOKEN_KINDS`.
         positions: where every token begins: the line from 1, the column in characters from 0.
-        graph: edges with types that count :data:`EDGE_TYPES`, nodes with types that count :data:`TOKEN_KINDS`.
+        graph: a :class:`~relgraph.Graph`; edges have types that count
+            :data:`~relgraph.interop.python_source.EDGE_TYPES`, nodes have types that count
+            :data:`~relgraph.interop.python_source.TOKEN_KINDS`.
 
     Example:
         >>> from relgraph.interop import python_source
@@ -53,24 +70,46 @@ class SourceGraph:
     positions: tuple[Position, ...]
     graph: Graph
 
+    def __repr__(self) -> str:
+        return brief_fields(self, "tokens", "kinds", "graph")
+
     def edges(self, name: str) -> list[tuple[int, int]]:
         """The edges of one type, (source, target).
 
+        Args:
+            name: one of :data:`~relgraph.interop.python_source.EDGE_TYPES`.
+
+        Returns:
+            A list of pairs of token numbers.
+
         Raises:
             ValueError: no such type.
+
+        Example:
+            >>> from relgraph.interop import python_source
+            >>> python_source.read("f(x)").edges("NEXT_SYNTAX")
+            [(0, 1), (1, 2), (2, 3), (3, 4)]
         """
         number = EDGE_TYPES.index(_check.choice("name", name, EDGE_TYPES))
         sources, targets = self.graph.of_type(number).edge_index.tolist()
         return list(zip(sources, targets, strict=True))
 
     def only(self, nodes: Iterable[int]) -> SourceGraph:
-        """Some of the tokens, in their order, and the edges between them: a function cut out of its module.
+        r"""Some of the tokens, in their order, and the edges between them: a function cut out of its module.
 
         Args:
             nodes: which ones, ascending.
 
+        Returns:
+            A :class:`~relgraph.interop.python_source.SourceGraph` of these tokens, numbered from 0.
+
         Raises:
             ValueError: nodes that do not ascend or are out of range.
+
+        Example:
+            >>> from relgraph.interop import python_source
+            >>> python_source.read("x = 1\nprint(x)").only([0, 6]).edges("LAST_WRITE")
+            [(1, 0)]
         """
         kept = list(nodes)
         count = len(self.tokens)
@@ -99,7 +138,7 @@ def read(source: str | bytes) -> SourceGraph:
     r"""The graph of a module, or of a function or class that begins in the first column.
 
     Nodes are the tokens in order, without comments and empty lines; an f-string is one token on every version
-    of Python. Edges have the direction of the works that named them, from source to target:
+    of Python. Edges have the direction of the works that named them, from source (key) to target (query):
 
     ==================== ==========================================================================================
     CFG_NEXT             statement → a statement that may come next in its function; ``def`` → the first of its body
@@ -132,9 +171,15 @@ def read(source: str | bytes) -> SourceGraph:
     function that the called variable is bound to, and from ``self.method()`` to methods of the same class; classes
     take arguments by their ``__init__``.
 
+    Source: Hellendoorn et al. 2020 (GREAT) name the first eleven types, Allamanis et al. 2018 some of them;
+    ``NEXT_USE`` is relgraph's own.
+
     Args:
         source: text, or bytes in the encoding that they declare (UTF-8 if none). Cut-out methods need
-            :func:`textwrap.dedent` first.
+            ``textwrap.dedent`` first.
+
+    Returns:
+        A :class:`~relgraph.interop.python_source.SourceGraph`.
 
     Raises:
         TypeError: neither text nor bytes.
@@ -142,9 +187,6 @@ def read(source: str | bytes) -> SourceGraph:
             characters; with line and column.
         ValueError: text that is no Unicode, or nesting (of brackets, or of a chain of operators, attributes or
             ``elif``) beyond the limit of Python's own parser, some hundreds to thousands of levels by its version.
-
-    Source:
-        Hellendoorn et al. 2020 name the first eleven types, Allamanis et al. 2018 some of them.
 
     Example:
         >>> from relgraph.interop import python_source

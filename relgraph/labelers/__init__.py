@@ -1,4 +1,28 @@
-"""Labelers: how labels come from an input."""
+"""Labelers: how labels come from an input.
+
+A labeler knows how many labels there are and what each is called before it sees any input; called with one it gives
+:class:`~relgraph.Labels`. Sequence labelers are called with a length or a graph, graph and tree labelers with a
+:class:`~relgraph.Graph`, :class:`~relgraph.SchemaRelations` with a :class:`~relgraph.Schema`.
+
+- Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
+  ``GridColumns``, ``FromFunction``; ``DistanceLabeler`` is what those by distance share.
+- Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
+  ``NodeType``, ``VirtualNode``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
+- Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
+  ``dependency_relations`` with ``UD_RELATIONS``.
+- Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
+- Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
+- Composed of others: ``Product``, ``Sum``, ``Priority``, ``Restriction``, ``Dense``, which the operators of
+  :class:`~relgraph.Labeler` make; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
+
+>>> labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
+>>> labeler.names
+('bond', '-1', '0', '1')
+>>> labeler(rg.Graph(torch.tensor([[0], [2]]), 3)).to_dense()[0]  # the edge 0 → 2: query 2 looks at key 0
+tensor([[[2, 3, 3],
+         [1, 2, 3],
+         [0, 1, 2]]])
+"""
 
 from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
 from relgraph.labelers.base import Labeler

@@ -38,7 +38,21 @@ class Composed(Labeler):
 
     @final
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
-        """The labels of an input that every part understands."""
+        """The labels of an input that every part understands.
+
+        Args:
+            args: given to each part in turn.
+            kwargs: likewise.
+
+        Returns:
+            Labels of the kind that the operator makes of the parts' kinds. Distances stay distances, edges with
+            distances are edges, and what was written out stays so; ``+`` gives a sum of labels.
+
+        Raises:
+            TypeError: an input that a part refuses.
+            ValueError: likewise, or parts whose labels do not cover the same pairs or count from other offsets.
+            NotImplementedError: parallel edges, each of which counts, that meet labels which cannot keep them apart.
+        """
         return self._combine([part(*args, **kwargs) for part in self.parts])
 
     @abstractmethod
@@ -52,7 +66,11 @@ class Composed(Labeler):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Product(Composed):
-    """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`product`.
+    """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`~relgraph.product`.
+
+    Attends where all parts do, and carries a label where all do. Labels that were not written out stay so.
+
+    Source: relgraph's own.
 
     Args:
         parts: labelers with one label a pair.
@@ -62,8 +80,13 @@ class Product(Composed):
         ValueError: fewer than two parts.
 
     Example:
-        >>> (rg.GridRows(1) * rg.GridColumns(0)).names
-        ('row -1×column 0', 'row 0×column 0', 'row 1×column 0')
+        >>> labeler = rg.ClippedDistance(1) * rg.ClippedDistance(0, 1)
+        >>> labeler.names
+        ('-1×0', '-1×1', '0×0', '0×1', '1×0', '1×1')
+        >>> labeler(3).to_dense()[0]
+        tensor([[[2, 5, 5],
+                 [0, 2, 5],
+                 [0, 0, 2]]])
     """
 
     symbol = "*"
@@ -86,18 +109,25 @@ class Product(Composed):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Sum(Composed):
-    """``a + b``: several labels a pair whose terms add up, each part with its own tables; see :func:`total`.
+    """``a + b``: several labels a pair whose terms add up, each part with its own tables; see :func:`~relgraph.total`.
+
+    Attends where all parts do. ``num_labels`` and ``names`` hold one entry a part, as do the tables of a layer.
+
+    Source: relgraph's own.
 
     Args:
-        parts: labelers.
+        parts: labelers; a sum among them is taken part by part.
 
     Raises:
         TypeError: a part that is no labeler.
         ValueError: fewer than two parts.
 
     Example:
-        >>> rg.ClippedDistance(4) + rg.BucketedDistance()
-        ClippedDistance(4) + BucketedDistance(num_buckets=32, max_distance=128, bidirectional=True)
+        >>> labeler = rg.ClippedDistance(1) + rg.Window(1, 0)
+        >>> labeler.num_labels, labeler.names
+        ((3, 0), (('-1', '0', '1'), ()))
+        >>> [part.num_labels for part in labeler(3).parts]
+        [3, 0]
     """
 
     symbol = "+"
@@ -124,7 +154,12 @@ class Sum(Composed):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Priority(Composed):
-    """``a | b``: the label of ``b`` where ``a`` carries none, with ids after those of ``a``; see :func:`first_of`.
+    """``a | b``: the label of ``b`` where ``a`` carries none, with ids after those of ``a``.
+
+    The same as :func:`~relgraph.first_of` of their labels.
+    Where ``a`` does not attend the pair does not, and where it attends without a label the pair follows ``b``.
+
+    Source: relgraph's own.
 
     Args:
         parts: labelers with one label a pair, the first speaking first.
@@ -134,8 +169,13 @@ class Priority(Composed):
         ValueError: fewer than two parts.
 
     Example:
-        >>> (rg.FromFunction(lambda i, j: (i == j) - 1, 1, names=["self"]) | rg.Segments(1)).names
-        ('self', '0→0')
+        >>> labeler = rg.FromFunction(lambda i, j: (i == j).long() - 1, 1, names=["self"]) | rg.ClippedDistance(1)
+        >>> labeler.names
+        ('self', '-1', '0', '1')
+        >>> labeler(3).to_dense()[0]
+        tensor([[[0, 3, 3],
+                 [1, 0, 3],
+                 [1, 1, 0]]])
     """
 
     symbol = "|"
@@ -158,7 +198,11 @@ class Priority(Composed):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Restriction(Composed):
-    """``a & b``: the labels of ``a``, and only the pairs that attend in ``b`` too; see :func:`restrict`.
+    """``a & b``: the labels of ``a``, and only the pairs that attend in ``b`` too; see :func:`~relgraph.restrict`.
+
+    The labels of ``b`` do not count. ``num_labels`` and ``names`` are those of ``a``.
+
+    Source: relgraph's own.
 
     Args:
         parts: the labeler, and those that restrict it.
@@ -168,8 +212,13 @@ class Restriction(Composed):
         ValueError: fewer than two parts.
 
     Example:
-        >>> (rg.ClippedDistance(16) & rg.Window(256)).num_labels
-        33
+        >>> labeler = rg.ClippedDistance(1) & rg.Window(1, 0)
+        >>> labeler.names
+        ('-1', '0', '1')
+        >>> labeler(3).to_dense()[0]
+        tensor([[[ 1, -1, -1],
+                 [ 0,  1, -1],
+                 [-1,  0,  1]]])
     """
 
     symbol = "&"
@@ -194,6 +243,10 @@ class Restriction(Composed):
 class Dense(Labeler):
     """``a.dense()``: the same labels with every id written out; a sum part by part.
 
+    N_q · N_k small integers, whatever kind the labels were before.
+
+    Source: relgraph's own.
+
     Args:
         labeler: whose labels to write out.
 
@@ -201,8 +254,13 @@ class Dense(Labeler):
         TypeError: ``labeler`` is no labeler.
 
     Example:
-        >>> rg.ClippedDistance(1).dense()(100)
-        DenseLabels(q_len=100, k_len=100, num_labels=3)
+        >>> labeler = rg.ClippedDistance(1).dense()
+        >>> labeler.names
+        ('-1', '0', '1')
+        >>> labeler(3).ids
+        tensor([[[1, 2, 2],
+                 [0, 1, 2],
+                 [0, 0, 1]]], dtype=torch.int8)
     """
 
     labeler: Labeler
@@ -221,14 +279,30 @@ class Dense(Labeler):
         return self.labeler.names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
-        """The labels of an input, written out; the borders of a packed batch become pairs that do not attend."""
+        """The labels of an input, written out; the borders of a packed batch become pairs that do not attend.
+
+        Args:
+            args: given to the labeler.
+            kwargs: likewise.
+
+        Returns:
+            :class:`~relgraph.DenseLabels` with the labeler's ids, or a sum of them.
+
+        Raises:
+            TypeError: an input that the labeler refuses.
+            ValueError: likewise, or parallel edges that each count.
+        """
         labels = self.labeler(*args, **kwargs)
         if isinstance(labels, SumLabels):
             return SumLabels(*(part.dense() for part in labels.parts))
         return labels.dense()
 
     def dense(self) -> Self:
-        """The labeler itself."""
+        """The labeler itself, whose labels are written out already.
+
+        Returns:
+            This labeler.
+        """
         return self
 
     def __repr__(self) -> str:

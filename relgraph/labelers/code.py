@@ -28,6 +28,8 @@ GREAT_TYPES = (
     "LAST_LEXICAL_USE",
     "CALLS",
 )
+"""The 11 types of edges in GREAT's graphs of programs, in the order of its data (Hellendoorn et al. 2020)."""
+
 NEXT_USE = len(GREAT_TYPES)  # a type of Python source beyond GREAT's
 
 
@@ -40,12 +42,13 @@ class CodeRelations(Labeler):
     round. GREAT's released code takes the *source* of an edge as the query of id 2t: give it
     ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)`` for its very ids.
 
-    Types count from 0, as in :data:`GREAT_TYPES`; the files of GREAT's data count from 1 (``CALLS`` is 11 there): map
-    them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of :mod:`relgraph.interop.python_source`, are left out.
-    Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``; for
-    ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the graph.
+    Types count from 0, as in :data:`~relgraph.GREAT_TYPES`; the files of GREAT's data count from 1 (``CALLS`` is 11
+    there): map them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python_source``, are
+    left out. Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or
+    ``*``; for ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the
+    graph.
 
-    Source: Hellendoorn et al. 2020.
+    Source: Hellendoorn et al. 2020 (GREAT).
 
     Args:
         default: what pairs without an edge do: ``"unlabeled"``, they attend without a label; None, they do not attend
@@ -90,10 +93,14 @@ class CodeRelations(Labeler):
         """The labels of a program, or of a packed batch.
 
         Args:
-            graph: its ``edge_type`` counts :data:`GREAT_TYPES` from 0; edges of the type after them, 11, are left out.
+            graph: its ``edge_type`` counts :data:`~relgraph.GREAT_TYPES` from 0; edges of the type after them, 11, are
+                left out.
+
+        Returns:
+            Edge labels; id 2t is called ``"T"``, id 2t + 1 ``"T⁻¹"``, for the t-th type T.
 
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no edge types or higher ones, or several edges between one pair where these are an error.
         """
         types = check_graph(graph).edge_type

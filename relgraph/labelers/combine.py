@@ -12,7 +12,10 @@ from relgraph.labels import Labels, SumLabels
 def product(first: Labels, second: Labels, *more: Labels) -> Labels:
     """One label for each combination of labels: mixed radix, ``id = a · R_b + b``, the first counting slowest.
 
-    A pair attends where it attends in all, and carries a label where all carry one.
+    A pair attends where it attends in all, and carries a label where all carry one: with -1 for
+    none, ``id_ij = a_ij · R_b + b_ij`` where ``a_ij, b_ij >= 0``, else -1.
+
+    Source: relgraph's own.
 
     Args:
         first: labels other than a sum.
@@ -20,12 +23,13 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
         more: further labels of the same pairs.
 
     Returns:
-        The kind that the two kinds allow: distance labels stay distance labels, edges stay edges.
+        Labels with ``R_a · R_b`` ids, of the kind that the kinds allow. Distance labels stay distance labels, edges
+        stay edges, and what was written out stays written out.
 
     Raises:
-        TypeError: an argument that is no Labels, or a sum.
+        TypeError: an argument that is no labels, or a sum.
         ValueError: labels that do not cover the same pairs or count distances from different places.
-        NotImplementedError: parallel edges meet labels other than distances.
+        NotImplementedError: parallel edges, each of which counts, meet labels other than distances.
 
     Example:
         >>> near, ends = rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))
@@ -38,20 +42,32 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 
 def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
-    """Several labels a pair whose terms add up, each part with its own tables: :class:`~relgraph.labels.SumLabels`.
+    """Several labels a pair whose terms add up, each part with its own tables.
+
+    A pair attends where it attends in all.
+
+    Source: relgraph's own.
 
     Args:
         first: labels; the parts of a sum are taken one by one.
         second: labels of the same pairs.
         more: further labels of the same pairs.
 
+    Returns:
+        :class:`~relgraph.SumLabels`, with one ``num_labels`` and one set of ids a part.
+
     Raises:
-        TypeError: an argument that is no Labels.
-        ValueError: labels that do not cover the same pairs.
+        TypeError: an argument that is no labels.
+        ValueError: labels that do not cover the same pairs, or edges alone with parallel edges.
 
     Example:
-        >>> rg.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))).num_labels
+        >>> labels = rg.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1])))
+        >>> labels.num_labels
         (3, 4)
+        >>> labels.parts[1].to_dense()[0]
+        tensor([[[0, 1, 1],
+                 [2, 3, 3],
+                 [2, 3, 3]]])
     """
     return SumLabels(first, second, *more)
 
@@ -62,13 +78,19 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
     Where ``first`` attends without a label the pair follows ``second`` altogether, which may keep it from attending;
     where ``first`` does not attend, the pair does not.
 
+    Source: relgraph's own.
+
     Args:
         first: labels other than a sum.
         second: labels of the same pairs.
         more: further labels of the same pairs.
 
+    Returns:
+        Labels with ``R_a + R_b`` ids, those of ``first``, then ``R_a +`` those of ``second``; of the kind that the
+        kinds allow. Edges over distances stay edges, which the distances are the default of.
+
     Raises:
-        TypeError: an argument that is no Labels, or a sum.
+        TypeError: an argument that is no labels, or a sum.
         ValueError: labels that do not cover the same pairs or count distances from different places.
         NotImplementedError: parallel edges, or an edge without a label that the second labels would remove from under
             a default that attends.
@@ -86,19 +108,29 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
     """The same labels, and only the pairs that attend in every mask too; the ids of the masks do not count.
 
+    Source: relgraph's own.
+
     Args:
         labels: labels of any kind, a sum included.
         mask: labels of the same pairs.
         more: further masks.
 
+    Returns:
+        Labels with the ids of ``labels``; a sum for a sum, else of the kind that the kinds allow, so that distances
+        restricted by distances stay distances.
+
     Raises:
-        TypeError: an argument that is no Labels.
+        TypeError: an argument that is no labels.
         ValueError: labels that do not cover the same pairs or count distances from different places.
-        NotImplementedError: a mask with parallel edges.
+        NotImplementedError: parallel edges that each count, in a mask, or restricted by other than distances.
 
     Example:
         >>> rg.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))
         DistanceLabels(q_len=100, k_len=100, num_labels=5, distances=-9..9)
+        >>> rg.restrict(rg.ClippedDistance(2)(3), rg.Window(1, 0)(3)).to_dense()[0]
+        tensor([[[ 2, -1, -1],
+                 [ 1,  2, -1],
+                 [-1,  1,  2]]])
     """
     _check_labels(labels, mask, *more)
     masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]

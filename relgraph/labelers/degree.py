@@ -21,8 +21,12 @@ DIRECTIONS = ("in", "out", "both")
 class Degree(Labeler):
     """One label for each pair of degrees, clipped: ``degree_i * (max_degree + 1) + degree_j``, the query's first.
 
+    A node's degree is how many edges it has. Labels of all pairs of a graph are written out.
+
+    Source: relgraph's own.
+
     Args:
-        max_degree: the largest degree told apart; larger ones count as this.
+        max_degree: the largest degree told apart, from 0; larger ones count as this.
         direction: which edges of a node count: those ``"in"`` to it (it is the target, the query), ``"out"`` of it (the
             source, the key), or ``"both"``. Each of several parallel edges counts, a self-loop once in and once out.
 
@@ -61,8 +65,15 @@ class Degree(Labeler):
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
+        Args:
+            graph: whose edges are counted; their types do not matter.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id ``a · (max_degree + 1) + b`` is called ``"a→b"``, the query's degree first.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
         """
         source, target = check_graph(graph).edge_index
         ends = {"in": target, "out": source, "both": graph.edge_index.flatten()}[self.direction]

@@ -27,11 +27,16 @@ def dependency_relations(
     relation as their type, as :func:`relgraph.interop.conllu.read` makes them: the dependent receives, and looks at its
     head under the relation's own name.
 
+    Source: the relations are those of Universal Dependencies, version 2; the labels are relgraph's own.
+
     Args:
-        relations: the names of the relations, or how many there are.
+        relations: the names of the relations in the order of their numbers, or how many there are.
         self_loop: whether every word also looks at itself, under the label ``self``.
         default: what pairs without an edge do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
             another; ``"none"``, they carry the label ``none``; None, they do not attend.
+
+    Returns:
+        A labeler of edges. Ids count the relations in their order, then their inverses, then ``self`` and ``none``.
 
     Raises:
         TypeError: an argument of the wrong kind.

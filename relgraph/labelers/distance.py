@@ -20,10 +20,29 @@ from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 class DistanceLabeler(Labeler):
     """A labeler that looks at the distance j - i alone, key position minus query position.
 
+    This class is abstract: one of your own has a ``lookup``, its ``reach``, ``num_labels`` and ``names``, and is called
+    like every sequence labeler. :class:`~relgraph.ClippedDistance`, :class:`~relgraph.BucketedDistance` and
+    :class:`~relgraph.Window` are such labelers.
+
+    Source: relgraph's own.
+
     Attributes:
         lookup: the id of each distance from ``-reach`` up (-1 no label, -2 does not attend); the entry at either end
             stands for all distances beyond. Made once, when the labeler is made.
         reach: how far to the left the lookup begins.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Side(rg.labelers.DistanceLabeler):
+        ...     lookup = (0, 1, 2)  # of distances up to -1, of 0, and from 1 on
+        ...     reach = 1
+        ...     num_labels = 3
+        ...     names = ("before", "self", "after")
+        >>> Side()(3).to_dense()[0]
+        tensor([[[1, 2, 2],
+                 [0, 1, 2],
+                 [0, 0, 1]]])
     """
 
     lookup: tuple[int, ...]
@@ -47,11 +66,20 @@ class DistanceLabeler(Labeler):
         """The labels of ``q_len`` queries against ``k_len`` keys; nothing of size N_q · N_k is stored.
 
         Args:
-            q_len: number of queries; or a graph alone, whose nodes are the sequence (each graph of a batch one).
-            k_len: number of keys; ``q_len`` when left out.
-            q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row.
-            ptr: ``[G+1]`` borders of a packed batch; distances count within a sequence.
-            q_ptr: borders of the queries, where they differ from the keys'.
+            q_len: N_q, number of queries; or a graph alone, whose nodes are the sequence (each graph of a batch one).
+            k_len: N_k, number of keys; ``q_len`` when left out.
+            q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` with ``ptr``; 0 when
+                left out.
+            ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a sequence.
+            q_ptr: ``[G+1]``, integer, borders of the queries, where they differ from the keys'.
+
+        Returns:
+            Distance labels; id r is called ``names[r]``.
+
+        Raises:
+            TypeError: a length or offset that is no int, or borders that are no tensor.
+            ValueError: a negative length, borders that do not fit the lengths, an offset of floats or of another length
+                than there are graphs, or anything else beside a graph.
         """
         if isinstance(q_len, Graph):
             graph = alone(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
@@ -73,10 +101,13 @@ class DistanceLabeler(Labeler):
 class ClippedDistance(DistanceLabeler):
     """One label a distance, clipped on both sides: ``clip(j - i, -left, right) + left``.
 
+    Id r is the distance ``r - left``, key position j minus query position i; the first and the last id also stand for
+    all distances beyond. Called with a length it gives :class:`~relgraph.DistanceLabels`.
+
     Source: Shaw et al. 2018, section 3.2.
 
     Args:
-        left: how far before the query distances are told apart.
+        left: how far before the query distances are told apart, in positions, from 0.
         right: how far after it; ``left`` when left out, 0 for causal attention.
 
     Raises:
@@ -125,7 +156,7 @@ class BucketedDistance(DistanceLabeler):
     for keys at or before the query and the second half for keys after it (the first of these is never used).
     Otherwise every key after the query falls in bucket 0.
 
-    Source: Raffel et al. 2020, section 2.1, and the code released with it.
+    Source: Raffel et al. 2020 (T5), section 2.1, and the code released with it.
 
     Args:
         num_buckets: R, at least 2, or 4 when bidirectional.
@@ -139,6 +170,11 @@ class BucketedDistance(DistanceLabeler):
     Example:
         >>> rg.BucketedDistance(8, 20).names
         ('0', '-1', '-6..-2', '<=-7', 'unused 4', '1', '2..6', '>=7')
+        >>> rg.BucketedDistance(8, 20)(4).to_dense()[0]
+        tensor([[[0, 5, 6, 6],
+                 [1, 0, 5, 6],
+                 [2, 1, 0, 5],
+                 [2, 2, 1, 0]]])
     """
 
     num_buckets: int = 32
@@ -161,7 +197,7 @@ class BucketedDistance(DistanceLabeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances in each bucket: ``"-8"``, ``"-12..-9"``, ``"<=-91"``."""
+        """The distances in each bucket, such as ``"-8"``, ``"-12..-9"`` and ``"<=-91"``."""
         names = [f"unused {bucket}" for bucket in range(self.num_buckets)]
         last = len(self.lookup) - 1
         for bucket, run in groupby(range(last + 1), key=self.lookup.__getitem__):
@@ -180,6 +216,10 @@ class BucketedDistance(DistanceLabeler):
 @dataclass(frozen=True, init=False, repr=False)
 class Window(DistanceLabeler):
     """Attends only within a distance, and labels nothing: made for restriction, ``labeler & Window(64)``.
+
+    Query i sees key j where ``-left <= j - i <= right``; other pairs do not attend. ``num_labels`` is 0.
+
+    Source: relgraph's own.
 
     Args:
         left: how many positions before the query it sees; all of them, and all after it, when left out. ``Window()``
@@ -211,12 +251,12 @@ class Window(DistanceLabeler):
 
     @property
     def num_labels(self) -> int:
-        """None at all: 0."""
+        """There are none, so 0."""
         return 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """None at all: empty."""
+        """There are none, so empty."""
         return ()
 
     def __repr__(self) -> str:

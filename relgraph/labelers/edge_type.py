@@ -23,10 +23,13 @@ class EdgeType(Labeler):
     """One label for each type of edge; inverses, self-loops and pairs without an edge can have labels of their own.
 
     Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target, the
-    key its source; the inverse of an edge lets the source look at the target.
+    key its source; the inverse of an edge lets the source look at the target. Edges stay a list, nothing is n².
+
+    Source: relgraph's own.
 
     Args:
-        types: the names of the edge types, or how many there are. A graph without types has one.
+        types: the names of the edge types in the order of their numbers, or how many there are (then named ``"0"``,
+            ``"1"`` and so on). A graph without types has one.
         inverse: whether every edge also goes the other way, under a label of its own.
         self_loop: whether every node also looks at itself, under the label ``self``.
         default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
@@ -92,8 +95,11 @@ class EdgeType(Labeler):
         Args:
             graph: its ``edge_type`` in ``[0, len(types))``.
 
+        Returns:
+            Edge labels; id r is called ``names[r]``. Types come first, then inverses, then ``self``, then ``none``.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: edge types out of range or missing, or several edges between one pair without a choice.
         """
         types = edge_types(check_graph(graph), len(self.types))

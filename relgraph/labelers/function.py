@@ -25,8 +25,10 @@ class FromFunction(Labeler):
 
     ``fn`` receives int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``, and
     returns integer ids that broadcast to ``[N_q, N_k]``; -1 is no label. Query positions count among the keys: i
-    begins at ``q_offset``. The ids are written out. For a function of j - i alone, :class:`DistanceLabeler` stores
-    nothing of that size.
+    begins at ``q_offset``. The ids are written out. For a function of j - i alone,
+    :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
+
+    Source: relgraph's own.
 
     Args:
         fn: the function; one defined at the top of a module if the labeler is to be pickled.
@@ -34,12 +36,14 @@ class FromFunction(Labeler):
         names: R different names; the numbers when left out.
 
     Raises:
-        TypeError: ``fn`` cannot be called, a name that is no string.
-        ValueError: a wrong number of names, or one that comes twice.
+        TypeError: ``fn`` cannot be called, ``num_labels`` is no int, or a name is no string.
+        ValueError: a negative ``num_labels``, a wrong number of names, or one that comes twice.
 
     Example:
-        >>> same_parity = rg.FromFunction(lambda i, j: (i + j) % 2, num_labels=2, names=["same", "other"])
-        >>> same_parity(2, 3).to_dense()[0]
+        >>> parity = rg.FromFunction(lambda i, j: (i + j) % 2, num_labels=2, names=["same", "other"])
+        >>> parity.names
+        ('same', 'other')
+        >>> parity(2, 3).to_dense()[0]
         tensor([[[0, 1, 0],
                  [1, 0, 1]]])
     """
@@ -77,15 +81,18 @@ class FromFunction(Labeler):
         """The labels of ``q_len`` queries against ``k_len`` keys.
 
         Args:
-            q_len: number of queries; or a graph alone, whose nodes are the sequence. ``fn`` then receives one flat
+            q_len: N_q, number of queries; or a graph alone, whose nodes are the sequence. ``fn`` then receives one flat
                 tensor of positions each, those of all pairs within a graph.
-            k_len: number of keys; ``q_len`` when left out.
-            q_offset: position of query row 0 among the keys: an int, a scalar tensor or one number a batch row (i is
-                ``[B, N_q, 1]`` then).
+            k_len: N_k, number of keys; ``q_len`` when left out.
+            q_offset: key position of query row 0: an int, a scalar tensor or ``[B]`` (i is ``[B, N_q, 1]`` then).
+
+        Returns:
+            Dense labels, or block labels for a packed batch of graphs; id r is called ``names[r]``.
 
         Raises:
-            TypeError: ``fn`` returned no tensor.
-            ValueError: it returned other than integers, a shape that does not broadcast, or ids out of range.
+            TypeError: a length or offset that is no int, or ``fn`` returned no tensor.
+            ValueError: a negative length, lengths beside a graph, or ``fn`` returned other than integers, a shape that
+                does not broadcast, or ids out of range.
         """
         if isinstance(q_len, Graph):
             return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))

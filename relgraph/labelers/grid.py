@@ -22,11 +22,13 @@ class Grid(Labeler):
     The positions of a ``height × width`` grid are numbered row by row. A row distance is no function of j - i, so the
     ids are written out: ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and
     ``col`` are the distances, key minus query, clipped and shifted to begin at 0. ``Grid(r, c)`` has the ids of
-    ``GridRows(r) * GridColumns(c)``. Source: Liu et al. 2021 (Swin), section 3.2.
+    ``GridRows(r) * GridColumns(c)``.
+
+    Source: Liu et al. 2021 (Swin), section 3.2.
 
     Args:
-        row_clip: how many rows up and down are told apart.
-        col_clip: how many columns; ``row_clip`` when left out.
+        row_clip: how many rows up and down are told apart, from 0.
+        col_clip: how many columns left and right; ``row_clip`` when left out.
 
     Raises:
         TypeError: a clip that is no int.
@@ -63,7 +65,19 @@ class Grid(Labeler):
         return tuple(f"({row}, {col})" for row in _distances(self.row_clip) for col in columns)
 
     def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid."""
+        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
+
+        Args:
+            height: how many rows there are.
+            width: how many columns.
+
+        Returns:
+            Dense labels of ``height · width`` queries and as many keys; id r is ``names[r]``, rows, then columns.
+
+        Raises:
+            TypeError: a size that is no int.
+            ValueError: a negative size.
+        """
         rows, cols = _clipped(height, "height", self.row_clip), _clipped(width, "width", self.col_clip)
         return _written_out(rows * (2 * self.col_clip + 1), cols, self.num_labels)
 
@@ -79,6 +93,7 @@ class GridRows(Labeler):
 
     ``GridRows(r) + GridColumns(c)`` gives rows and columns tables of their own whose terms add up: 2r + 2c + 2 vectors
     in place of the (2r + 1)(2c + 1) of ``Grid(r, c)``. The ids are written out, ``(height · width)²`` of them.
+
     Source: Bello et al. 2019, section 3.2.
 
     Args:
@@ -89,6 +104,13 @@ class GridRows(Labeler):
         ValueError: a negative clip.
 
     Example:
+        >>> rg.GridRows(1).names
+        ('row -1', 'row 0', 'row 1')
+        >>> rg.GridRows(1)(2, 2).to_dense()[0]
+        tensor([[[1, 1, 2, 2],
+                 [1, 1, 2, 2],
+                 [0, 0, 1, 1],
+                 [0, 0, 1, 1]]])
         >>> (rg.GridRows(1) + rg.GridColumns(2)).num_labels
         (3, 5)
     """
@@ -109,7 +131,19 @@ class GridRows(Labeler):
         return tuple(f"row {distance}" for distance in _distances(self.clip))
 
     def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid."""
+        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
+
+        Args:
+            height: how many rows there are.
+            width: how many columns.
+
+        Returns:
+            Dense labels of ``height · width`` queries and as many keys; id r is called ``f"row {r - clip}"``.
+
+        Raises:
+            TypeError: a size that is no int.
+            ValueError: a negative size.
+        """
         rows, cols = _clipped(height, "height", self.clip), _clipped(width, "width", 0)
         return _written_out(rows, cols, self.num_labels)
 
@@ -117,7 +151,11 @@ class GridRows(Labeler):
 @final
 @dataclass(frozen=True)
 class GridColumns(Labeler):
-    """The column distance alone on a grid, clipped; see :class:`GridRows`.
+    """The column distance alone on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
+
+    The other half of :class:`~relgraph.GridRows`. The ids are written out, ``(height · width)²`` of them.
+
+    Source: Bello et al. 2019, section 3.2.
 
     Args:
         clip: how many columns left and right are told apart.
@@ -127,6 +165,8 @@ class GridColumns(Labeler):
         ValueError: a negative clip.
 
     Example:
+        >>> rg.GridColumns(1).names
+        ('column -1', 'column 0', 'column 1')
         >>> rg.GridColumns(1)(1, 3).to_dense()[0]
         tensor([[[1, 2, 2],
                  [0, 1, 2],
@@ -149,7 +189,19 @@ class GridColumns(Labeler):
         return tuple(f"column {distance}" for distance in _distances(self.clip))
 
     def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid."""
+        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
+
+        Args:
+            height: how many rows there are.
+            width: how many columns.
+
+        Returns:
+            Dense labels of ``height · width`` queries and as many keys; id r is called ``f"column {r - clip}"``.
+
+        Raises:
+            TypeError: a size that is no int.
+            ValueError: a negative size.
+        """
         rows, cols = _clipped(height, "height", 0), _clipped(width, "width", self.clip)
         return _written_out(rows, cols, self.num_labels)
 

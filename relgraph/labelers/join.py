@@ -7,9 +7,9 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.labelers.alike import check_alike, common_offset
-from relgraph.labelers.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
 from relgraph.labelers.rules import PriorityRule, RestrictionRule, Rule
 from relgraph.labels import NOT_ATTENDING, UNLABELED, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
+from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
 
 
 def join(rule: Rule, a: Labels, b: Labels) -> Labels:

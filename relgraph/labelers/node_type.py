@@ -22,14 +22,17 @@ from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 class NodeType(Labeler):
     """One label for each ordered pair of node types: ``type_i * num_types + type_j``, the query's first.
 
-    A node of type -1 has none, and its pairs carry no label.
+    A node of type -1 has none, and its pairs carry no label. Labels of all pairs of a graph are written out.
+
+    Source: relgraph's own.
 
     Args:
-        types: the names of the node types, or how many there are.
+        types: the names of the node types in the order of their numbers, or how many there are (then named ``"0"``,
+            ``"1"`` and so on).
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: names that are not different.
+        ValueError: a negative number of types, or names that are not different.
 
     Example:
         >>> labeler = rg.NodeType(["C", "N"])
@@ -59,8 +62,15 @@ class NodeType(Labeler):
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
+        Args:
+            graph: its ``node_type`` in ``[-1, len(types))``.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id ``a · len(types) + b`` is called ``"A→B"``, the query's type first.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: a graph without node types, or a type out of range.
         """
         types = _node_types(graph)
@@ -81,6 +91,10 @@ class VirtualNode(Labeler):
 
     Made for priority: ``VirtualNode(9) | ShortestPath(4)`` tells a virtual node's pairs from all others, whatever edges
     it has. A virtual node with edges to all nodes shortens every path through it: leave them out.
+
+    Ids: 0 where a virtual node is the key alone, 1 where it is the query alone, 2 where both are virtual.
+
+    Source: relgraph's own; Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
 
     Args:
         node_type: the type of the virtual nodes in ``graph.node_type``; a graph may have none, one or several.
@@ -111,14 +125,20 @@ class VirtualNode(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The query first: ``"node→virtual"``, ``"virtual→node"``, ``"virtual→virtual"``."""
+        """``"node→virtual"``, ``"virtual→node"`` and ``"virtual→virtual"``, the query first."""
         return ("node→virtual", "virtual→node", "virtual→virtual")
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch; only the pairs of virtual nodes are listed.
 
+        Args:
+            graph: its ``node_type`` tells which nodes are virtual.
+
+        Returns:
+            Edge labels with ids 0, 1 and 2; pairs that are not listed attend without a label.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: a graph without node types.
         """
         is_virtual = _node_types(graph) == self.node_type

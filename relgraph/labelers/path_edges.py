@@ -37,7 +37,7 @@ class PathEdges(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: fewer than one hop, or names that are not different.
+        ValueError: fewer than one hop, a negative number of types, or names that are not different.
 
     Example:
         >>> labeler = rg.PathEdges(2, ["single", "double"], directed=True)
@@ -63,7 +63,7 @@ class PathEdges(Labeler):
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
-        """One number a hop: the lengths from there on, times the types (twice those unless directed)."""
+        """One number a hop, the lengths from there on, times the types (twice those unless directed)."""
         numbers = tuple(len(names) for names in self._names())
         return numbers if self.max_path > 1 else numbers[0]
 
@@ -84,8 +84,15 @@ class PathEdges(Labeler):
     def __call__(self, graph: Graph) -> Labels:
         """The labels of all pairs of a graph, or of each graph of a packed batch; no sum where there is one hop.
 
+        Args:
+            graph: its ``edge_type`` in ``[0, len(types))``.
+
+        Returns:
+            Sum labels with a part for each hop, the part itself where ``max_path`` is 1; each part is dense for a graph
+            alone, block labels for a packed batch. Id r of part h is called ``names[h - 1][r]``.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: a graph without edge types where there are several, or a type out of range.
         """
         lengths = shortest_path_lengths(graph, directed=self.directed)

@@ -9,41 +9,77 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.labelers.edge_type import edge_types
 from relgraph.labelers.shortest_path import pair_positions, shortest_path_lengths, walkable
 from relgraph.labelers.written import written
-from relgraph.labels import UNLABELED, Labels
+from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
 
 class PathLabels(NamedTuple):
     """Labels whose ids number sequences of types, and those sequences.
 
     Attention takes ``labels``; a bank (see :class:`~relgraph.LabelTable`) takes ``paths`` as its features and computes
-    one row for each path that occurs, however many pairs it joins.
+    one row for each path that occurs, however many pairs it joins. :class:`~relgraph.ShortestPathTypes` and
+    :class:`~relgraph.TreePaths` give them.
 
-    Attributes:
-        labels: which of the paths every pair carries; -1 for none.
+    Source: relgraph's own.
+
+    Args:
+        labels: which of the paths every pair carries, by its row in ``paths``; -1 for none.
         paths: ``[U, L]``, int64, the unique sequences of types, each padded at its end with -1.
+
+    Example:
+        >>> graph = rg.Graph(torch.tensor([[0], [1]]), 2)
+        >>> labels, paths = rg.ShortestPathTypes(2, 1)(graph)
+        >>> paths  # nothing; along the edge; against it
+        tensor([[-1, -1],
+                [ 0, -1],
+                [ 1, -1]])
+        >>> labels.to_dense()[0]
+        tensor([[[0, 2],
+                 [1, 0]]])
+        >>> rg.ShortestPathTypes(2, 1)(graph).lengths
+        tensor([0, 1, 1])
     """
 
     labels: Labels
     paths: Tensor
+
+    def __repr__(self) -> str:
+        return brief_fields(self, "labels", "paths")
 
     @property
     def lengths(self) -> Tensor:
         """How many types each path has, ``[U]``; 0 for the path from a node to itself."""
         return (self.paths >= 0).sum(1)
 
+    def describe(self) -> LabelCounts | SumCounts:
+        """How many pairs each path joins, as a value that prints a table; a path is named by its types, ``"2 0"``.
+
+        Returns:
+            :class:`~relgraph.LabelCounts`.
+
+        Example:
+            >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+            >>> rg.ShortestPathTypes(1, 2)(graph).describe().counts
+            {'empty': 3, '0': 1, '1': 1, '2': 1, '3': 1}
+        """
+        rows = self.paths.tolist()
+        return self.labels.describe([" ".join(str(step) for step in row if step >= 0) or "empty" for row in rows])
+
 
 def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
     """Each different row once, and which of them every row is.
+
+    Source: relgraph's own.
 
     Args:
         sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.
 
     Returns:
-        ``(ids, paths)``: int64 ``[P]`` in ``[0, U)``, and ``[U, L]`` in lexicographic order, so that
+        ``(ids, paths)``, both int64; ``[P]`` in ``[0, U)``, and ``[U, L]`` in lexicographic order, so that
         ``paths[ids] == sequences``.
 
     Raises:
@@ -88,12 +124,9 @@ class ShortestPathTypes:
 
     Source: Cai and Lam 2020 (Graph Transformer).
 
-    Attributes:
-        num_steps: how many different entries a path may have, for the bank to embed.
-
     Args:
-        max_length: the most edges of a path.
-        num_types: how many edge types there are. A graph without types has one.
+        max_length: the most edges of a path, at least 1.
+        num_types: how many edge types there are, at least 1. A graph without types has one.
         directed: whether paths follow edges from source (key) to target (query) only; otherwise either way.
 
     Raises:
@@ -123,14 +156,21 @@ class ShortestPathTypes:
 
     @property
     def num_steps(self) -> int:
-        """One for each type, and unless directed one more for walking against it."""
+        """How many different entries a path may have, for the bank to embed; the types, twice unless directed."""
         return self.num_types * (2 - self.directed)
 
     def __call__(self, graph: Graph) -> PathLabels:
         """The paths of all pairs of a graph, or of each graph of a packed batch.
 
+        Args:
+            graph: its ``edge_type`` in ``[0, num_types)``.
+
+        Returns:
+            Labels of all pairs, whose ids are rows of ``paths``, and ``paths`` ``[U, max_length]``, int64; an entry
+            below ``num_types`` is a type walked along its edge, one from there on a type walked against it.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: a graph without edge types where there are several, or a type out of range.
         """
         lengths = shortest_path_lengths(graph, self.max_length, directed=self.directed)
@@ -140,6 +180,21 @@ class ShortestPathTypes:
         ids = torch.full_like(lengths, UNLABELED, dtype=torch.int64)
         ids[reached], paths = unique_paths(types[edges[reached]])
         return PathLabels(written(graph, ids, paths.shape[0]), paths)
+
+    def describe(self, graph: Graph) -> LabelCounts | SumCounts:
+        """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.
+
+        Args:
+            graph: its ``edge_type`` in ``[0, num_types)``.
+
+        Returns:
+            :class:`~relgraph.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one ``"empty"``.
+
+        Raises:
+            TypeError: what is no Graph.
+            ValueError: edge types out of range, or missing where there are several.
+        """
+        return self(graph).describe()
 
 
 def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool) -> Tensor:

@@ -29,6 +29,10 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
         types: the names of the edge types, or how many there are.
         max_path: how many edges of a path count, from the query on.
 
+    Returns:
+        A labeler of a sum of ``1 + max_path`` parts, distances named ``"0"`` to ``f">={max_distance}"`` and
+        ``"unreachable"``, then for each hop ``"hop 1 of 2: single"`` and so on.
+
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes too small, or names that are not different.
@@ -37,6 +41,8 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
         >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
         >>> labeler.num_labels
         (22, 4, 2)
+        >>> labeler.names[2]
+        ('hop 2 of >=2: single', 'hop 2 of >=2: double')
         >>> tables = rg.RelationTables(labeler.num_labels, 8, heads=4, kinds=("bias",), per_head=True)
         >>> [list(table.shape) for table in tables()["bias_table"]]
         [[4, 22], [4, 4], [4, 2]]
@@ -60,6 +66,10 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`); a self-loop is parallel to ``self``, so
             that graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``.
 
+    Returns:
+        A labeler of a sum of two parts, distances named ``"0"`` to ``f">={max_distance}"`` and ``"unreachable"``, then
+        the types, ``"self"`` and ``"none"``.
+
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes too small, an unknown choice, or names that are not different.
@@ -70,6 +80,9 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         EdgeType(('single', 'double'), self_loop=True, default='none')
         >>> labeler.num_labels
         (7, 4)
+        >>> labeler(rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([1]))).parts[1].to_dense()[0]
+        tensor([[[2, 3],
+                 [1, 2]]])
     """
     edges = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
     return Sum(ShortestPath(max_distance, directed=directed), edges)

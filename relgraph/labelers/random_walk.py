@@ -32,7 +32,7 @@ class WalkLabeler(Labeler):
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Where one bin ends and the next begins."""
+        """The probabilities where one bin ends and the next begins, rising."""
         if isinstance(self.bins, int):
             return tuple(0.5**power for power in range(self.bins - 2, 0, -1))
         return tuple(self.bins)
@@ -44,7 +44,7 @@ class WalkLabeler(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The probabilities in each bin: ``"0"``, ``"<0.25"``, ``"0.25..0.5"``, ``">=0.5"``."""
+        """The probabilities in each bin, such as ``"0"``, ``"<0.25"``, ``"0.25..0.5"`` and ``">=0.5"``."""
         edges = self.edges
         if not edges:
             return ("0", ">0")
@@ -59,8 +59,15 @@ class WalkLabeler(Labeler):
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
+        Args:
+            graph: whose edges are walked; their types do not matter, and parallel ones count once.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id 0 is probability 0, the others are bins from the least probability up, called as in ``names``.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
         """
         landing = _of_every_pair(check_graph(graph), self._landing, directed=self.directed)
         edges = torch.tensor(self.edges, dtype=torch.float64, device=graph.device) * (1 - SLACK)
@@ -79,7 +86,7 @@ class RandomWalk(WalkLabeler):
     Source: Ma et al. 2023 (GRIT), section 3.1; there the probabilities themselves are features, in no bins.
 
     Args:
-        step: k, how many steps a walk has; after 0 it is still at the query.
+        step: how many steps a walk has, from 0; after 0 it is still at the query.
         bins: how many labels there are, one for probability 0 and the others parted at 1/2, 1/4, 1/8, ...; or the
             edges to part them at, rising, between 0 and 1.
         directed: whether a query steps to its keys alone, against the edges from target to source; otherwise either

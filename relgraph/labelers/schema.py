@@ -23,9 +23,12 @@ _FIELDS = ("question", "columns", "tables", "primary_keys", "foreign_keys", "val
 @final
 @dataclass(frozen=True, init=False)
 class Schema:
-    """A question and the database that it asks about: the input of :class:`SchemaRelations`.
+    """A question and the database that it asks about: the input of :class:`~relgraph.SchemaRelations`.
 
-    Words are compared as they are: bring them to one form (lower case, lemmas) before.
+    Words are compared as they are: bring them to one form (lower case, lemmas) before. Items stand in the order
+    question, columns, tables, each counted from 0 where another argument refers to it.
+
+    Source: relgraph's own; what it holds is what Wang et al. 2020 (RAT-SQL) read.
 
     Args:
         question: the words of the question.
@@ -51,6 +54,10 @@ class Schema:
         ... )
         >>> len(schema)
         8
+        >>> labeler = rg.SchemaRelations()
+        >>> labels = labeler(schema)
+        >>> labeler.names[labels.ids[0, 3, 6]]  # what column "age" is to the word "20"
+        'qc_NUMBER'
     """
 
     question: tuple[str, ...]
@@ -109,6 +116,7 @@ class SchemaRelations(Labeler):
     facts differ from the published code: it finds parts only where a name begins with them; it looks at runs of up to
     five words, so that a longer name never matches as a whole, as it does here; and its foreign key between column and
     table looks at the column's own table, where here the column refers to the table.
+
     Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
 
     Args:
@@ -173,6 +181,10 @@ class SchemaRelations(Labeler):
 
         Args:
             schemas: a Schema, or a sequence of them.
+
+        Returns:
+            Dense labels of N question words, columns and tables (of the words of all names when ``spelled``); block
+            labels for several schemas. Id r is called ``names[r]``, query's kind first: ``"qc_CEM"``.
 
         Raises:
             TypeError: what is no Schema.

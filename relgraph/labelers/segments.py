@@ -17,8 +17,13 @@ from relgraph.labels import UNLABELED, DenseLabels
 class Segments(Labeler):
     """One label for each ordered pair of segments: ``segment_i * num_segments + segment_j``, query's segment first.
 
+    Called with the segment of every position, such as 0 for a question and 1 for a passage, it gives
+    :class:`~relgraph.DenseLabels`. A position of segment -1 is in none, and its pairs carry no label.
+
+    Source: relgraph's own.
+
     Args:
-        num_segments: how many segments there are.
+        num_segments: how many segments there are, at least 1.
 
     Raises:
         TypeError: ``num_segments`` is no int.
@@ -55,9 +60,11 @@ class Segments(Labeler):
         """The labels of all pairs; every pair attends.
 
         Args:
-            segments: ``[N_q]`` or ``[B, N_q]``, the segment of each query; -1 is in no segment, and its pairs carry no
-                label.
+            segments: ``[N_q]`` or ``[B, N_q]``, integer in ``[-1, num_segments)``, the segment of each query.
             k_segments: ``[N_k]`` or ``[B, N_k]``, the segment of each key; ``segments`` when left out.
+
+        Returns:
+            Dense labels; id ``a · num_segments + b`` is called ``"a→b"``, query's segment first.
 
         Raises:
             TypeError: segments that are no tensor.

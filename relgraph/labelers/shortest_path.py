@@ -25,12 +25,12 @@ class ShortestPath(Labeler):
     """One label a distance in hops, from key j to query i; with ``directed`` only along the edges.
 
     Ids are distances from 0; then come the labels for pairs ``beyond`` the last one and for ``unreachable`` pairs,
-    where these have labels of their own.
+    where these have labels of their own. A node is at distance 0 from itself.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.2.
 
     Args:
-        max_distance: the largest distance with a label of its own.
+        max_distance: the largest distance with a label of its own, in hops from 0.
         directed: whether edges lead from source (key) to target (query) only; otherwise either way.
         beyond: what pairs farther than that do: ``"clip"``, count as ``max_distance``; ``"label"``, share a label;
             ``"unreachable"``, do as unreachable pairs do, which lets the search stop early.
@@ -80,8 +80,15 @@ class ShortestPath(Labeler):
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
+        Args:
+            graph: whose edges are followed; their types do not matter.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id r is called ``names[r]``: distances, then those beyond, then unreachable pairs.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
         """
         limit = self.max_distance if self.beyond == "unreachable" else None
         lengths = shortest_path_lengths(graph, limit, directed=self.directed)
@@ -96,13 +103,16 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
     All nodes search at once: a hop passes on which keys were reached, 64 of them to a word, along every edge.
 
+    Source: relgraph's own.
+
     Args:
         graph: a graph, or a packed batch.
-        max_distance: where the search stops; None for no limit.
+        max_distance: where the search stops, in hops; None for no limit.
         directed: whether paths follow edges from source to target only; otherwise either way.
 
     Returns:
-        ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs`; -1 where there is no path within the limit.
+        ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs <relgraph.Graph.pairs>`; -1 where there is no path
+        within the limit.
 
     Raises:
         TypeError: an argument of the wrong kind.

@@ -43,13 +43,17 @@ class TreeDistance(Labeler):
 
     @final
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
+        """The labels of all pairs of a tree, or of each tree of a packed batch.
 
         Args:
-            graph: edges from parent to child.
+            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id r is called ``names[r]``, a distance from ``-clip`` up; ``other`` comes last.
 
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no tree: two parents, a cycle, or several roots in a graph.
         """
         distance, related = self._distance(walk(graph, forest=self.forest), *graph.pairs())
@@ -70,11 +74,13 @@ class TreeDistance(Labeler):
 class AncestorDistance(TreeDistance):
     """How many levels the key is below the query where one is an ancestor of the other: ``depth_j - depth_i``, clipped.
 
-    An ancestor is at a negative distance, a descendant at a positive one, a node itself at 0.
+    An ancestor is at a negative distance, a descendant at a positive one, a node itself at 0. Id r is the distance
+    ``r - clip``.
+
     Source: Zügner et al. 2021 (Code Transformer), the distance ``ancestor_sp``.
 
     Args:
-        clip: how far either way distances are told apart.
+        clip: how far either way distances are told apart, from 0.
         default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
             another; ``"other"``, they carry that label; None, they do not attend.
         forest: whether a graph may hold several trees; pairs across them are others.
@@ -104,12 +110,14 @@ class AncestorDistance(TreeDistance):
 class SiblingDistance(TreeDistance):
     """How many siblings the key stands after the query, where both have one parent: ``rank_j - rank_i``, clipped.
 
-    Siblings stand in the order of nodes; a node is at distance 0 from itself.
+    Siblings stand in the order of nodes; a node is at distance 0 from itself. Id r is the distance ``r - clip``.
+
     Source: Zügner et al. 2021 (Code Transformer), the distance ``sibling_sp``.
 
     Args:
-        clip: how far either way distances are told apart.
-        default: what all other pairs do, as in :class:`AncestorDistance`.
+        clip: how far either way distances are told apart, from 0.
+        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
+            another; ``"other"``, they carry that label; None, they do not attend.
         forest: whether a graph may hold several trees; their roots are no siblings.
 
     Raises:
@@ -139,11 +147,13 @@ class StructuralPosition(Labeler):
     """Distance by depth along one branch of a tree, and by depth and the order of nodes across branches; clipped.
 
     ``depth_j - depth_i`` where one node is an ancestor of the other; elsewhere ``depth_i + depth_j``, negative where
-    the key stands before the query. Signs are those of j - i, as everywhere; counted as i - j, all are opposite.
+    the key stands before the query. Signs are those of j - i, as everywhere; counted as i - j, all are opposite. Id r
+    is the distance ``r - clip``.
+
     Source: Wang et al. 2019, relative structural positions.
 
     Args:
-        clip: how far either way distances are told apart.
+        clip: how far either way distances are told apart, from 0.
         forest: whether a graph may hold several trees; pairs across them carry the label ``unconnected``.
 
     Raises:
@@ -179,13 +189,17 @@ class StructuralPosition(Labeler):
         return (*_distances(self.clip), *["unconnected"] * self.forest)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
+        """The labels of all pairs of a tree, or of each tree of a packed batch.
 
         Args:
             graph: edges from parent to child, nodes in the order of words.
 
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id r is called ``names[r]``, a distance from ``-clip`` up; ``unconnected`` comes last.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no tree: two parents, a cycle, or several roots in a graph.
         """
         tree = walk(graph, forest=self.forest)

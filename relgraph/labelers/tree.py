@@ -35,6 +35,8 @@ class TreeRelation(Labeler):
     ``ancestor`` and ``descendant`` are those farther than ``parent`` and ``child``. Every pair gets an id written out;
     where parents and children alone attend, ``EdgeType(["parent"], inverse=True)`` lists the edges instead.
 
+    Source: relgraph's own.
+
     Args:
         kinds: which of these have a label, in the order of ids: ``"self"``, ``"parent"``, ``"child"``, ``"sibling"``,
             ``"ancestor"``, ``"descendant"``.
@@ -82,13 +84,17 @@ class TreeRelation(Labeler):
         return with_other(self.kinds, self.default)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
+        """The labels of all pairs of a tree, or of each tree of a packed batch.
 
         Args:
-            graph: edges from parent to child.
+            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id r is called ``names[r]``; ``other`` comes last.
 
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no tree: two parents, a cycle, or several roots in a graph.
         """
         up, down = walk(graph, forest=self.forest).steps(*graph.pairs())
@@ -109,8 +115,10 @@ class UpDown(Labeler):
 
     ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
 
+    Source: relgraph's own.
+
     Args:
-        max_up: how many steps up are told apart.
+        max_up: how many steps up are told apart, from 0; more count as this many.
         max_down: how many steps down; ``max_up`` when left out.
         forest: whether a graph may hold several trees; pairs across them carry the label ``unconnected``.
 
@@ -153,13 +161,17 @@ class UpDown(Labeler):
         return (*names, *["unconnected"] * self.forest)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of a tree, or of a packed batch.
+        """The labels of all pairs of a tree, or of each tree of a packed batch.
 
         Args:
-            graph: edges from parent to child.
+            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
+
+        Returns:
+            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
+            Id r is called ``names[r]``, such as ``"↑2↓1"``; ``unconnected`` comes last.
 
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no tree: two parents, a cycle, or several roots in a graph.
         """
         up, down = walk(graph, forest=self.forest).steps(*graph.pairs())

@@ -14,6 +14,7 @@ from relgraph.labelers.edge_type import edge_types
 from relgraph.labelers.paths import PathLabels, unique_paths
 from relgraph.labelers.tree_walk import TreeWalk, walk
 from relgraph.labelers.written import written
+from relgraph.labels import LabelCounts, SumCounts
 
 LONGER = ("first", "one")
 
@@ -30,12 +31,9 @@ class TreePaths:
     Source: Zhu et al. 2019 (paths of labels, and their first few steps); Cai and Lam 2020 (one path for all that are
     too long).
 
-    Attributes:
-        num_steps: how many different steps there are, for the bank to embed.
-
     Args:
-        max_length: how many steps a path has at most.
-        num_types: how many edge types there are; a graph without types has one.
+        max_length: how many steps a path has at most, at least 1.
+        num_types: how many edge types there are, at least 1; a graph without types has one.
         longer: what longer paths become: their ``"first"`` steps, ``max_length`` of them; or ``"one"`` path for them
             all, the single step ``2 * num_types``.
         forest: whether a graph may hold several trees; pairs across them attend without a label.
@@ -74,7 +72,7 @@ class TreePaths:
 
     @property
     def num_steps(self) -> int:
-        """Up and down for each type, and the step of paths that are too long."""
+        """How many different steps there are, for the bank to embed; up and down for each type, and one too long."""
         return 2 * self.num_types + (self.longer == "one")
 
     def __call__(self, graph: Graph) -> PathLabels:
@@ -83,8 +81,12 @@ class TreePaths:
         Args:
             graph: edges from parent to child, their ``edge_type`` in ``[0, num_types)``.
 
+        Returns:
+            Labels of all pairs, whose ids are rows of ``paths``, and ``paths`` ``[U, max_length]``, int64, each padded
+            at its end with -1.
+
         Raises:
-            TypeError: no Graph.
+            TypeError: what is no Graph.
             ValueError: no tree: two parents, a cycle, or several roots in a graph; or edge types out of range.
         """
         tree = walk(graph, forest=self.forest)
@@ -96,6 +98,21 @@ class TreePaths:
         found, paths = unique_paths(self._sequences(tree, types, query, key, up, down))
         ids = torch.full_like(joined, -1, dtype=torch.int64).masked_scatter(joined, found)
         return PathLabels(written(graph, ids, paths.shape[0]), paths)
+
+    def describe(self, graph: Graph) -> LabelCounts | SumCounts:
+        """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.
+
+        Args:
+            graph: edges from parent to child, their ``edge_type`` in ``[0, num_types)``.
+
+        Returns:
+            :class:`~relgraph.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one ``"empty"``.
+
+        Raises:
+            TypeError: what is no Graph.
+            ValueError: no tree, or edge types out of range, or missing where there are several.
+        """
+        return self(graph).describe()
 
     def _sequences(self, tree: TreeWalk, types: Tensor, query: Tensor, key: Tensor, up: Tensor, down: Tensor) -> Tensor:
         """The steps of every path, ``[P, max_length]``."""

@@ -1,4 +1,26 @@
-"""Labels: what label each (query, key) pair carries."""
+"""Labels: what label each (query, key) pair carries.
+
+``Labels`` is what all kinds share. The kinds, from the smallest to the largest for long inputs:
+
+- ``DistanceLabels``: a function of the distance j - i alone; nothing is written out.
+- ``EdgeLabels``: listed pairs, and a rule for all others.
+- ``BlockLabels``: one block of ids a graph of a packed batch.
+- ``DenseLabels``: one id for every pair.
+- ``SumLabels``: several of these at once, each part with its own tables.
+
+``padded`` makes a padded batch of a packed one. ``UNLABELED`` (-1) is the id of a pair that attends and carries no
+label, ``NOT_ATTENDING`` (-2) the stored id of a pair that does not attend.
+
+>>> ids, attend = rg.DistanceLabels(3, lookup=[0, -1, -2], left=1).to_dense()
+>>> ids
+tensor([[[-1, -1, -1],
+         [ 0, -1, -1],
+         [ 0,  0, -1]]])
+>>> attend.int()
+tensor([[[1, 0, 0],
+         [1, 1, 0],
+         [1, 1, 1]]], dtype=torch.int32)
+"""
 
 from __future__ import annotations
 
@@ -10,6 +32,7 @@ from torch.utils import _pytree as pytree
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
+from relgraph.labels.describe import LabelCounts, SumCounts
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
 from relgraph.labels.padding import padded
@@ -22,7 +45,9 @@ __all__ = [
     "DenseLabels",
     "DistanceLabels",
     "EdgeLabels",
+    "LabelCounts",
     "Labels",
+    "SumCounts",
     "SumLabels",
     "padded",
 ]

@@ -14,6 +14,7 @@ from relgraph import _check
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
+    from relgraph.labels.describe import LabelCounts, SumCounts
 
 UNLABELED = -1
 """The id of a pair that attends but carries no label."""
@@ -38,6 +39,12 @@ class Labels(ABC):
     axis and names the borders: graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and
     no pair crosses from one graph to another.
 
+    This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
+    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. All of them compare
+    by value and take a slice of query rows: ``labels[start:stop]`` is ``labels.rows(start, stop)``.
+
+    Source: relgraph's own; the graph of labeled pairs is that of Shaw et al. 2018, section 3.1.
+
     Attributes:
         q_len: number of queries N_q (of all graphs together when packed).
         k_len: number of keys N_k (likewise).
@@ -45,6 +52,14 @@ class Labels(ABC):
         num_labels: R; for a sum, one number a part.
         q_ptr: ``[G+1]`` query borders of a packed batch, else None.
         k_ptr: ``[G+1]`` key borders of a packed batch, else None.
+
+    Example:
+        >>> labels = rg.ClippedDistance(1)(4)
+        >>> labels.q_len, labels.k_len, labels.num_labels, labels.packed
+        (4, 4, 3, False)
+        >>> labels[1:3].to_dense()[0]
+        tensor([[[0, 1, 2, 2],
+                 [0, 0, 1, 2]]])
     """
 
     _tensors: ClassVar[tuple[str, ...]] = ()
@@ -72,7 +87,7 @@ class Labels(ABC):
 
     @property
     def packed(self) -> bool:
-        """Whether these labels describe a packed batch."""
+        """Whether these labels describe a packed batch, with borders in ``q_ptr`` and ``k_ptr``."""
         return self.k_ptr is not None
 
     @property
@@ -87,12 +102,41 @@ class Labels(ABC):
         """Every pair written out, the oracle of the library.
 
         Returns:
-            ``(ids, attend)``: int64 and bool, each ``[B or 1, N_q, N_k]``. Where ``attend`` is False, ids is -1.
+            ``(ids, attend)``: int64 and bool, each ``[B or 1, N_q, N_k]``, query by row and key by column. ``ids`` is
+            -1 where a pair carries no label, and wherever ``attend`` is False.
+
+        Raises:
+            TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
+            ValueError: parallel edges that each count, for which one matrix has no room.
+
+        Example:
+            >>> ids, attend = rg.Window(1)(3).to_dense()
+            >>> attend.int()
+            tensor([[[1, 1, 0],
+                     [1, 1, 1],
+                     [0, 1, 1]]], dtype=torch.int32)
         """
 
     @abstractmethod
     def rows(self, start: int, stop: int) -> Self:
-        """The labels of queries ``start:stop`` against all keys."""
+        """The labels of queries ``start:stop`` against all keys, ``[stop - start, N_k]`` pairs.
+
+        Args:
+            start: the first query row, from 0.
+            stop: one past the last, at most N_q.
+
+        Returns:
+            Labels of the same kind; distances keep counting from where the rows stood.
+
+        Raises:
+            TypeError: a bound that is no int.
+            ValueError: bounds outside ``0 <= start <= stop <= N_q``.
+
+        Example:
+            >>> rg.ClippedDistance(1)(4).rows(2, 4).to_dense()[0]
+            tensor([[[0, 0, 1, 2],
+                     [0, 0, 0, 1]]])
+        """
 
     @final
     def __getitem__(self, index: slice) -> Self:
@@ -102,7 +146,21 @@ class Labels(ABC):
         return self.rows(start, max(start, stop))
 
     def dense(self) -> DenseLabels:
-        """The same labels as :class:`DenseLabels`: N_q · N_k ids, asked for by name because it is quadratic."""
+        """The same labels as :class:`~relgraph.DenseLabels`: N_q · N_k ids, asked for by name as it is quadratic.
+
+        Returns:
+            Dense labels of the same pairs; the borders of a packed batch become pairs that do not attend.
+
+        Raises:
+            TypeError: a sum, which has several ids a pair.
+            ValueError: parallel edges that each count.
+
+        Example:
+            >>> rg.ClippedDistance(1)(3).dense().ids
+            tensor([[[1, 2, 2],
+                     [0, 1, 2],
+                     [0, 0, 1]]], dtype=torch.int8)
+        """
         from relgraph.labels.dense import DenseLabels
 
         if not isinstance(self.num_labels, int):
@@ -110,12 +168,56 @@ class Labels(ABC):
         ids, attend = self.to_dense()
         return DenseLabels(ids, self.num_labels, attend=attend)
 
+    def describe(self, names: Any = None) -> LabelCounts | SumCounts:
+        """How many pairs carry each label, as a value that prints a table; what is not written out is not written out.
+
+        Labels hold no names. A labeler knows them: ``labeler.describe(...)`` calls it and names what it counts.
+
+        Args:
+            names: the name of every id, R different strings; for a sum, one sequence a part. Ids alone when left out.
+
+        Returns:
+            :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
+
+        Raises:
+            TypeError: names that are no sequence of strings.
+            ValueError: another number of names than labels, or the same name twice.
+
+        Example:
+            >>> labels = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=3)
+            >>> labels.describe(["single", "double"])
+            id  name             pairs   share
+             0  single               1  11.1 %
+             1  double               1  11.1 %
+                does not attend      7  77.8 %
+            2 labels, 9 pairs
+        """
+        from relgraph.labels.describe import describe
+
+        return describe(self, names)
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """These labels with their tensors on ``device``."""
+        """These labels with their tensors on ``device``.
+
+        Args:
+            device: where to, as in ``torch.Tensor.to``.
+            non_blocking: whether copies from pinned memory may overlap with other work.
+
+        Returns:
+            Labels of the same kind; these stay where they are.
+
+        Example:
+            >>> rg.ClippedDistance(1)(3).dense().to("cpu").device
+            device(type='cpu')
+        """
         return self._map(lambda t: t.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work."""
+        """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work.
+
+        Returns:
+            Labels of the same kind, with every tensor pinned.
+        """
         return self._map(lambda t: t.pin_memory())
 
     def _flatten(self) -> tuple[list[Tensor], tuple[Any, ...]]:

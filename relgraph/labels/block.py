@@ -22,22 +22,32 @@ def _total(name: str, ptr: Tensor) -> int:
 
 @final
 class BlockLabels(Labels):
-    """A flat list of ids: the block of graph 0 row by row, then that of graph 1, and so on.
+    """One block of ids for each graph of a packed batch: every pair of a graph, and no pair across graphs.
+
+    The ids are one flat list: the block of graph 0 row by row, then that of graph 1, and so on. Query i of a graph
+    is row i of its block, key j is column j. Nothing is padded: ``sum of q_g · k_g`` ids are stored.
+
+    Source: relgraph's own.
 
     Args:
         ids: ``[sum of q_g · k_g]``, integer; row i of a block holds query i's labels, -1 attends without one.
-        num_labels: R.
-        ptr: ``[G+1]`` borders of the graphs among the keys (and the queries).
-        q_ptr: borders among the queries, where they differ.
-        attend: bool of the shape of ``ids``; all pairs of a block when left out.
+        num_labels: R; ids lie in ``[-1, R)``.
+        ptr: ``[G+1]``, integer, borders of the graphs among the keys (and the queries).
+        q_ptr: ``[G+1]``, integer, borders among the queries, where they differ.
+        attend: ``[sum of q_g · k_g]``, bool; all pairs of a block attend when left out.
         lengths: N_q and N_k where they are known, as in compiled code; read off the borders when left out.
 
     Raises:
-        ValueError: the number of ids does not fit the borders, or an id is out of range.
+        TypeError: ``ids``, ``ptr``, ``q_ptr`` or ``attend`` that is no tensor, or ``num_labels`` that is no int.
+        ValueError: as many ids as do not fit the borders, an id out of range, borders that fall or do not begin at 0,
+            dtypes that are not integers (or not bool), or tensors on several devices.
 
     Example:
-        >>> BlockLabels.from_blocks([torch.zeros(2, 2, dtype=torch.long), torch.ones(3, 3, dtype=torch.long)], 2)
-        BlockLabels(q_len=5, k_len=5, num_labels=2, graphs=2)
+        >>> labels = rg.BlockLabels(torch.tensor([0, 1, 1, 0, 1]), 2, torch.tensor([0, 2, 3]))
+        >>> labels.to_dense()[0]
+        tensor([[[ 0,  1, -1],
+                 [ 1,  0, -1],
+                 [-1, -1,  1]]])
     """
 
     _tensors = ("ids", "q_ptr", "k_ptr")
@@ -83,7 +93,23 @@ class BlockLabels(Labels):
 
     @classmethod
     def from_blocks(cls, blocks: Sequence[Tensor], num_labels: int) -> Self:
-        """From one ``[q_g, k_g]`` integer tensor a graph."""
+        """Labels from one matrix of ids a graph.
+
+        Args:
+            blocks: ``[q_g, k_g]`` each, integer; -1 attends without a label.
+            num_labels: R; ids lie in ``[-1, R)``.
+
+        Returns:
+            Packed labels of as many graphs as there are blocks; every pair of a block attends.
+
+        Raises:
+            TypeError: a block that is no tensor, or ``num_labels`` that is no int.
+            ValueError: no blocks, a block of another rank or dtype, or an id out of range.
+
+        Example:
+            >>> rg.BlockLabels.from_blocks([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1]])], 2).k_ptr
+            tensor([0, 2, 3])
+        """
         if not blocks:
             raise ValueError("blocks must hold at least one tensor, got none")
         for index, block in enumerate(blocks):
@@ -93,7 +119,11 @@ class BlockLabels(Labels):
         return cls(flat, num_labels, sizes[:, 1].contiguous(), q_ptr=sizes[:, 0].contiguous())
 
     def block_ptr(self) -> Tensor:
-        """``[G+1]``: where each graph's block begins in ``ids``."""
+        """Where each graph's block begins in ``ids``.
+
+        Returns:
+            ``[G+1]``, int64; the last entry is the number of ids.
+        """
         ends = (self.q_ptr.diff() * self.k_ptr.diff()).cumsum(0)
         return torch.cat([ends.new_zeros(1), ends])
 

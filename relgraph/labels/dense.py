@@ -36,20 +36,34 @@ def all_attend(attend: Tensor | None) -> bool:
 
 @final
 class DenseLabels(Labels):
-    """One id for every (query, key) pair.
+    """One id for every (query, key) pair: the general case, N_q · N_k small integers.
+
+    Row i is the query, column j the key. The ids are copied into the narrowest integer type that holds them; a pair
+    that does not attend is stored as -2.
+
+    Source: relgraph's own.
 
     Args:
         ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
         num_labels: R; ids lie in ``[-1, R)``.
-        attend: which pairs attend, bool of the shape of ``ids``; all when left out. The ids of the others do not count.
+        attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend; all when left out. The ids of
+            the others do not count.
 
     Raises:
-        TypeError: ids that are no tensor.
-        ValueError: ids that are not integers, of another rank, or out of range.
+        TypeError: ``ids`` or ``attend`` that is no tensor, or ``num_labels`` that is no int.
+        ValueError: ids that are not integers, of another rank, or out of range; ``attend`` of another shape, dtype or
+            device than it must have; a negative ``num_labels``.
 
     Example:
-        >>> DenseLabels(torch.tensor([[0, 1], [-1, 0]]), num_labels=2)
-        DenseLabels(q_len=2, k_len=2, num_labels=2)
+        >>> attend = torch.tensor([[True, False], [True, True]])
+        >>> labels = rg.DenseLabels(torch.tensor([[0, 1], [-1, 0]]), 2, attend=attend)
+        >>> ids, attend = labels.to_dense()
+        >>> ids
+        tensor([[[ 0, -1],
+                 [-1,  0]]])
+        >>> attend
+        tensor([[[ True, False],
+                 [ True,  True]]])
     """
 
     _tensors = ("ids", "q_ptr", "k_ptr")

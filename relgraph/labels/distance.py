@@ -24,28 +24,35 @@ from relgraph.labels.base import (
 class DistanceLabels(Labels):
     """The label of a pair is looked up by its clipped distance, key position minus query position.
 
+    ``id_ij = lookup[clip(j - i - q_offset, -left, len(lookup) - 1 - left) + left]`` for query i and key j.
+
     With ``left`` the distance that the first entry of ``lookup`` stands for is ``-left``; distances beyond either
     end take the entry at that end. So Shaw's clip to ±k is ``left=k, lookup=range(2k+1)``, and T5's buckets are
     another ``lookup``. Nothing of size N_q · N_k is stored.
 
     Query row 0 stands at key position ``q_offset``: an int, a scalar tensor or one number a batch row (a graph, when
-    packed). Unset it is 0.
+    packed). Unset it is 0. A labeler such as :class:`~relgraph.ClippedDistance` makes these labels, with names.
+
+    Source: Shaw et al. 2018, section 3.2; the lookup is relgraph's own.
 
     Args:
-        q_len: number of queries.
-        k_len: number of keys; ``q_len`` when left out.
+        q_len: N_q, number of queries (of all graphs when packed).
+        k_len: N_k, number of keys; ``q_len`` when left out.
         lookup: the id of each distance from ``-left`` up; -1 attends without a label, -2 does not attend.
         left: how far left the lookup reaches, at least 0.
         num_labels: R; by default one more than the largest id in ``lookup``.
-        q_offset: position of query row 0 among the keys.
-        ptr: ``[G+1]`` borders of a packed batch; distances count within a graph.
-        q_ptr: borders of the queries, where they differ from the keys'.
+        q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` when packed.
+        ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a graph.
+        q_ptr: ``[G+1]``, integer, borders of the queries, where they differ from the keys'.
 
     Raises:
-        ValueError: an empty lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, bad borders.
+        TypeError: a length, ``left``, ``num_labels``, ``q_offset`` or entry of ``lookup`` that is no int, a ``lookup``
+            that is no sequence, or borders that are no tensor.
+        ValueError: an empty lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a negative length,
+            an offset of floats or of another length than there are graphs, or borders that do not fit the lengths.
 
     Example:
-        >>> labels = DistanceLabels(3, lookup=range(5), left=2)
+        >>> labels = rg.DistanceLabels(3, lookup=range(5), left=2)
         >>> labels.to_dense()[0]
         tensor([[[2, 3, 4],
                  [1, 2, 3],

@@ -21,27 +21,32 @@ class EdgeLabels(Labels):
     Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
     looked at, the target is the query i that receives.
 
+    Source: relgraph's own; edges as in PyG.
+
     Args:
-        edge_index: ``[2, P]``, integer, (key, query) by column.
+        edge_index: ``[2, P]``, integer, (key, query) by column: keys in ``[0, N_k)``, queries in ``[0, N_q)``.
         ids: ``[P]``, integer, one label an edge; -1 attends without a label.
         num_labels: R, of the edges and the default together.
-        q_len: number of queries.
-        k_len: number of keys; ``q_len`` when left out.
+        q_len: N_q, number of queries.
+        k_len: N_k, number of keys; ``q_len`` when left out.
         default: what the other pairs do: ``None``, they do not attend (edges-only attention); an int, they carry that
             id (-1: none); other labels, they carry theirs.
         duplicates: what parallel edges do when a default makes every pair attend: ``"error"``, the ``"first"`` listed
             one counts, or the terms of all of them ``"sum"``. In edges-only attention each edge attends on its own.
-        ptr: ``[G+1]`` borders of a packed batch; no edge crosses a border.
-        q_ptr: borders of the queries, where they differ.
-        batch: ``[P]``, the batch row of each edge, for padded batches.
+        ptr: ``[G+1]``, integer, borders of a packed batch; no edge crosses a border.
+        q_ptr: ``[G+1]``, integer, borders of the queries, where they differ.
+        batch: ``[P]``, integer, the batch row of each edge, for padded batches.
         batch_size: B, given with ``batch``.
 
     Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: ids or ends out of range, an edge across graphs, parallel edges without a choice.
+        TypeError: tensors or ints that are none, or a ``default`` that is neither None, an int nor labels (a sum is
+            refused too).
+        ValueError: ids, ends or batch rows out of range, shapes that do not fit, an edge across graphs, an unknown
+            ``duplicates``, a default of other pairs or with more labels, ``batch`` beside ``ptr``, or parallel edges
+            that meet a default while ``duplicates`` is ``"error"``.
 
     Example:
-        >>> EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=3, default=2).to_dense()[0]
+        >>> rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=3, default=2).to_dense()[0]
         tensor([[[2, 2, 2],
                  [0, 2, 2],
                  [2, 1, 2]]])
@@ -261,4 +266,5 @@ class EdgeLabels(Labels):
         )
 
     def _describe(self) -> list[str]:
-        return [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]
+        out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]
+        return out if self.duplicates == "error" else [*out, f"duplicates={self.duplicates!r}"]

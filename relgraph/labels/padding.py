@@ -20,13 +20,20 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     Edges stay edges and distances stay distances; a block for each graph becomes ``G · length²`` ids. Whether a pair
     attends whose key is padding is left to a padding mask.
 
+    Source: relgraph's own.
+
     Args:
         labels: packed labels that cover each graph's nodes against themselves.
         length: N, at least the size of the largest graph, which it is when left out.
 
+    Returns:
+        Labels with ``batch_size`` G and ``length`` queries and keys, with the same ids. Edges for edges, distances for
+        distances (the same in every row), dense for blocks, a sum for a sum. Row g holds graph g from position 0 on.
+
     Raises:
-        TypeError: no Labels.
-        ValueError: labels that are not packed, queries that are not the keys, or graphs longer than ``length``.
+        TypeError: ``labels`` that are no labels, or a ``length`` that is no int.
+        ValueError: labels that are not packed, no graphs at all, queries that are not the keys, or graphs longer than
+            ``length``.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))

@@ -13,21 +13,29 @@ from relgraph.labels.base import Labels, check_rows
 
 @final
 class SumLabels(Labels):
-    """Labels whose terms add up. A pair attends where every part attends.
+    """Several labels a pair, whose terms add up: a pair attends where every part attends.
 
-    Tables, ``num_labels`` and label masses become tuples, one entry a part. Nested sums flatten.
+    Tables, ``num_labels`` and label masses become tuples, one entry a part: the score of (i, j) is the sum over parts p
+    of the terms of ``tables[p][l^p_ij]``, and so is the value. Nested sums flatten.
+
+    Source: relgraph's own.
 
     Args:
         parts: two or more labels of the same lengths, batch and borders.
 
     Raises:
-        TypeError: a part that is no Labels.
-        ValueError: fewer than two parts, parts that disagree, or a part with parallel edges.
+        TypeError: a part that is no labels.
+        ValueError: fewer than two parts; parts of other pairs, batch sizes or borders; or edges alone with parallel
+            edges as a part.
 
     Example:
-        >>> a = DistanceLabels(2, lookup=[0, 1, 2], left=1)
-        >>> SumLabels(a, DenseLabels(torch.zeros(2, 2, dtype=torch.long), 1)).num_labels
+        >>> distance, segment = rg.ClippedDistance(1)(2), rg.Segments(1)(torch.tensor([0, 0]))
+        >>> labels = rg.SumLabels(distance, segment)
+        >>> labels.num_labels
         (3, 1)
+        >>> labels.parts[0].to_dense()[0]
+        tensor([[[1, 2],
+                 [0, 1]]])
     """
 
     _tensors = ("parts", "q_ptr", "k_ptr")

@@ -1,4 +1,14 @@
-"""Layers: tables, multi-head attention, Transformer layers and stacks, positions and the cache."""
+"""Layers: tables, multi-head attention, Transformer layers and stacks, positions and the cache.
+
+- :class:`~relgraph.RelationAttention`: multi-head attention, in the place of :class:`~torch.nn.MultiheadAttention`.
+- :class:`~relgraph.RelationEncoderLayer`, :class:`~relgraph.RelationDecoderLayer`: Transformer layers around it.
+- :class:`~relgraph.RelationEncoder`, :class:`~relgraph.RelationDecoder`: stacks of them.
+- :class:`~relgraph.RelationTransformer`: an encoder and a decoder, with the presets of Shaw et al. 2018.
+- :class:`~relgraph.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows that labels own.
+- :class:`~relgraph.KVCache`, :class:`~relgraph.LayerCache`, :class:`~relgraph.StackCache`: keys and values kept between
+  calls, for one attention, a decoder layer, a stack.
+- :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
+"""
 
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache

@@ -21,41 +21,58 @@ from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 class RelationAttention(nn.Module):
     """Multi-head attention in which scores and values carry a vector for each pair's label.
 
-    Names, shapes and initial values of the projections are those of ``nn.MultiheadAttention``, whose state loads (with
-    ``strict=False``, as the tables are missing). Batch first only.
-    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5.
+    In each head, with D = E / H, for query i and key j with label l_ij::
+
+        e_ij = (W_q x_i)·(W_k x_j + a^K[l_ij]) / √D
+        z_i  = Σ_j softmax_j(e_ij) (W_v x_j + a^V[l_ij])
+
+    The heads' z_i stand side by side and pass the output projection. Tables of the kinds ``"query"`` and ``"bias"`` add
+    terms to the score as in :func:`~relgraph.relation_attention`. Names, shapes and initial values of the projections
+    are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as the tables are
+    missing). Inputs are batch first. Masks have that layer's polarity: True blocks.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; conventions of :class:`~torch.nn.MultiheadAttention`.
 
     Args:
         embed_dim: E, the width of queries and outputs.
         num_heads: H; divides E.
-        dropout: probability with which an attention weight is dropped in training.
+        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether the projections have a bias.
         num_labels: R, or a tuple, one number a part, for a sum of labels. None for attention without tables.
         kdim: width of the keys; E when left out.
         vdim: width of the values; E when left out.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``; or a
-            :class:`RelationTables`, which is used as it is and tied among all layers that it is given to.
-        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+            :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that it is given to.
+        per_head: whether each head has rows of its own: True, False (all heads share them), or the kinds for which it
+            has.
         tie_tables: whether one table serves as key and value table.
-        names: the labels' names, saved with the tables; for a sum one sequence a part.
+        names: the labels' names, R strings, saved with the tables; for a sum one sequence a part.
         frozen: the label whose rows stay zero; for a sum one a part.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: where the parameters live.
         dtype: floating type of the parameters.
 
+    Shapes:
+        query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, packed ``[T, E]``.
+        key: ``[B, N_k, kdim]``, likewise.
+        value: ``[B, N_k, vdim]``, likewise.
+        output: that of the query.
+        tables: ``[R, D]``, with rows of each head's own ``[H, R, D]``; a bias table ``[R]`` or ``[H, R]``.
+
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: heads that do not divide, sizes below 1, table options that do not fit.
+        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``.
+        ValueError: heads that do not divide, sizes below 1, a dropout outside ``[0, 1)``, unknown kinds of tables or an
+            unknown ``impl``; options of tables where the layer makes none; given tables of another size.
 
     Example:
-        >>> labeler = rg.ClippedDistance(2)
+        >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
         >>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels, names=labeler.names)
         >>> x, labels = torch.randn(2, 7, 16), labeler(7)
         >>> layer(x, labels=labels).shape
         torch.Size([2, 7, 16])
         >>> z, mass = layer(x, labels=labels, need_label_mass=True)
-        >>> mass.shape
+        >>> mass.shape                                                          # attention by label
         torch.Size([2, 4, 7, 5])
     """
 
@@ -179,37 +196,48 @@ class RelationAttention(nn.Module):
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key`` (to ``query`` itself when there is none).
 
-        Masks have the polarity of ``nn.MultiheadAttention``: True blocks, and floats are added to the scores. A query
-        that sees nothing gives the bias of the output projection.
+        Masks have the polarity of :class:`~torch.nn.MultiheadAttention`: True blocks, and floats are added to the
+        scores. A query that sees nothing gives the bias of the output projection.
 
         Args:
             query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, or packed ``[T, E]`` when the labels are packed.
             key: ``[B, N_k, kdim]``, likewise; ``query`` when left out.
             value: ``[B, N_k, vdim]``, likewise; ``key`` when left out.
-            labels: which label every pair carries: Labels, or integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``. Must be
-                given when the layer has tables.
+            labels: which label every pair carries: :class:`~relgraph.Labels`, or integers ``[N_q, N_k]`` or ``[B, N_q,
+                N_k]``. Must be given when the layer has tables.
             key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
                 cache of the new keys only: it is remembered.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
             is_causal: query i sees keys j ≤ i + q_offset only, beside what the masks say.
-            q_offset: the key position of query row 0; see :func:`~relgraph.relation_attention`.
+            q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
+                :func:`~relgraph.relation_attention`. Left out with a cache that grows, which sets it.
             need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
             need_label_mass: give the attention that each label receives too.
-            cache: the keys and values of earlier calls. One that grows sets ``q_offset``; labels then cover the new
-                queries and all keys, ``[n, len(cache) + n]``. A static one holds the projected memory. A call that
-                raises leaves it as it was.
+            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
+                ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. A static one
+                holds the projected memory. A call that raises leaves it as it was.
             bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
 
         Returns:
-            z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``,
-            ``(z, mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and
-            mass ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none:
+            z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
+            mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and mass
+            ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none, and
             packed, weights are ``[H, T, T_k]`` and mass is ``[H, T, R]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: shapes, dtypes, devices or values that do not fit.
-            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+            TypeError: an argument of the wrong kind, such as a cache that is no KVCache.
+            ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
+                tables; ``value`` without ``key``; distance labels whose offset is not the cache's length; a cache
+                without room.
+            NotImplementedError: a cache beside packed labels; ``need_weights`` of an ``impl`` that never holds all
+                weights; or what else the implementation cannot do.
+
+        Example:
+            >>> layer = rg.RelationAttention(16, 4, num_labels=3)
+            >>> x, pad = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+            >>> z, weights = layer(x, labels=rg.ClippedDistance(1)(5), key_padding_mask=pad, need_weights=True)
+            >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
+            [0.0, 0.0]
         """
         inputs = check_inputs(
             Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self.out_proj.weight), self.tables,
@@ -290,11 +318,12 @@ class RelationAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """Sizes, and what is out of the ordinary."""
-        parts = [str(self.embed_dim), str(self.num_heads)]
+        parts = [str(self.embed_dim), f"num_heads={self.num_heads}", f"head_dim={self.head_dim}"]
         usual = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
         usual["impl"] = None
         parts += [f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value]
-        return ", ".join(parts if self.in_proj_bias is not None else [*parts, "bias=False"])
+        parts += ["bias=False"] * (self.in_proj_bias is None) + ["tables=None"] * (self.tables is None)
+        return ", ".join(parts)
 
 
 def _check_unused(options: dict[str, Any]) -> None:

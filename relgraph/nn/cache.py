@@ -19,18 +19,20 @@ _T = TypeVar("_T")
 class KVCache:
     """The keys and values that one attention layer has projected so far.
 
-    Given to ``RelationAttention(x, cache=cache)`` it takes in the keys and values of ``x`` and the layer attends over
-    all of them: a whole prompt, a chunk or a single row at a time, with the result of one pass over everything. The
-    first new query stands at position ``len(cache)``: build the labels of n new rows with
-    ``labeler(n, len(cache) + n, q_offset=len(cache))``. Batches are padded on the left; the ``key_padding_mask`` of
-    each chunk is remembered.
+    Given to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`) it takes in the keys and values of
+    ``x``, and the layer attends over all of them: a whole prompt, a chunk or a single row at a time, with the result of
+    one pass over everything. The first new query stands at key position ``len(cache)``: build the labels of n new rows
+    with ``labeler(n, len(cache) + n, q_offset=len(cache))``. Batches are padded on the left; the ``key_padding_mask``
+    of each chunk (True for padding) is remembered.
 
     A *static* cache is for cross-attention: filled by the first call, only read by the others, so that a memory is
     projected once.
 
     Without gradients (``torch.no_grad``, ``torch.inference_mode``) rows are written in place, into room that doubles
     when it is full, or into ``max_len`` rows from the start. With gradients enabled they are concatenated: slower, and
-    gradients flow through every step as they would in one pass.
+    gradients flow through every step as they would in one pass. ``len(cache)`` is the number of keys.
+
+    Source: relgraph's own.
 
     Args:
         max_len: how many keys there may be; without it the cache grows.
@@ -83,6 +85,10 @@ class KVCache:
     def check(self, batch: int, length: int) -> None:
         """That ``length`` more keys of ``batch`` rows can be taken in.
 
+        Args:
+            batch: B, the number of batch rows.
+            length: n, the number of new keys in each.
+
         Raises:
             ValueError: another batch size than before, or more keys than ``max_len``.
         """
@@ -100,12 +106,20 @@ class KVCache:
             padding: ``[B, n]``, bool (True is padding) or added to the scores; None when nothing is padding.
 
         Returns:
-            All keys, all values and the padding mask of all keys (None when no chunk had one).
+            All keys ``[B, H_kv, N, D]``, all values ``[B, H_kv, N, D_v]`` and the padding mask of all keys ``[B, N]``
+            (None when no chunk had one).
 
         Raises:
             TypeError: an argument of the wrong kind.
             ValueError: shapes that do not fit each other, another batch size, number of heads, width or dtype than
                 before, or more keys than ``max_len``.
+
+        Example:
+            >>> cache = rg.KVCache()
+            >>> for _ in range(3):
+            ...     keys, values, padding = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
+            >>> keys.shape, padding
+            (torch.Size([2, 4, 3, 8]), None)
         """
         _check_new(key, value, padding)
         batch, _, length, _ = key.shape
@@ -134,7 +148,17 @@ class KVCache:
         return buffer
 
     def joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """The padding mask of the keys so far and of ``length`` new ones, whose own is ``new``."""
+        """The padding mask of the keys so far and of ``length`` new ones; the cache stays as it is.
+
+        Args:
+            new: ``[B, n]``, the mask of the new keys, True for padding or added to the scores; None when nothing is
+                padding.
+            batch: B, the number of batch rows.
+            length: n, the number of new keys.
+
+        Returns:
+            ``[B, N + n]``, floating where one of the two is; None where neither has a mask.
+        """
         old = self._padding
         if old is None:
             if new is None:
@@ -151,11 +175,18 @@ class KVCache:
         """Let batch row b go on from what row ``index[b]`` holds, as beam search does.
 
         Args:
-            index: ``[B']``, integer in ``[0, B)``; B' may differ from B.
+            index: ``[B']``, integers in ``[0, B)``; B' may differ from B.
 
         Raises:
             TypeError: no tensor.
             ValueError: not integers, not one axis, or beyond B (found only where the index lives on the CPU).
+
+        Example:
+            >>> cache = rg.KVCache()
+            >>> keys, values, _ = cache.append(torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8))
+            >>> cache.reorder(torch.tensor([1, 1, 0]))
+            >>> torch.equal(cache.key, keys[[1, 1, 0]])
+            True
         """
         index = _check.integer_tensor("index", index, dim=1)
         if self._key is not None:
@@ -163,7 +194,14 @@ class KVCache:
         self._map(lambda x: x.index_select(0, index.to(x.device)))
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move to a device or cast to a floating dtype, in place; a bool mask keeps its dtype."""
+        """Move to a device or cast to a floating dtype, in place; a bool mask keeps its dtype.
+
+        Args:
+            target: a device or a floating dtype.
+
+        Returns:
+            The cache itself.
+        """
         cast = isinstance(target, torch.dtype)
         self._map(lambda x: x if cast and not x.is_floating_point() else x.to(target))
         return self
@@ -226,15 +264,24 @@ def _check_rows(index: Tensor, batch: int) -> None:
 class LayerCache:
     """The two caches of a decoder layer: one that grows with the target and a static one for the memory.
 
+    ``cache.self_attn`` and ``cache.multihead_attn`` are :class:`~relgraph.KVCache` objects, named as the layer's two
+    attentions. ``len(cache)`` is the number of target rows.
+
+    Source: relgraph's own.
+
     Args:
         max_len: how many target rows there may be; without it the cache grows.
 
+    Raises:
+        TypeError: ``max_len`` that is no int.
+        ValueError: ``max_len`` below 1.
+
     Example:
-        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16, batch_first=True).eval(), rg.LayerCache()
+        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.LayerCache()
         >>> with torch.no_grad():
         ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), tgt_is_causal=True, cache=cache)
-        >>> cache
-        LayerCache(KVCache(3 keys), KVCache(5 keys, static))
+        >>> len(cache), len(cache.multihead_attn)
+        (3, 5)
     """
 
     def __init__(self, max_len: int | None = None) -> None:
@@ -250,12 +297,27 @@ class LayerCache:
         self.multihead_attn.reset()
 
     def reorder(self, index: Tensor) -> None:
-        """Reorder the batch rows of both: see :meth:`KVCache.reorder`."""
+        """Let batch row b go on from what row ``index[b]`` holds, in both: see :meth:`~relgraph.KVCache.reorder`.
+
+        Args:
+            index: ``[B']``, integers in ``[0, B)``.
+
+        Raises:
+            TypeError: no tensor.
+            ValueError: not integers, not one axis, or beyond B.
+        """
         self.self_attn.reorder(index)
         self.multihead_attn.reorder(index)
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move and cast both in place: see :meth:`KVCache.to`."""
+        """Move and cast both in place: see :meth:`~relgraph.KVCache.to`.
+
+        Args:
+            target: a device or a floating dtype.
+
+        Returns:
+            The cache itself.
+        """
         self.self_attn.to(target)
         self.multihead_attn.to(target)
         return self
@@ -267,8 +329,12 @@ class LayerCache:
 class StackCache:
     """The caches of all layers of a stack, moved together; made by the stack's ``new_cache()``.
 
+    Iterating gives one cache a layer; ``len(cache)`` is the number of rows that each holds.
+
+    Source: relgraph's own.
+
     Args:
-        layers: one :class:`KVCache` (of an encoder) or :class:`LayerCache` (of a decoder) a layer.
+        *layers: one :class:`~relgraph.KVCache` (of an encoder) or :class:`~relgraph.LayerCache` (of a decoder) a layer.
 
     Raises:
         TypeError: something else among the layers.
@@ -278,6 +344,9 @@ class StackCache:
         >>> cache = encoder.new_cache()
         >>> len(cache.layers), len(cache)
         (2, 0)
+        >>> z = encoder(torch.randn(1, 4, 8), is_causal=True, cache=cache)
+        >>> len(cache)
+        4
     """
 
     def __init__(self, *layers: KVCache | LayerCache) -> None:
@@ -298,12 +367,27 @@ class StackCache:
             layer.reset()
 
     def reorder(self, index: Tensor) -> None:
-        """Reorder the batch rows of all layers: see :meth:`KVCache.reorder`."""
+        """Let batch row b go on from what row ``index[b]`` holds, in all layers: see :meth:`~relgraph.KVCache.reorder`.
+
+        Args:
+            index: ``[B']``, integers in ``[0, B)``.
+
+        Raises:
+            TypeError: no tensor.
+            ValueError: not integers, not one axis, or beyond B.
+        """
         for layer in self.layers:
             layer.reorder(index)
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move and cast all layers in place: see :meth:`KVCache.to`."""
+        """Move and cast all layers in place: see :meth:`~relgraph.KVCache.to`.
+
+        Args:
+            target: a device or a floating dtype.
+
+        Returns:
+            The cache itself.
+        """
         for layer in self.layers:
             layer.to(target)
         return self

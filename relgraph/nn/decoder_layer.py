@@ -31,14 +31,19 @@ from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 class RelationDecoderLayer(nn.Module):
     """Self-attention over a labeled graph, attention to a memory, and a feed-forward network.
 
-    The constructor's order, the names of all parts and the order of computation are those of
-    ``nn.TransformerDecoderLayer``, whose state loads (with ``strict=False``, as the tables are missing).
+    Each step has a residual sum and a norm, as in :class:`~relgraph.RelationEncoderLayer`. Row i of the target is the
+    query; keys are the target's rows in the first step, the memory's in the second, which may have labels and tables of
+    its own. The constructor's order, the names of all parts and the order of computation are those of
+    :class:`~torch.nn.TransformerDecoderLayer`, whose state loads (with ``strict=False``, as the tables are missing).
+
+    Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
+    :class:`~torch.nn.TransformerDecoderLayer`.
 
     Args:
         d_model: E, the width of inputs, memory and outputs.
         nhead: H; divides E.
         dim_feedforward: width of the feed-forward network.
-        dropout: probability of dropout, on attention weights and in each step.
+        dropout: probability in ``[0, 1)`` of dropout, on attention weights and in each step, in training.
         activation: ``"relu"``, ``"gelu"`` or a function.
         layer_norm_eps: added to variances in the norms.
         batch_first: must be True: ``[B, N, E]``.
@@ -47,22 +52,29 @@ class RelationDecoderLayer(nn.Module):
         device: where the parameters live.
         dtype: floating type of the parameters.
         labeler: makes the labels of the self-attention when the layer is called without any; as in
-            :class:`RelationEncoderLayer`.
+            :class:`~relgraph.RelationEncoderLayer`.
         num_labels: R of the self-attention, when there is no labeler; None, it has no tables.
-        tables: kinds of tables in the self-attention, or :class:`RelationTables`: see :class:`RelationAttention`.
-        per_head: of the self-attention: see :class:`RelationAttention`.
-        tie_tables: of the self-attention: see :class:`RelationAttention`.
+        tables: kinds of tables in the self-attention, or :class:`~relgraph.RelationTables`: see
+            :class:`~relgraph.RelationAttention`.
+        per_head: whether each head has rows of its own in the self-attention: see :class:`~relgraph.RelationAttention`.
+        tie_tables: whether one table of the self-attention serves as key and value table.
         names: the names of the self-attention's labels, when there is no labeler.
-        frozen: of the self-attention: see :class:`RelationAttention`.
-        num_kv_heads: of both attentions: see :class:`RelationAttention`.
-        impl: of both attentions: see :class:`RelationAttention`.
+        frozen: the label of the self-attention whose rows stay zero; for a sum one a part.
+        num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
+        impl: of both attentions, the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         num_memory_labels: R of the attention to the memory; None, it has no tables.
-        memory_tables: kinds of tables in the attention to the memory, or :class:`RelationTables`.
+        memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
 
+    Shapes:
+        tgt: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
+        memory: ``[B, M, E]``, likewise.
+        output: that of the target.
+
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names.
+        TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
+            what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -129,12 +141,24 @@ class RelationDecoderLayer(nn.Module):
     def from_plain(cls, layer: nn.TransformerDecoderLayer, **options: Any) -> Self:
         """A layer with the weights, dropout, activation and order of norms of one of torch's.
 
+        Tables, which torch's layer does not have, are drawn as the constructor draws them.
+
         Args:
-            layer: the plain layer; the new one is batch first whether or not this one was.
-            options: the keyword-only arguments of the constructor.
+            layer: a :class:`~torch.nn.TransformerDecoderLayer`; the new one is batch first whether or not this one was.
+            options: the keyword-only arguments of the constructor, such as ``labeler``.
+
+        Returns:
+            The new layer, on the device and in the dtype of ``layer``, training if that is.
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
+            ValueError: what the constructor refuses.
+
+        Example:
+            >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32)
+            >>> layer = rg.RelationDecoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
+            >>> torch.equal(layer.multihead_attn.in_proj_weight, plain.multihead_attn.in_proj_weight)
+            True
         """
         return like(cls, layer, nn.TransformerDecoderLayer, options)
 
@@ -157,26 +181,41 @@ class RelationDecoderLayer(nn.Module):
     ) -> Tensor:
         """Attend to the target, then to the memory, then feed forward.
 
+        Masks have the polarity of :class:`~torch.nn.TransformerDecoderLayer`: True blocks, and floats are added to the
+        scores.
+
         Args:
             tgt: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
             memory: ``[B, M, E]``, likewise. Projected by the first call with a cache; later calls may leave it None.
-            tgt_mask: which pairs of the target are blocked: ``attn_mask`` of :class:`RelationAttention`.
-            memory_mask: which pairs of target and memory are blocked, ``[N, M]`` and so on.
+            tgt_mask: which pairs of the target are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
+            memory_mask: which pairs of target and memory are blocked, ``[N, M]``, ``[B·H, N, M]`` or ``[B, H, N, M]``.
             tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
             tgt_is_causal: rows see no later rows, beside what the masks say.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, or a graph for the labeler to read; made by the labeler when left out.
-            memory_labels: of the pairs of target and memory.
-            cache: keys and values of earlier rows and of the memory; a call that raises leaves it as it was.
+            labels: of the target's pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
+                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler when left out.
+            memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
+                M]``.
+            cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
+                raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.
 
         Returns:
-            The shape of ``tgt``.
+            The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: shapes, dtypes, devices or values that do not fit, or no memory at all.
+            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory as long as no
+                cache holds it.
+            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+
+        Example:
+            >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, num_memory_labels=3)
+            >>> tgt, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
+            >>> own, towards = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
+            >>> layer(tgt, memory, labels=own, memory_labels=towards, tgt_is_causal=True).shape
+            torch.Size([2, 4, 16])
         """
         if cache is not None and not isinstance(cache, LayerCache):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")

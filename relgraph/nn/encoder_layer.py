@@ -31,18 +31,22 @@ from relgraph.nn.tables import NumLabels, RelationTables
 class RelationEncoderLayer(nn.Module):
     """Self-attention over a labeled graph, then a feed-forward network; each with a residual sum and a norm.
 
-    The constructor's order, the names of all parts and the order of computation are those of
-    ``nn.TransformerEncoderLayer``, whose state loads (with ``strict=False``, as the tables are missing). With a
-    ``labeler`` the layer makes its own labels and ``nn.TransformerEncoder(layer, n, enable_nested_tensor=False)`` can
-    stack it. That stack copies tables handed in as :class:`RelationTables` along with the layer, one set a layer;
-    :class:`RelationEncoder` keeps them tied. Called with ``is_causal=True`` and a cache it is the layer of a
-    decoder-only model.
+    With ``norm_first=False`` (its default) each step gives norm(x + step(x)), otherwise x + step(norm(x)); row i of the
+    self-attention is the query, row j the key. The constructor's order, the names of all parts and the order of
+    computation are those of :class:`~torch.nn.TransformerEncoderLayer`, whose state loads (with ``strict=False``, as
+    the tables are missing). With a ``labeler`` the layer makes its own labels, and
+    :class:`~torch.nn.TransformerEncoder` can stack it (``enable_nested_tensor=False``). That stack copies tables handed
+    in as :class:`~relgraph.RelationTables` along with the layer, one set a layer; :class:`~relgraph.RelationEncoder`
+    keeps them tied. Called with ``is_causal=True`` and a cache it is the layer of a decoder-only model.
+
+    Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
+    :class:`~torch.nn.TransformerEncoderLayer`.
 
     Args:
         d_model: E, the width of inputs and outputs.
         nhead: H; divides E.
         dim_feedforward: width of the feed-forward network.
-        dropout: probability of dropout, on attention weights and in each step.
+        dropout: probability in ``[0, 1)`` of dropout, on attention weights and in each step, in training.
         activation: ``"relu"``, ``"gelu"`` or a function.
         layer_norm_eps: added to variances in the norms.
         batch_first: must be True: ``[B, N, E]``.
@@ -54,17 +58,22 @@ class RelationEncoderLayer(nn.Module):
             ``labeler(n, past + n, q_offset=past)``; and those of a graph when called with ``labels=graph``. The number
             of its labels and their names are the tables'.
         num_labels: R, when there is no labeler; None for a layer without tables.
-        tables: kinds of tables, or :class:`RelationTables`: see :class:`RelationAttention`.
-        per_head: see :class:`RelationAttention`.
-        tie_tables: see :class:`RelationAttention`.
-        names: the labels' names, when there is no labeler.
-        frozen: see :class:`RelationAttention`.
-        num_kv_heads: see :class:`RelationAttention`.
-        impl: see :class:`RelationAttention`.
+        tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`.
+        per_head: whether each head has rows of its own: see :class:`~relgraph.RelationAttention`.
+        tie_tables: whether one table serves as key and value table.
+        names: the labels' names, R strings, when there is no labeler.
+        frozen: the label whose rows stay zero; for a sum one a part.
+        num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+
+    Shapes:
+        src: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
+        output: that of the input.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names.
+        TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
+            what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -120,12 +129,24 @@ class RelationEncoderLayer(nn.Module):
     def from_plain(cls, layer: nn.TransformerEncoderLayer, **options: Any) -> Self:
         """A layer with the weights, dropout, activation and order of norms of one of torch's.
 
+        Tables, which torch's layer does not have, are drawn as the constructor draws them.
+
         Args:
-            layer: the plain layer; the new one is batch first whether or not this one was.
-            options: the keyword-only arguments of the constructor.
+            layer: a :class:`~torch.nn.TransformerEncoderLayer`; the new one is batch first whether or not this one was.
+            options: the keyword-only arguments of the constructor, such as ``labeler``.
+
+        Returns:
+            The new layer, on the device and in the dtype of ``layer``, training if that is.
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
+            ValueError: what the constructor refuses.
+
+        Example:
+            >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32)
+            >>> layer = rg.RelationEncoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
+            >>> torch.equal(layer.linear1.weight, plain.linear1.weight)
+            True
         """
         return like(cls, layer, nn.TransformerEncoderLayer, options)
 
@@ -143,21 +164,34 @@ class RelationEncoderLayer(nn.Module):
     ) -> Tensor:
         """Attend, then feed forward.
 
+        Masks have the polarity of :class:`~torch.nn.TransformerEncoderLayer`: True blocks, and floats are added to the
+        scores.
+
         Args:
             src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
-            src_mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
-            src_key_padding_mask: ``[B, N]``, True for padding.
+            src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
+            src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, or a graph for the labeler to read; made by the labeler from the length when left out.
-            cache: keys and values of earlier rows; a call that raises leaves it as it was.
-            bank_features: what the banks of the tables read.
+            labels: of all pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
+                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler from the length when left out.
+            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
+                as it was.
+            bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
 
         Returns:
-            The shape of ``src``.
+            The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: shapes, dtypes, devices or values that do not fit.
+            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler.
+            ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
+            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+
+        Example:
+            >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)).eval()
+            >>> x, cache = torch.randn(2, 6, 16), rg.KVCache()                      # a decoder-only model, row by row
+            >>> steps = [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in range(6)]
+            >>> torch.allclose(torch.cat(steps, 1), layer(x, is_causal=True), atol=1e-5)
+            True
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")

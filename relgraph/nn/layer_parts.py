@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache
@@ -114,5 +115,5 @@ def describe(layer: Any) -> str:
     if not isinstance(layer.activation, nn.Module):
         parts.append(f"activation={getattr(layer.activation, '__name__', repr(layer.activation))}")
     if layer.labeler is not None:
-        parts.append(f"labeler={layer.labeler!r}")
+        parts.append(f"labeler={cut(repr(layer.labeler))}")
     return ", ".join(parts)

@@ -14,18 +14,19 @@ from relgraph.nn.masks import check_padding
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds to row p: sin(p / 10000^(2i/d)) in column 2i and cos(p / 10000^(2i/d)) in column 2i + 1.
+    """Adds to row p: sin(p / 10000^(2i/E)) in column 2i and cos(p / 10000^(2i/E)) in column 2i + 1.
 
     Computed afresh for the positions at hand, so that there is no longest sequence and nothing in ``state_dict``.
+
     Source: Vaswani et al. 2017, section 3.5.
 
     Args:
         d_model: E, the width of the input.
-        dropout: probability with which a number of the sum is dropped in training.
+        dropout: probability in ``[0, 1)`` with which a number of the sum is dropped in training.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: ``d_model`` below 1, ``dropout`` outside [0, 1).
+        ValueError: ``d_model`` below 1, ``dropout`` outside ``[0, 1)``.
 
     Example:
         >>> positions = rg.SinusoidalPositions(4)
@@ -40,19 +41,25 @@ class SinusoidalPositions(nn.Module):
         self.dropout = nn.Dropout(_check.probability("dropout", dropout))
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """``x`` with its positions added.
+        """``x`` with its positions added, then dropout.
 
         Args:
             x: ``[B, N, E]`` or ``[N, E]``, floating.
-            offset: position of the first row: an int, a scalar tensor or one number a batch row. For a batch padded on
-                the left it is minus the padding of each row; when decoding, the number of rows that came before.
+            offset: position of the first row: an int, a scalar tensor or ``[B]``, integers. For a batch padded on the
+                left it is minus the padding of each row; when decoding, the number of rows that came before.
 
         Returns:
-            The shape and dtype of ``x``.
+            The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: shapes that do not fit.
+            ValueError: another width than E; offsets that are not integers, or not one number a batch row.
+
+        Example:
+            >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
+            >>> whole, later = positions(x), positions(x[:, 2:], offset=2)          # row 2 alone, as when decoding
+            >>> torch.equal(later, whole[:, 2:])
+            True
         """
         _check.tensor("x", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
@@ -73,6 +80,14 @@ class SinusoidalPositions(nn.Module):
 
         Returns:
             ``[..., E]``.
+
+        Raises:
+            TypeError: no tensor.
+            ValueError: positions that are not floating.
+
+        Example:
+            >>> rg.SinusoidalPositions(4).encode(torch.tensor([0.0, 0.5])).shape
+            torch.Size([2, 4])
         """
         _check.tensor("positions", positions)
         if not positions.is_floating_point():

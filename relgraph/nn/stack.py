@@ -20,19 +20,21 @@ _Layer = TypeVar("_Layer", bound=nn.Module)
 
 
 class RelationEncoder(nn.Module):
-    """Copies of an encoder layer, one after the other.
+    """Copies of an encoder layer, one after the other; the labels are made once for all.
 
-    As in ``nn.TransformerEncoder``, whose state loads, the copies start with equal parameters, until
-    :meth:`reset_parameters` draws them one by one. Tables that were handed
-    to the layer as :class:`RelationTables` are not copied: all layers share them.
+    As in :class:`~torch.nn.TransformerEncoder`, whose state loads (with ``strict=False``), the copies start with equal
+    parameters, until :meth:`~relgraph.RelationEncoder.reset_parameters` draws them one by one. Tables that were handed
+    to the layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+
+    Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerEncoder`.
 
     Args:
-        layer: what to copy.
-        num_layers: how many copies.
-        norm: applied to the output of the last layer.
+        layer: what to copy, a :class:`~relgraph.RelationEncoderLayer`.
+        num_layers: how many copies, at least 1.
+        norm: a module applied to the output of the last layer; None for none.
 
     Raises:
-        TypeError: an argument of the wrong kind.
+        TypeError: an argument of the wrong kind, such as another kind of layer.
         ValueError: ``num_layers`` below 1.
 
     Example:
@@ -56,6 +58,13 @@ class RelationEncoder(nn.Module):
 
         Args:
             max_len: how many rows there may be; without it the caches grow.
+
+        Returns:
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.KVCache` a layer.
+
+        Raises:
+            TypeError: ``max_len`` that is no int.
+            ValueError: ``max_len`` below 1.
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
@@ -71,23 +80,33 @@ class RelationEncoder(nn.Module):
         cache: StackCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
-        """All layers' work.
+        """All layers' work, then the norm.
 
         Args:
             src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
-            mask: which pairs are blocked: ``attn_mask`` of :class:`RelationAttention`.
+            mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; True blocks, floats are
+                added.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, or a graph for the layers' labeler to read; made by it when left out.
-            cache: keys and values of earlier rows, from :meth:`new_cache`; a call that raises leaves it as it was.
+            labels: of all pairs, or a graph for the layers' labeler to read; made by it when left out. As in
+                :meth:`~relgraph.RelationEncoderLayer.forward`.
+            cache: keys and values of earlier rows, from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises
+                leaves it as it was.
             bank_features: what the banks of the tables read.
 
         Returns:
-            The shape of ``src``.
+            The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: shapes, dtypes, devices or values that do not fit.
+            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack.
+            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+
+        Example:
+            >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ShortestPath(2))
+            >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)                 # edges 0 → 1 → 2
+            >>> rg.RelationEncoder(layer, 2)(torch.randn(3, 16), labels=graph).shape
+            torch.Size([3, 16])
         """
         caches = check_cache(cache, self.num_layers, KVCache)
         labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
@@ -99,19 +118,21 @@ class RelationEncoder(nn.Module):
 
 
 class RelationDecoder(nn.Module):
-    """Copies of a decoder layer, one after the other.
+    """Copies of a decoder layer, one after the other; the labels are made once for all.
 
-    As in ``nn.TransformerDecoder``, whose state loads, the copies start with equal parameters, until
-    :meth:`reset_parameters` draws them one by one. Tables that were handed
-    to the layer as :class:`RelationTables` are not copied: all layers share them.
+    As in :class:`~torch.nn.TransformerDecoder`, whose state loads (with ``strict=False``), the copies start with equal
+    parameters, until :meth:`~relgraph.RelationDecoder.reset_parameters` draws them one by one. Tables that were handed
+    to the layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+
+    Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerDecoder`.
 
     Args:
-        layer: what to copy.
-        num_layers: how many copies.
-        norm: applied to the output of the last layer.
+        layer: what to copy, a :class:`~relgraph.RelationDecoderLayer`.
+        num_layers: how many copies, at least 1.
+        norm: a module applied to the output of the last layer; None for none.
 
     Raises:
-        TypeError: an argument of the wrong kind.
+        TypeError: an argument of the wrong kind, such as another kind of layer.
         ValueError: ``num_layers`` below 1.
 
     Example:
@@ -139,6 +160,13 @@ class RelationDecoder(nn.Module):
 
         Args:
             max_len: how many target rows there may be; without it the caches grow.
+
+        Returns:
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` a layer.
+
+        Raises:
+            TypeError: ``max_len`` that is no int.
+            ValueError: ``max_len`` below 1.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 
@@ -159,28 +187,37 @@ class RelationDecoder(nn.Module):
         cache: StackCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
-        """All layers' work.
+        """All layers' work, then the norm.
 
         Args:
-            tgt: ``[B, N, E]``; this and all further arguments as in :meth:`RelationDecoderLayer.forward`.
+            tgt: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationDecoderLayer.forward`.
             memory: ``[B, M, E]``; may be None once a cache holds it.
-            tgt_mask: which pairs of the target are blocked.
-            memory_mask: which pairs of target and memory are blocked.
-            tgt_key_padding_mask: ``[B, N]``, True for padding.
+            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; True blocks, floats are added.
+            memory_mask: which pairs of target and memory are blocked, ``[N, M]`` and so on.
+            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             memory_key_padding_mask: ``[B, M]``, True for padding.
             tgt_is_causal: rows see no later rows.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
             labels: of the target's pairs, or a graph for the layers' labeler to read; made by it when left out.
             memory_labels: of the pairs of target and memory.
-            cache: from :meth:`new_cache`; a call that raises leaves it as it was.
+            cache: from :meth:`~relgraph.RelationDecoder.new_cache`; a call that raises leaves it as it was.
             bank_features: what the banks of the self-attention's tables read.
 
         Returns:
-            The shape of ``tgt``.
+            The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: shapes, dtypes, devices or values that do not fit.
+            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack; no memory as long
+                as no cache holds it.
+            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+
+        Example:
+            >>> decoder = rg.RelationDecoder(rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
+            >>> pad = torch.tensor([[False, False, True]])                          # the memory's last row is padding
+            >>> tgt, memory = torch.randn(1, 5, 16), torch.randn(1, 3, 16)
+            >>> decoder(tgt, memory, memory_key_padding_mask=pad, tgt_is_causal=True).shape
+            torch.Size([1, 5, 16])
         """
         caches = check_cache(cache, self.num_layers, LayerCache)
         labels = made_labels(_labeler(self.layers), labels, "tgt", tgt, cache)

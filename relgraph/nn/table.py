@@ -14,28 +14,33 @@ from relgraph import _check
 
 
 class LabelTable(nn.Module):
-    """One table: row r is what label r adds.
+    """One table: row r is what label r adds, a vector or a scalar.
 
     Free rows are a Parameter ``rows``. They start as torch's embeddings do, scaled to the head size: N(0, 1/√D) for
-    vectors; scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there are no rows: a module computes
-    them from the features of the labels that a batch holds, so that a label can be a whole path or a vector.
+    vectors (1/√D is the standard deviation); scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there
+    are no rows: a module computes them from the features of the labels that a batch holds, so that a label can be a
+    whole path or a vector.
 
-    The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read
-    with its labels in another order.
+    The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read with
+    its labels in another order.
+
+    Source: relgraph's own; rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
     Args:
-        num_labels: R. None with a bank, when every batch has labels of its own.
+        num_labels: R, the number of labels. None with a bank, when every batch has labels of its own.
         dim: D, the size of a row; None for a bias table, whose rows are scalars.
         heads: H for rows of each head's own; None for rows that all heads share.
-        names: the name of each label, R strings.
+        names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
-        bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``.
+        bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``; R' is R
+            where that is given.
         device: where the rows live.
         dtype: floating type of the rows.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes below 1, names that are not R different strings, a frozen label outside ``[0, R)``.
+        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, names that are
+            not R different strings, a frozen label outside ``[0, R)`` or beside a bank.
 
     Example:
         >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -103,7 +108,12 @@ class LabelTable(nn.Module):
             ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``.
 
         Raises:
+            TypeError: a bank that gives no tensor.
             ValueError: features without a bank or a bank without features; a bank that gives another shape.
+
+        Example:
+            >>> rg.LabelTable(3, None, heads=2)().tolist()                          # a bias table begins at zero
+            [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
         if self.bank is not None:
             return self._computed(self.bank, features)
@@ -146,12 +156,19 @@ class LabelTable(nn.Module):
         self._clear_frozen()
 
     def get_extra_state(self) -> Tensor:
-        """The names as bytes in a tensor, empty when there are none; a tensor, as all else in a ``state_dict``."""
+        """The names as bytes in a tensor, empty when there are none; a tensor, as all else in a ``state_dict``.
+
+        Returns:
+            ``[number of bytes]``, uint8, JSON.
+        """
         text = b"" if self.names is None else json.dumps(self.names).encode()
         return torch.tensor(list(text), dtype=torch.uint8, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
         """Compare the names of a checkpoint with this table's; either may have none.
+
+        Args:
+            state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
 
         Raises:
             ValueError: they differ.

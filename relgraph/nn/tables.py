@@ -21,13 +21,12 @@ NumLabels = int | None | Sequence[int | None]
 class RelationTables(nn.Module):
     """The tables of one attention, called to give the arguments of :func:`~relgraph.relation_attention`.
 
-    Handed to several layers, one object ties their tables: its parameters appear once among ``parameters()``.
+    Handed to several layers, one object ties their tables: its parameters appear once among ``parameters()``. The
+    attributes ``key``, ``value``, ``query`` and ``bias`` hold a :class:`~relgraph.LabelTable` each, for a sum a list
+    with one a part, or None where there is no such table; ``value`` is None when ``tied``, as the key tables serve.
 
-    Attributes:
-        key: a :class:`LabelTable`, or for a sum a list with one a part; None when there is no such table.
-        value: likewise; None when ``tied``, as the key tables serve.
-        query: likewise.
-        bias: likewise.
+    Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
+    (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
 
     Args:
         num_labels: R; for a sum of labels a tuple, one number a part. None for a part whose banks compute all rows.
@@ -44,9 +43,10 @@ class RelationTables(nn.Module):
         dtype: floating type of the rows.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: unknown or missing kinds, tied tables without both kinds, ``per_head`` without ``heads``, or options
-            that do not name one value a part.
+        TypeError: an argument of the wrong kind, such as ``kinds="key"`` for ``("key",)``.
+        ValueError: unknown, missing or repeated kinds, tied tables without both kinds, ``per_head`` without ``heads``,
+            options that do not name one value a part, banks of other kinds, and what :class:`~relgraph.LabelTable`
+            refuses.
 
     Example:
         >>> tables = rg.RelationTables(5, 16, kinds=("key", "bias"))
@@ -109,11 +109,18 @@ class RelationTables(nn.Module):
             features: what the banks read; for a sum a tuple, one entry a part (None for a part without a bank).
 
         Returns:
-            ``key_table``, ``value_table``, ``query_table`` and ``bias_table``, as far as there are such tables; each a
-            tensor, or for a sum a tuple of tensors.
+            A dict of ``key_table`` and ``query_table`` ``[R, D]`` or ``[H, R, D]``, ``value_table`` likewise, and
+            ``bias_table`` ``[R]`` or ``[H, R]``, as far as there are such tables; for a sum each is a tuple of tensors.
 
         Raises:
-            ValueError: features without banks, banks without features, or not one entry a part.
+            TypeError: a bank that gives no tensor.
+            ValueError: features without banks, banks without features, or not one entry a part; a bank that gives
+                another shape.
+
+        Example:
+            >>> tables = rg.RelationTables((5, 3), 16)                              # of a sum of two parts
+            >>> {name: [list(table.shape) for table in parts] for name, parts in tables().items()}
+            {'key_table': [[5, 16], [3, 16]], 'value_table': [[5, 16], [3, 16]]}
         """
         given = self._by_part("features", features)
         self._check_features(given)
@@ -126,13 +133,24 @@ class RelationTables(nn.Module):
         return tables
 
     def reset_parameters(self) -> None:
-        """Draw all free rows afresh."""
+        """Draw all free rows afresh; banks are left as they are."""
         for kind in self._own_kinds():
             for table in self._parts(kind):
                 table.reset_parameters()
 
     def fits(self, num_labels: int | tuple[int, ...]) -> bool:
-        """Whether labels with ``num_labels`` can look up these tables."""
+        """Whether labels with ``num_labels`` can look up these tables.
+
+        Args:
+            num_labels: R of the labels; for a sum a tuple, one number a part.
+
+        Returns:
+            True where the numbers agree; a table without a number of its own takes every number.
+
+        Example:
+            >>> rg.RelationTables(5, 16).fits(5), rg.RelationTables((5, 3), 16).fits(5)
+            (True, False)
+        """
         if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
             return self.num_labels in (None, num_labels) and not isinstance(num_labels, tuple)
         pairs = zip(self.num_labels, num_labels, strict=False)
@@ -186,7 +204,12 @@ class RelationTables(nn.Module):
 
     def extra_repr(self) -> str:
         """What the tables below do not show."""
-        return f"num_labels={self.num_labels}{', tied=True' if self.tied else ''}"
+        return f"num_labels={self.num_labels}, {self._options('kinds', 'tied')}"
+
+    def _options(self, kinds: str, tied: str) -> str:
+        """Which tables there are and who shares them, as the arguments of a layer that calls them so."""
+        per_head = self.per_head == self.kinds or self.per_head or False
+        return f"{kinds}={self.kinds}, per_head={per_head}{f', {tied}=True' if self.tied else ''}"
 
 
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:

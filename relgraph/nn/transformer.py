@@ -26,12 +26,14 @@ POSITIONS = ("relative", "sinusoidal", "both", "none")
 class RelationTransformer(nn.Module):
     """An encoder and a decoder over embedded sequences; the labels of both self-attentions are clipped distances.
 
-    Parts and masks are those of ``nn.Transformer``, whose state loads (with ``strict=False``, as the tables are
-    missing), with two differences: the batch comes first, and the target is causal unless ``tgt_is_causal=False``.
-    Dropout acts on the embedded inputs too, after sinusoidal positions are added. Those count from each sequence's
-    first token after the padding on its left, so that padding changes nothing.
-    Source: Vaswani et al. 2017; Shaw et al. 2018, section 3.2: tables in encoder and decoder self-attention, for each
-    layer its own, none towards the memory.
+    The label of query i and key j is clip(j - i, -k, k). Parts and masks are those of :class:`~torch.nn.Transformer`,
+    whose state loads (with ``strict=False``, as the tables are missing), with two differences: the batch comes first,
+    and the target is causal unless ``tgt_is_causal=False``. Dropout acts on the embedded inputs too, after sinusoidal
+    positions are added. Those count from each sequence's first token after the padding on its left, so that padding
+    changes nothing.
+
+    Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, section 3.2, with tables in encoder and decoder
+    self-attention, for each layer its own, none towards the memory; conventions of :class:`~torch.nn.Transformer`.
 
     Args:
         d_model: E, the width of the embedded sequences.
@@ -39,26 +41,31 @@ class RelationTransformer(nn.Module):
         num_encoder_layers: depth of the encoder.
         num_decoder_layers: depth of the decoder.
         dim_feedforward: width of the feed-forward networks.
-        dropout: probability of dropout.
+        dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"`` or a function.
         layer_norm_eps: added to variances in the norms.
         batch_first: must be True.
-        norm_first: whether norms come before each step.
+        norm_first: whether norms come before each step, not after each sum.
         bias: whether projections and norms have a bias.
         device: where the parameters live.
         dtype: floating type of the parameters.
         positions: ``"relative"``, tables for clipped distances; ``"sinusoidal"``, added to the inputs; ``"both"``;
             ``"none"``.
         max_distance: k; distances beyond ±k are as ±k. This and the options of tables count with relative positions.
-        tables: kinds of tables, or :class:`RelationTables`, which all layers then share.
-        per_head: whether each head has rows of its own.
+        tables: kinds of tables, or :class:`~relgraph.RelationTables`, which all layers then share.
+        per_head: whether each head has rows of its own: see :class:`~relgraph.RelationAttention`.
         tie_tables: whether one table serves as key and value table.
-        num_kv_heads: see :class:`RelationAttention`.
-        impl: see :class:`RelationAttention`.
+        num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+
+    Shapes:
+        src: ``[B, M, E]`` or ``[M, E]``, embedded.
+        tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
+        output: that of the target.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: unknown positions, or what the layers refuse.
+        ValueError: unknown positions, sizes below 1, a negative ``max_distance``, or what the layers refuse.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -124,8 +131,22 @@ class RelationTransformer(nn.Module):
     def base(cls, **overrides: Any) -> Self:
         """The smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
 
+        E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
+
         Args:
             overrides: arguments of the constructor that shall differ.
+
+        Returns:
+            The model.
+
+        Raises:
+            TypeError: an argument that the constructor does not have, or of the wrong kind.
+            ValueError: what the constructor refuses.
+
+        Example:
+            >>> model = rg.RelationTransformer.base(num_encoder_layers=1, num_decoder_layers=1)
+            >>> model.encoder.layers[0].labeler
+            ClippedDistance(16)
         """
         preset: dict[str, Any] = {
             "d_model": 512, "nhead": 8, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 1024,
@@ -137,10 +158,17 @@ class RelationTransformer(nn.Module):
     def big(cls, **overrides: Any) -> Self:
         """The larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
 
-        Dropout is that of English-German.
+        E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096. Dropout is that of English-German, 0.3.
 
         Args:
             overrides: arguments of the constructor that shall differ.
+
+        Returns:
+            The model.
+
+        Raises:
+            TypeError: an argument that the constructor does not have, or of the wrong kind.
+            ValueError: what the constructor refuses.
         """
         preset: dict[str, Any] = {
             "d_model": 1024, "nhead": 16, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 4096,
@@ -149,9 +177,10 @@ class RelationTransformer(nn.Module):
         return cls(**{**preset, **overrides})
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh: Xavier-uniform matrices as in ``nn.Transformer``, tables as their own way is.
+        """Draw all parameters afresh.
 
-        Tables that were handed in stay as they are.
+        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`, tables start in their own way. Tables that
+        were handed in stay as they are.
         """
         attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
         tables = [module.tables for module in attentions if module.tables is not None]
@@ -163,11 +192,22 @@ class RelationTransformer(nn.Module):
             if module.tables is not None and not module.tables_given:
                 module.tables.reset_parameters()
 
+    def extra_repr(self) -> str:
+        """The width and the heads."""
+        return f"{self.d_model}, nhead={self.nhead}"
+
     def new_cache(self, max_len: int | None = None) -> StackCache:
-        """Empty caches for :meth:`decode`.
+        """Empty caches for :meth:`~relgraph.RelationTransformer.decode`.
 
         Args:
             max_len: how many target rows there may be; without it the caches grow.
+
+        Returns:
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` a decoder layer.
+
+        Raises:
+            TypeError: ``max_len`` that is no int.
+            ValueError: ``max_len`` below 1.
         """
         return self.decoder.new_cache(max_len)
 
@@ -187,25 +227,34 @@ class RelationTransformer(nn.Module):
     ) -> Tensor:
         """Encode the source and decode the target.
 
+        Masks have the polarity of :class:`~torch.nn.Transformer`: True blocks, and floats are added to the scores.
+
         Args:
             src: ``[B, M, E]`` or ``[M, E]``, embedded.
             tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
-            src_mask: pairs of the source that are blocked.
-            tgt_mask: pairs of the target that are blocked.
-            memory_mask: pairs of target and source that are blocked.
+            src_mask: pairs of the source that are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
+            tgt_mask: pairs of the target that are blocked, ``[N, N]`` and so on.
+            memory_mask: pairs of target and source that are blocked, ``[N, M]`` and so on.
             src_key_padding_mask: ``[B, M]``, True for padding.
             tgt_key_padding_mask: ``[B, N]``, True for padding.
             memory_key_padding_mask: ``[B, M]``, True for padding; not taken from the source's unless given.
             src_is_causal: source rows see no later ones.
-            tgt_is_causal: target rows see no later ones.
+            tgt_is_causal: target rows see no later ones; True unless said otherwise.
             memory_is_causal: target row i sees memory rows j ≤ i.
 
         Returns:
-            The shape of ``tgt``.
+            The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit.
+
+        Example:
+            >>> model = rg.RelationTransformer(16, 4, 1, 1, 32, max_distance=4)
+            >>> pad = torch.tensor([[False] * 7, [True] * 3 + [False] * 4])         # True for padding
+            >>> src, tgt = torch.randn(2, 7, 16), torch.randn(2, 5, 16)
+            >>> model(src, tgt, src_key_padding_mask=pad, memory_key_padding_mask=pad).shape
+            torch.Size([2, 5, 16])
         """
         memory = self.encode(src, src_mask, src_key_padding_mask, src_is_causal)
         return self.decode(
@@ -220,7 +269,21 @@ class RelationTransformer(nn.Module):
         src_key_padding_mask: Tensor | None = None,
         src_is_causal: bool = False,
     ) -> Tensor:
-        """The memory, ``[B, M, E]``; arguments as in :meth:`forward`."""
+        """The encoder's output for a source: the memory.
+
+        Args:
+            src: ``[B, M, E]`` or ``[M, E]``, embedded.
+            src_mask: pairs of the source that are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
+            src_key_padding_mask: ``[B, M]``, True for padding.
+            src_is_causal: source rows see no later ones.
+
+        Returns:
+            The memory, ``[B, M, E]`` or ``[M, E]``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: shapes, dtypes, devices or values that do not fit.
+        """
         x = self._enter("src", src, src_key_padding_mask, None)
         return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal)
 
@@ -238,9 +301,27 @@ class RelationTransformer(nn.Module):
         *,
         cache: StackCache | None = None,
     ) -> Tensor:
-        """The decoder's output for ``tgt``, the rows after those in the ``cache``; else as in :meth:`forward`.
+        """The decoder's output for ``tgt``, the rows after those in the ``cache``.
 
-        With a cache ``tgt_key_padding_mask`` covers the new rows only: that of earlier ones is remembered.
+        Args:
+            tgt: ``[B, N, E]`` or ``[N, E]``, embedded; with a cache the new rows only.
+            memory: ``[B, M, E]``, of :meth:`~relgraph.RelationTransformer.encode`; may be None once a cache holds it.
+            tgt_mask: pairs of the target that are blocked, ``[N, N]`` and so on; with a cache all keys, ``[N,
+                len(cache) + N]``.
+            memory_mask: pairs of target and memory that are blocked, ``[N, M]`` and so on.
+            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only: that of earlier ones
+                is remembered.
+            memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
+            tgt_is_causal: target rows see no later ones.
+            memory_is_causal: target row i sees memory rows j ≤ i.
+            cache: from :meth:`~relgraph.RelationTransformer.new_cache`; a call that raises leaves it as it was.
+
+        Returns:
+            The shape of ``tgt``, ``[B, N, E]``.
+
+        Raises:
+            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; no memory as long as no cache holds it.
         """
         first: LayerCache | None = check_cache(cache, self.decoder.num_layers, LayerCache)[0]
         x = self._enter("tgt", tgt, tgt_key_padding_mask, None if first is None else first.self_attn)

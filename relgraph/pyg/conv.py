@@ -27,44 +27,59 @@ _OVERRIDDEN = ("message", "aggregate", "update")
 
 
 class RelationConv(MessagePassing):
-    r"""Attention over incoming edges in which scores and values carry a vector for each edge's relation.
+    """Attention over incoming edges in which scores and values carry a vector for each edge's relation.
 
-    z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e), with α_e the softmax over the edges e = (j → i) of
-    (W_q x_i)·(W_k x_j + a^K[r_e] + U_k f_e) / √C, for each head; then the root's part W_s x_i is added, or gated in
-    with ``beta``. Each of parallel edges attends; a node without incoming edges gets its root's part alone.
+    For node i, the target and query, over its incoming edges e = (j → i), whose source j is the key, with relation r_e
+    and features f_e; in each head, with C numbers::
+
+        s_e = (W_q x_i)·(W_k x_j + a^K[r_e] + U_k f_e) / √C
+        α_e = softmax of s over the edges into i
+        z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e)
+
+    Then the root's part W_s x_i is added, or gated in with ``beta``. Each of parallel edges attends; a node without
+    incoming edges gets its root's part alone.
 
     No vector of an edge and head is held: time and memory beyond the edges' scores are those of the nodes. The layer
     takes PyG's ``message()`` path instead, which means the same, under explainers, with hooks on propagation or
     messages, under ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a class that
     overrides ``message``, ``aggregate`` or ``update``.
 
-    Source: Shaw, Uszkoreit, Vaswani 2018; gate and edge features as in Shi et al. 2021 (``TransformerConv``, from which
-    :func:`from_transformer_conv` converts).
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; gate, edge features and conventions as in Shi et al. 2021
+    (:class:`~torch_geometric.nn.conv.TransformerConv`, from which :func:`~relgraph.pyg.from_transformer_conv`
+    converts).
 
     Args:
         in_channels: width of the nodes, or a pair, of sources and targets; -1 is found in the first call.
         out_channels: C, the width of a head.
-        heads: H.
+        heads: H, the number of heads.
         concat: whether heads stand side by side; otherwise their mean is taken.
-        beta: whether a learned gate weighs the root's part against the rest; needs ``root_weight``.
-        dropout: probability with which an attention weight is dropped in training.
+        beta: whether a learned gate weighs the root's part against the rest; counts with ``root_weight`` only.
+        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         edge_dim: F, the width of ``edge_attr``, or None.
         bias: whether projections have a bias.
         root_weight: whether the node's own features are added.
         num_relations: R, or None for edges without relations.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``: see
+            :class:`~relgraph.RelationTables`.
         per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
-        names: the relations' names, saved with the tables.
+        names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; for the fused path.
-        kwargs: further arguments of ``MessagePassing``; ``decomposed_layers`` must stay 1.
+        kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
+            1.
 
-    Shapes: nodes ``[N, in_channels]`` or a pair ``([N_src, .], [N_dst, .])``; edges ``[2, E]``; relations ``[E]`` in
-    ``[-1, R)``, -1 for none; ``edge_attr`` ``[E, F]``; output ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
+    Shapes:
+        x: nodes ``[N, in_channels]``, or a pair ``[N_src, .]`` and ``[N_dst, .]``.
+        edge_index: ``[2, E]``, (source, target) by column.
+        edge_type: ``[E]`` in ``[-1, R)``, -1 for an edge without a relation.
+        edge_attr: ``[E, F]``.
+        output: ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
+        tables: ``[H, R, C]``, or ``[R, C]`` where heads share them; a bias table ``[H, R]`` or ``[R]``.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes below 1, or options of tables that do not fit.
+        ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, options of tables that do not fit,
+            or ``names`` without ``num_relations``.
         NotImplementedError: ``decomposed_layers`` other than 1, which would cut heads' vectors in slices.
 
     Example:
@@ -72,8 +87,6 @@ class RelationConv(MessagePassing):
         >>> edge_index, edge_type = torch.tensor([[0, 1, 2], [1, 2, 2]]), torch.tensor([0, 2, 1])
         >>> conv(torch.randn(3, 16), edge_index, edge_type).shape
         torch.Size([3, 32])
-        >>> conv
-        RelationConv(16, 8, heads=4, num_relations=3)
     """
 
     _alpha: OptTensor
@@ -157,22 +170,36 @@ class RelationConv(MessagePassing):
         """The nodes after attention over their incoming edges.
 
         Args:
-            x: ``[N, in_channels]``, or a pair of sources and targets.
-            edge_index: ``[2, E]``, (source, target) by column; an ``EdgeIndex``; a sparse adjacency with targets as
-                rows, whose values are relations (integers) or ``edge_attr`` (floating); or
+            x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``.
+            edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
+                adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, relations included, whose sorting then serves all
-                layers and steps. All other forms, an ``EdgeIndex`` too, are sorted in each call.
-            edge_type: ``[E]``, the relation of every edge.
-            edge_attr: ``[E, edge_dim]``.
-            return_attention_weights: whether to give the weights too; True or False, as in PyG's layers.
+                layers and steps. All other forms, an EdgeIndex too, are sorted in each call.
+            edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; must be given to a
+                layer with ``num_relations``, unless ``edge_index`` holds it.
+            edge_attr: ``[E, F]``, floating; must be given to a layer with ``edge_dim``, unless ``edge_index`` holds it.
+            return_attention_weights: None for the nodes alone; True or False, either, for the weights too, as in PyG's
+                layers.
 
         Returns:
-            The nodes, or ``(nodes, (edge_index, alpha))`` with ``alpha`` ``[E, H]`` before dropout, edges in the order
-            in which they came (for a ``SparseTensor`` ``(nodes, adjacency)`` with alpha as its values).
+            The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
+            alpha))``, ``alpha`` ``[E, H]`` before dropout, edges in the order in which they came (for a
+            ``SparseTensor`` ``(nodes, adjacency)`` with alpha as its values).
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``.
-            ValueError: shapes or devices that do not fit, relations missing or out of range.
+            TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, or labels of all
+                pairs.
+            ValueError: shapes or devices that do not fit, relations or features missing, out of range or not wanted by
+                the layer; ends of edges that are no nodes (looked at on a CPU only); another form than ``[2, E]``
+                beside ``flow="target_to_source"``.
+            NotImplementedError: what ``impl="triton"`` cannot do.
+
+        Example:
+            >>> conv = rg.pyg.RelationConv(16, 8, edge_dim=2)
+            >>> edge_index, edge_attr = torch.tensor([[0, 1], [2, 2]]), torch.randn(2, 2)
+            >>> z, (_, alpha) = conv(torch.randn(3, 16), edge_index, edge_attr=edge_attr, return_attention_weights=True)
+            >>> bool(alpha.sum() > 0.999)                                           # both edges lead to node 2
+            True
         """
         x_src, x_dst = _check_nodes(x, self.lin_key.in_channels, self.lin_query.in_channels)
         sizes = (x_src.shape[0], x_dst.shape[0])
@@ -212,7 +239,21 @@ class RelationConv(MessagePassing):
         ptr: OptTensor,
         size_i: int | None,
     ) -> Tensor:
-        """What each edge sends, ``[E, H, C]``: the layer written edge by edge, which explainers can follow."""
+        """What each edge sends: the layer written edge by edge, which explainers can follow.
+
+        Args:
+            query_i: ``[E, H, C]``, the projected target of every edge.
+            key_j: ``[E, H, C]``, the projected source of every edge.
+            value_j: ``[E, H, C]``, likewise.
+            edge_type: ``[E]``, relations, or None.
+            edge_attr: ``[E, F]``, features, or None.
+            index: ``[E]``, the target of every edge.
+            ptr: ``[N + 1]``, borders of edges sorted by target, or None.
+            size_i: how many targets there are.
+
+        Returns:
+            ``[E, H, C]``, the weighted value of every edge.
+        """
         scale = 1.0 / math.sqrt(self.out_channels)
         rows = self._rows_of(edge_type)
         keys, values = key_j + rows.get("key_table", 0.0), value_j + rows.get("value_table", 0.0)
@@ -273,7 +314,8 @@ class RelationConv(MessagePassing):
         return gate * root + (1 - gate) * out
 
     def __repr__(self) -> str:
-        relations = "" if self.num_relations is None else f", num_relations={self.num_relations}"
+        options = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
+        relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads}{relations})"
 
 

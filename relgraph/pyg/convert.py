@@ -15,17 +15,24 @@ _PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
 
 
 def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
-    """A :class:`RelationConv` that gives what ``conv`` gives, with copies of its weights.
+    """A :class:`~relgraph.pyg.RelationConv` that gives what ``conv`` gives, with copies of its weights.
+
+    TransformerConv projects one-hot types: column r of its projection is row r of a table here.
+
+    Source: Shi et al. 2021, :class:`~torch_geometric.nn.conv.TransformerConv`.
 
     Args:
         conv: the layer, its sizes known (a lazy one after its first call).
         edge_types: whether ``conv`` was given edge types as one-hot ``edge_attr``. Then the columns of its projection
             become the rows of a table that keys and values share, and the new layer takes ``edge_type``. Otherwise it
             takes ``edge_attr`` as before.
-        kwargs: further options of :class:`RelationConv`, such as ``names``.
+        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
+
+    Returns:
+        The new layer, on the device and in the dtype of ``conv``, training if that is.
 
     Raises:
-        TypeError: no TransformerConv.
+        TypeError: no TransformerConv, or an option that RelationConv does not have.
         ValueError: a layer whose sizes are not known yet, ``edge_types`` of a layer without ``edge_dim``, or an
             ``aggr`` that may hold weights.
         NotImplementedError: ``decomposed_layers`` other than 1.

@@ -19,19 +19,25 @@ from relgraph.labels.base import check_ptr, graph_of
 def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str | None = "node_type") -> Graph:
     """The graph that labelers read: a ``Data`` as one graph, a ``Batch`` as a packed batch of them.
 
-    Directions agree: ``edge_index[:, e] = (source, target)``, the source is the key, the target the query.
+    Directions agree: ``edge_index[:, e] = (source, target)``, the source is the key j, the target the query i.
+
+    Source: conventions of :class:`~torch_geometric.data.Data`.
 
     Args:
-        data: a Data or a Batch; several graphs are told apart by ``ptr`` or a sorted ``batch``.
+        data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`; several graphs are told
+            apart by ``ptr`` or a sorted ``batch``.
         edge_type: the attribute that holds the type of every edge: integers ``[E]`` or ``[E, 1]``, or one-hot rows
             ``[E, types]`` as many datasets keep them in ``edge_attr``. A graph has no types where the attribute is
             None, or is the usual one and missing.
-        node_type: likewise for nodes; one-hot rows often are in ``x``.
+        node_type: likewise for nodes, ``[N]``, ``[N, 1]`` or ``[N, types]``; one-hot rows often are in ``x``.
+
+    Returns:
+        A :class:`~relgraph.Graph`, packed for a batch.
 
     Raises:
-        TypeError: data that is no Data.
+        TypeError: data that is no Data, such as a HeteroData.
         ValueError: edges or the number of nodes are missing, a named attribute is missing or holds no types, ``batch``
-            is not sorted, or an edge leaves its graph.
+            is not sorted or disagrees with ``ptr``, or an edge leaves its graph.
 
     Example:
         >>> from torch_geometric.data import Data
@@ -53,8 +59,15 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
 def to_data(graph: Graph) -> Data:
     """A graph as a ``Data``, a packed batch as a ``Batch``, whose edges then come graph by graph.
 
+    An edge keeps its direction: the source is the key j, the target the query i.
+
+    Source: conventions of :class:`~torch_geometric.data.Data`.
+
     Args:
-        graph: its types become ``edge_type`` and ``node_type``.
+        graph: a :class:`~relgraph.Graph`; its types become ``edge_type`` ``[E]`` and ``node_type`` ``[N]``.
+
+    Returns:
+        A :class:`~torch_geometric.data.Data`, or for a packed batch a :class:`~torch_geometric.data.Batch`.
 
     Raises:
         TypeError: no Graph.

@@ -19,20 +19,28 @@ from relgraph.pyg.adjacency import check_nodes
 class RelationGlobalAttention(nn.Module):
     """Every node attends over all nodes of its own graph; pairs carry labels, and nothing is padded.
 
-    A layer of :class:`~relgraph.RelationAttention` for PyG batches: nodes ``[N, channels]`` of all graphs together,
-    and which graph each belongs to by the labels' borders or by ``batch``.
+    A :class:`~relgraph.RelationAttention` for PyG batches, with its formula: node i is the query, node j of the same
+    graph the key. Nodes ``[N, channels]`` of all graphs stand together, and the labels' borders or ``batch`` tell which
+    graph each belongs to.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, over all pairs of a graph as in Ying et al. 2021 (Graphormer).
 
     Args:
         channels: width of the nodes.
         heads: H; divides ``channels``.
-        dropout: probability with which an attention weight is dropped in training.
+        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether the projections have a bias.
         num_labels: R; a tuple for a sum of labels; None for attention without labels.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``, or tables to share.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``, or
+            :class:`~relgraph.RelationTables` to share.
         per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
         tie_tables: whether one table serves as key and value table.
         names: the labels' names, saved with the tables.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
+
+    Shapes:
+        x: nodes ``[N, channels]``.
+        output: ``[N, channels]``.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -40,7 +48,7 @@ class RelationGlobalAttention(nn.Module):
 
     Example:
         >>> labeler = rg.ShortestPath(4)
-        >>> graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
+        >>> graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))  # two graphs
         >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, num_labels=labeler.num_labels)
         >>> layer(torch.randn(5, 16), labeler(graph)).shape
         torch.Size([5, 16])
@@ -81,9 +89,10 @@ class RelationGlobalAttention(nn.Module):
 
         Args:
             x: ``[N, channels]``.
-            labels: labels of all nodes: packed, or of a single graph. None for a layer without labels.
-            batch: ``[N]``, the graph of each node, never falling, as in PyG's batches; beside packed labels not needed,
-                and not looked at while compiling.
+            labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph. None for a layer without
+                labels.
+            batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches; beside packed
+                labels not needed, and not looked at while compiling.
             bank_features: what the banks of the tables read.
 
         Returns:
@@ -91,7 +100,14 @@ class RelationGlobalAttention(nn.Module):
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: nodes that are not in the order of their graphs, or labels with other borders than ``batch``.
+            ValueError: nodes that are not in the order of their graphs, labels with other borders than ``batch``,
+                labels that are missing or do not fit, or another width.
+            NotImplementedError: what the implementation cannot do.
+
+        Example:
+            >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4)      # no labels: plain attention
+            >>> layer(torch.randn(5, 16), batch=torch.tensor([0, 0, 0, 1, 1])).shape
+            torch.Size([5, 16])
         """
         check_nodes("x", x, self.channels)
         if batch is not None:
@@ -108,8 +124,9 @@ class RelationGlobalAttention(nn.Module):
         return self.attention(x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
-        tables = self.attention.tables
-        labels = "" if tables is None else f", num_labels={tables.num_labels}"
+        tables, labels = self.attention.tables, ""
+        if tables is not None:
+            labels = f", num_labels={tables.num_labels}, {tables._options('tables', 'tie_tables')}"
         return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels})"
 
 

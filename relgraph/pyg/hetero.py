@@ -38,27 +38,36 @@ class _Projections(ModuleDict):
 class RelationHeteroConv(nn.Module):
     """Nodes attend over their incoming edges of all kinds at once; (source kind, relation, target kind) is the label.
 
-    Queries, keys and values are projected by node kind; the label of an edge brings a key and a value vector. Unlike
-    one layer a kind of edge, whose softmaxes know nothing of each other, a node weighs all its neighbours together.
-    Edges have no ``edge_attr`` here: for those take one :class:`RelationConv` a kind of edge in PyG's ``HeteroConv``.
-    Source: Shaw, Uszkoreit, Vaswani 2018, with the labels of a heterogeneous graph.
+    The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Queries,
+    keys and values are projected by node kind; the label of an edge brings a key and a value vector. Unlike one layer a
+    kind of edge, whose softmaxes know nothing of each other, a node weighs all its neighbours together. Edges have no
+    ``edge_attr`` here: for those take one :class:`~relgraph.pyg.RelationConv` a kind of edge in PyG's
+    :class:`~torch_geometric.nn.conv.HeteroConv`.
+
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph.
 
     Args:
-        in_channels: width of the nodes, or one a kind of node; -1 is found in the first call.
+        in_channels: width of the nodes, or a dict of one a kind of node; -1 is found in the first call.
         out_channels: C, the width of a head.
         metadata: kinds of nodes, and kinds of edges as (source, relation, target), as ``HeteroData.metadata()`` gives.
-        heads: H.
+        heads: H, the number of heads.
         concat: whether heads stand side by side; otherwise their mean is taken.
-        dropout: probability with which an attention weight is dropped in training.
+        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether projections have a bias.
         root_weight: whether the node's own features are added.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
         per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
         tie_tables: whether one table serves as key and value table.
 
+    Shapes:
+        x_dict: nodes ``[N, in_channels]`` by kind.
+        edge_index_dict: ``[2, E]`` by kind, (source, target) by column.
+        output: nodes ``[N, H · C]`` by kind, or ``[N, C]`` without ``concat``.
+
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: sizes below 1, metadata without edges, or with edges between unknown nodes.
+        TypeError: an argument of the wrong kind, such as metadata that is no pair.
+        ValueError: sizes below 1, no width for a kind of node, metadata without edges, or with edges between unknown
+            nodes.
 
     Example:
         >>> metadata = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
@@ -114,17 +123,28 @@ class RelationHeteroConv(nn.Module):
         """The nodes after attention over their incoming edges.
 
         Args:
-            x_dict: ``[N, in_channels]`` for each kind of node that is there; or a HeteroData alone, its ``x_dict`` and
-                ``edge_index_dict``.
-            edge_index_dict: ``[2, E]`` (or a sparse adjacency, targets as rows) for each kind of edge that is there.
+            x_dict: ``[N, in_channels]`` for each kind of node that is there; or a
+                :class:`~torch_geometric.data.HeteroData` alone, its ``x_dict`` and ``edge_index_dict``.
+            edge_index_dict: ``[2, E]``, (source, target) by column (or a sparse adjacency, targets as rows), for each
+                kind of edge that is there.
 
         Returns:
-            ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without incoming edges
-            get their root's part alone.
+            A dict of ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without
+            incoming edges get their root's part alone.
 
         Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: kinds that are not in the metadata, shapes or devices that do not fit, ends out of range.
+            TypeError: an argument of the wrong kind, such as edges beside a HeteroData, which has its own.
+            ValueError: kinds that are not in the metadata, edges without their nodes, shapes or devices that do not
+                fit, ends out of range.
+
+        Example:
+            >>> from torch_geometric.data import HeteroData
+            >>> data = HeteroData()
+            >>> data["author"].x, data["paper"].x = torch.randn(2, 8), torch.randn(3, 8)
+            >>> data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [0, 2]])
+            >>> conv = rg.pyg.RelationHeteroConv(8, 4, data.metadata(), heads=2)
+            >>> conv(data)["paper"].shape
+            torch.Size([3, 8])
         """
         if isinstance(x_dict, HeteroData):
             if edge_index_dict is not None:
@@ -181,7 +201,8 @@ class RelationHeteroConv(nn.Module):
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
-        return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, heads={self.heads}; {kinds})"
+        options = f"heads={self.heads}, {self.tables._options('tables', 'tie_tables')}"
+        return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, {options}; {kinds})"
 
 
 def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...]]:

@@ -9,18 +9,36 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from relgraph import _check
+from relgraph._brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.pyg.data import borders_of, edge_index_of, known_num_nodes, plain
 
 
 class HeteroGraph(NamedTuple):
-    """A heterogeneous graph in one id space.
+    """A heterogeneous graph in one id space, as :func:`~relgraph.pyg.from_hetero_data` gives it.
 
-    Attributes:
-        graph: its ``edge_type`` counts ``edge_types``, its ``node_type`` counts ``node_types``.
+    Types are ids with names, so that labelers can read them: ``rg.EdgeType(hetero.edge_types)``.
+
+    Source: relgraph's own.
+
+    Args:
+        graph: a :class:`~relgraph.Graph`; its ``edge_type`` ``[E]`` counts ``edge_types``, its ``node_type`` ``[N]``
+            counts ``node_types``.
         node_types: the names of the node types.
         edge_types: the names of the edge types, ``"source__relation__target"``.
-        nodes: for each node type, where its nodes stand in ``graph``: ``h[nodes["paper"]] = h_paper``.
+        nodes: for each node type ``[n]``, where its nodes stand in ``graph``: ``h[nodes["paper"]] = h_paper``.
+
+    Example:
+        >>> from torch_geometric.data import HeteroData
+        >>> data = HeteroData()
+        >>> data["author"].x, data["paper"].x = torch.randn(1, 4), torch.randn(2, 4)
+        >>> data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 0], [0, 1]])
+        >>> hetero = rg.pyg.from_hetero_data(data)
+        >>> rg.EdgeType(hetero.edge_types).names
+        ('author__wrote__paper',)
+        >>> h = torch.empty(3, 4)
+        >>> for kind, at in hetero.nodes.items():
+        ...     h[at] = data[kind].x
     """
 
     graph: Graph
@@ -28,14 +46,23 @@ class HeteroGraph(NamedTuple):
     edge_types: tuple[str, ...]
     nodes: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        return brief_fields(self, *self._fields)
+
 
 def from_hetero_data(data: HeteroData) -> HeteroGraph:
     """A heterogeneous graph, or a batch of them, in one id space: types become ids, and their names are kept.
 
-    Nodes stand graph by graph, and in a graph type by type.
+    Nodes stand graph by graph, and in a graph type by type. An edge's source is the key j, its target the query i.
+
+    Source: conventions of :class:`~torch_geometric.data.HeteroData`.
 
     Args:
-        data: every node type with a known number of nodes, every edge type with its ``edge_index``.
+        data: a :class:`~torch_geometric.data.HeteroData`: every node type with a known number of nodes, every edge type
+            with its ``edge_index`` ``[2, E]``.
+
+    Returns:
+        A :class:`~relgraph.pyg.HeteroGraph`, its graph packed for a batch.
 
     Raises:
         TypeError: data that is no HeteroData.

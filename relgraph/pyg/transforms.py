@@ -30,22 +30,26 @@ _TAKEN = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by
 class AddRelationLabels(BaseTransform):
     """Labels each graph and stores the labels so that they collate: ``DataLoader(dataset)``, ``pre_transform``, disk.
 
-    :func:`relation_labels` reads them back from a graph or a batch. Two attributes hold them: ``rel``, a dict, which no
-    sampler takes for a tensor of nodes or edges, with ``pair`` ``[P, 2]`` (source, target) and ``label`` ``[P]`` for
-    labels of edges, ``label`` ``[n²]`` row by row for labels of all pairs, nothing for distances, and one such dict a
-    part for sums; and ``rel_node`` ``[n]``, the number of each node. By it labels follow where nodes are taken away or
-    moved, by ``subgraph`` or a sampler: they stay those of the graph as it was labeled (paths may lead through nodes
-    that are gone). For labels of the sampled graph itself label after sampling: ``NeighborLoader(..., transform=...)``.
+    :func:`~relgraph.pyg.relation_labels` reads them back from a graph or a batch. Two attributes hold them: ``rel``, a
+    dict, which no sampler takes for a tensor of nodes or edges, with ``pair`` ``[P, 2]`` (source, target; that is key,
+    query) and ``label`` ``[P]`` for labels of edges, ``label`` ``[n²]`` row by row for labels of all pairs, nothing for
+    distances, and one such dict a part for sums; and ``rel_node`` ``[n]``, the number of each node. By it labels follow
+    where nodes are taken away or moved, by ``subgraph`` or a sampler: they stay those of the graph as it was labeled
+    (paths may lead through nodes that are gone). For labels of the sampled graph itself label after sampling:
+    ``NeighborLoader(..., transform=...)``.
+
+    Source: relgraph's own; a transform as PyG's :class:`~torch_geometric.transforms.BaseTransform`.
 
     Args:
-        labeler: called with ``from_data(data)``.
+        labeler: a :class:`~relgraph.Labeler`, called with ``from_data(data)``.
         attr_name: the name of the dict, ``rel`` above.
-        edge_type: the attribute with the type of every edge, see :func:`from_data`.
+        edge_type: the attribute with the type of every edge, see :func:`~relgraph.pyg.from_data`.
         node_type: the attribute with the type of every node.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: an ``attr_name`` that PyG would take for something else.
+        ValueError: an ``attr_name`` that is no identifier, or that PyG would take for something else
+            (``"edge_labels"``).
 
     Example:
         >>> from torch_geometric.data import Batch, Data
@@ -53,8 +57,9 @@ class AddRelationLabels(BaseTransform):
         >>> data = transform(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2))
         >>> data.rel["pair"].tolist(), data.rel["label"].tolist()
         ([[0, 1], [1, 0]], [0, 1])
-        >>> rg.pyg.relation_labels(Batch.from_data_list([data, data]), transform)
-        EdgeLabels(q_len=4, k_len=4, num_labels=2, graphs=2, edges=4, default=None)
+        >>> labels = rg.pyg.relation_labels(Batch.from_data_list([data, data]), transform)
+        >>> labels.q_len, labels.edge_index.tolist()                            # two graphs, packed
+        (4, [[0, 1, 2, 3], [1, 0, 3, 2]])
     """
 
     def __init__(
@@ -72,10 +77,26 @@ class AddRelationLabels(BaseTransform):
     def forward(self, data: Data) -> Data:
         """``data`` with its labels.
 
+        PyG calls it with a shallow copy, so that the graph which was handed in stays as it is.
+
+        Args:
+            data: a :class:`~torch_geometric.data.Data`, one graph.
+
+        Returns:
+            The same object, with the two attributes.
+
         Raises:
-            TypeError: no Data.
-            ValueError: a batch, or a graph that the labeler or :func:`from_data` refuses.
+            TypeError: no Data, or a labeler that does not return Labels.
+            ValueError: a batch, a graph that the labeler or :func:`~relgraph.pyg.from_data` refuses, or other data
+                under the attributes' names.
             NotImplementedError: labels of a kind that cannot be stored, or that changes from graph to graph.
+
+        Example:
+            >>> from torch_geometric.data import Data
+            >>> path = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+            >>> labeled = rg.pyg.AddRelationLabels(rg.ShortestPath(2))(path)        # as PyG calls it
+            >>> labeled.rel["label"].shape, "rel" in path                           # all 9 pairs
+            (torch.Size([9]), False)
         """
         graph = from_data(data, edge_type=self.edge_type, node_type=self.node_type)
         if graph.ptr is not None:
@@ -96,10 +117,14 @@ class AddRelationLabels(BaseTransform):
 
 
 def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
-    """The labels that :class:`AddRelationLabels` stored: of a graph, or of a whole batch, packed.
+    """The labels that :class:`~relgraph.pyg.AddRelationLabels` stored: of a graph, or of a whole batch, packed.
+
+    Row i is the query, column j the key, in the order of the nodes.
+
+    Source: relgraph's own.
 
     Args:
-        data: a Data or a Batch.
+        data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`.
         by: the transform that stored them, or its labeler.
         attr_name: where they are; the transform's, or ``"rel"``.
 

@@ -11,7 +11,7 @@ import torch
 
 import relgraph.labelers
 from relgraph.labelers import Labeler
-from relgraph.labels import Labels, SumLabels
+from relgraph.labels import Labels, SumCounts, SumLabels
 
 
 def before(i, j):
@@ -106,3 +106,13 @@ class LabelerSuite:
             assert type(written).__name__ == "DenseLabels"
             for expected, got in zip(part.to_dense(), written.to_dense(), strict=True):
                 torch.testing.assert_close(got, expected)
+
+    def test_describe_counts_the_labels_written_out(self, case):
+        told = case.labeler.describe(*case.args, **case.kwargs)
+        each = told.parts if isinstance(told, SumCounts) else (told,)
+        for part, one, names in zip(parts(case.labels()), each, per_part(case.labeler.names), strict=True):
+            ids, attend = part.to_dense()
+            carried = torch.bincount(ids[attend] + 1, minlength=part.num_labels + 1).tolist()
+            assert one.counts == dict(zip(names, carried[1:], strict=True))
+            assert one.unlabeled == carried[0]
+            assert one.pairs - one.not_attending == int(attend.sum())

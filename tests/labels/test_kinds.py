@@ -79,6 +79,34 @@ def test_immutable_and_described(kind):
     assert str(labels.q_len) in repr(labels)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("dense batch", "DenseLabels(q_len=7, k_len=8, num_labels=3, batch_size=2)"),
+        ("block", "BlockLabels(q_len=7, k_len=7, num_labels=3, graphs=4)"),
+        (
+            "distance packed offsets",
+            "DistanceLabels(q_len=7, k_len=7, num_labels=5, graphs=4, distances=-2..2, q_offset=<tensor [4]>)",
+        ),
+        ("edges only", "EdgeLabels(q_len=7, k_len=7, num_labels=3, edges=16, default=None)"),
+        ("edges sum", "EdgeLabels(q_len=7, k_len=7, num_labels=4, edges=24, default=3, duplicates='sum')"),
+        (
+            "edges over distance",
+            "EdgeLabels(q_len=7, k_len=7, num_labels=5, edges=16, "
+            "default=DistanceLabels(q_len=7, k_len=7, num_labels=5, distances=-2..2))",
+        ),
+        (
+            "sum",
+            "SumLabels(DistanceLabels(q_len=7, k_len=7, num_labels=5, distances=-2..2), "
+            "EdgeLabels(q_len=7, k_len=7, num_labels=3, edges=16, default=None), "
+            "DenseLabels(q_len=7, k_len=7, num_labels=2))",
+        ),
+    ],
+)
+def test_what_is_printed(kind, text):
+    assert repr(KINDS[kind](7)) == str(KINDS[kind](7)) == text
+
+
 @pytest.mark.parametrize("kind", NAMES)
 def test_indexing_refuses_all_but_row_slices(kind):
     labels = KINDS[kind](7)

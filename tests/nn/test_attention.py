@@ -376,8 +376,14 @@ class TestStates:
         layer = RelationAttention(12, 4, 0.1, False, num_labels=5, num_kv_heads=2, kdim=6, impl="dense")
         first, *rest = repr(layer).split("\n")
         assert first == "RelationAttention("
-        assert rest[0] == "  12, 4, num_kv_heads=2, kdim=6, dropout=0.1, impl='dense', bias=False"
+        assert rest[0] == (
+            "  12, num_heads=4, head_dim=3, num_kv_heads=2, kdim=6, dropout=0.1, impl='dense', bias=False"
+        )
         assert "(key): LabelTable(5, 3)" in repr(layer)
+        assert repr(RelationAttention(12, 4)) == (
+            "RelationAttention(\n  12, num_heads=4, head_dim=3, tables=None\n"
+            "  (out_proj): Linear(in_features=12, out_features=12, bias=True)\n)"
+        )
 
 
 class TestTraining:

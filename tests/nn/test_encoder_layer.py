@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from relgraph.labelers import ClippedDistance, FromFunction, Window
+from relgraph.labelers import ClippedDistance, FromFunction, Window, dependency_relations
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, RelationEncoder, RelationEncoderLayer, RelationTables
 from relgraph.nn.layer_parts import made_labels
@@ -222,6 +222,11 @@ class TestModule:
     def test_repr(self):
         first = repr(make(norm_first=True)).split("\n")[1]
         assert first == "  norm_first=True, activation=relu, labeler=ClippedDistance(2)"
+        long = repr(make(labeler=dependency_relations())).split("\n")[1]
+        assert long == (
+            "  norm_first=False, activation=relu, labeler=EdgeType(('acl', 'advcl', 'advmod', 'amod', 'appos', "
+            "'aux', 'case', 'cc', 'ccomp ... mp'), inverse=True, default='unlabeled')"
+        )
         assert "activation" not in repr(make(labeler=None, activation=nn.ReLU())).split("\n")[1]
 
     @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_nothing_is_saved_and_everything_is_copied():
     for other in (copy.deepcopy(positions), pickle.loads(pickle.dumps(positions))):
         assert torch.equal(other.eval()(x), positions.eval()(x))
     assert positions.train()(torch.ones(50, 4)).eq(0).float().mean() == pytest.approx(0.5, abs=0.15)
-    assert repr(positions).startswith("SinusoidalPositions(\n  4")
+    assert repr(positions) == "SinusoidalPositions(\n  4\n  (dropout): Dropout(p=0.5, inplace=False)\n)"
 
 
 def test_compiled_for_all_lengths():

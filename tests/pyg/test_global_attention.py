@@ -127,7 +127,9 @@ def test_pickle_reset_and_repr(x):
     before = labeled(x, labels)
     labeled.reset_parameters()
     assert not torch.equal(labeled(x, labels), before)
-    assert repr(labeled) == "RelationGlobalAttention(8, heads=2, num_labels=5)"
+    assert repr(labeled) == (
+        "RelationGlobalAttention(8, heads=2, num_labels=5, tables=('key', 'value'), per_head=False)"
+    )
     assert repr(layer(None)) == "RelationGlobalAttention(8, heads=2)"
 
 

@@ -138,7 +138,9 @@ def test_lazy_reset_pickle_and_repr(x):
     torch.testing.assert_close(pickle.loads(pickle.dumps(conv))(x, EDGES)["author"], out)
     conv.reset_parameters()
     assert not torch.equal(conv(x, EDGES)["author"], out)
-    assert repr(conv) == "RelationHeteroConv(-1, 4, heads=2; 2 kinds of nodes, 3 kinds of edges)"
+    assert repr(conv) == (
+        "RelationHeteroConv(-1, 4, heads=2, tables=('key', 'value'), per_head=True; 2 kinds of nodes, 3 kinds of edges)"
+    )
 
 
 def test_lazy_with_a_kind_without_nodes_and_odd_names():

@@ -7,8 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.labels import NOT_ATTENDING, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
-from relgraph.labels.base import graph_of
+from relgraph.labels.base import NOT_ATTENDING, Labels, graph_of
+from relgraph.labels.block import BlockLabels
+from relgraph.labels.dense import DenseLabels
+from relgraph.labels.distance import DistanceLabels
+from relgraph.labels.edge import EdgeLabels
 
 
 class Pairs(NamedTuple):
@@ -35,10 +38,19 @@ def listed_pairs(labels: EdgeLabels, batch: int) -> tuple[Pairs, Tensor]:
 
 def union(a: Pairs, b: Pairs, labels: Labels) -> Pairs:
     """Every pair of either, once."""
-    both = torch.cat([_order(a, labels), _order(b, labels)]).unique()
+    return numbered(torch.cat([numbers(a, labels), numbers(b, labels)]).unique(), labels)
+
+
+def numbers(pairs: Pairs, labels: Labels) -> Tensor:
+    """One number a pair, ordered by batch row, query and key."""
+    return (pairs.row * labels.q_len + pairs.query) * labels.k_len + pairs.key
+
+
+def numbered(numbers: Tensor, labels: Labels) -> Pairs:
+    """The pairs that have these numbers."""
     q_len, k_len = max(labels.q_len, 1), max(labels.k_len, 1)
-    query = both // k_len
-    return Pairs(query // q_len, query % q_len, both % k_len)
+    query = numbers // k_len
+    return Pairs(query // q_len, query % q_len, numbers % k_len)
 
 
 def block_pairs(labels: BlockLabels) -> Pairs:
@@ -52,7 +64,7 @@ def block_pairs(labels: BlockLabels) -> Pairs:
 
 
 def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
-    """The code of each pair (see ``rules``), int64 ``[P]``; of parallel edges, that of the first."""
+    """The code of each pair, ``[P]``: its id, -1 for none, -2 where it does not attend; of parallel edges the first."""
     if labels.batch_size == 1:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
     if isinstance(labels, DistanceLabels):
@@ -101,12 +113,7 @@ def _edge_codes(labels: EdgeLabels, pairs: Pairs) -> Tensor:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
     edges, ids = listed_pairs(labels, 1)
     # Stable, so that the first of parallel edges is the one found.
-    listed, order = _order(edges, labels).sort(stable=True)
-    wanted = _order(pairs, labels)
+    listed, order = numbers(edges, labels).sort(stable=True)
+    wanted = numbers(pairs, labels)
     at = torch.searchsorted(listed, wanted).clamp(max=listed.shape[0] - 1)
     return torch.where(listed[at] == wanted, ids[order[at]], codes)
-
-
-def _order(pairs: Pairs, labels: Labels) -> Tensor:
-    """One number a pair, ordered by batch row, query and key."""
-    return (pairs.row * labels.q_len + pairs.query) * labels.k_len + pairs.key

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relgraph.labelers.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
 from relgraph.labels import EdgeLabels
-
-from .zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
+from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
+from tests.labelers.zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
 
 
 @pytest.mark.parametrize("kind", PADDED)

@@ -1,0 +1,172 @@
+"""``python -m relgraph``: versions, devices, and which implementations work here and why not.
+
+Every implementation is tried on tiny problems, values and gradients against ``reference`` in float64. The exit status
+is 0 when all that should work here does, and 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import relgraph as rg
+from relgraph.impl import IMPLEMENTATIONS
+
+PACKAGES = {
+    "torch-geometric": ("torch_geometric", "pyg"),
+    "networkx": ("networkx", "networkx"),
+    "conllu": ("conllu", "conllu"),
+    "matplotlib": ("matplotlib", "plot"),
+    "triton": ("triton", "triton"),
+}
+"""Optional packages: the module of each, and the extra of relgraph that brings it."""
+
+TOLERANCE = 1e-4
+"""How far float32 may lie from the reference in float64, in values and gradients of about 1."""
+
+
+class Tried(NamedTuple):
+    """What came of one implementation on one kind of device: works, or fails or is refused and why."""
+
+    impl: str
+    device: str
+    works: bool
+    why: str | None = None
+    refused: bool = False
+
+    def __str__(self) -> str:
+        state = "works" if self.works else "not here" if self.refused else "FAILS"
+        return f"{self.impl:<12}{self.device:<6}{state}{f': {self.why}' if self.why else ''}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report; 0 when all that should work here works, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    options = parser.parse_args(arguments)
+    tried = [try_one(impl, device) for device in device_kinds() for impl in IMPLEMENTATIONS]
+    ok = all(one.works or one.refused for one in tried)
+    if options.json:
+        print(json.dumps(as_json(tried, ok), indent=2))
+    else:
+        print("\n".join(as_text(tried)))
+    return 0 if ok else 1
+
+
+def device_kinds() -> list[str]:
+    """The kinds of devices on which implementations are tried."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def installed(package: str) -> str | None:
+    """The version of an optional package, without loading it; None when it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown version" if find_spec(PACKAGES[package][0]) else None
+
+
+def missing(extra: str) -> str:
+    """How to get a package that is not there."""
+    return f"not installed: pip install 'relgraph[{extra}]'"
+
+
+def try_one(impl: str, device: str) -> Tried:
+    """One implementation on every tiny problem that it can do."""
+    refusals, done = [], 0
+    for name, labels in problems().items():
+        arguments = leaves(labels, torch.float32, device)
+        placed = labels.to(device)
+        try:
+            reason = rg.which_impl(*call(arguments, placed)).refused.get(impl)
+            if reason is not None:
+                refusals.append(reason.removeprefix(f"impl={impl!r} "))
+                continue
+            wrong = difference(solve(impl, arguments, placed), solve("reference", leaves(labels), labels))
+        except Exception as error:  # whatever goes wrong here is what the report is for
+            return Tried(impl, device, False, f"{name}: {type(error).__name__}: {error}")
+        if wrong is not None:
+            return Tried(impl, device, False, f"{name}: {wrong}")
+        done += 1
+    return Tried(impl, device, True) if done else Tried(impl, device, False, refusals[-1], refused=True)
+
+
+def problems() -> dict[str, rg.Labels]:
+    """Tiny labelings of six tokens: edges alone, and by distance."""
+    edges = rg.EdgeLabels(torch.tensor([[0, 1, 2, 5], [1, 1, 0, 3]]), torch.tensor([0, 1, 2, 1]), 3, q_len=6)
+    return {"edges alone": edges, "distances": rg.ClippedDistance(1)(6)}
+
+
+def leaves(labels: rg.Labels, dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[Tensor]:
+    """Query, key, value and four tables, the same numbers at each call."""
+    generator = torch.Generator().manual_seed(0)
+    assert isinstance(labels.num_labels, int)
+    shapes = [[1, 2, 6, 8]] * 3 + [[labels.num_labels, 8]] * 3 + [[labels.num_labels]]
+    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [x.to(device, dtype).requires_grad_() for x in made]
+
+
+def call(arguments: list[Tensor], labels: rg.Labels) -> tuple[Any, ...]:
+    """The arguments of :func:`relation_attention`, in its order."""
+    return (*arguments[:3], labels, *arguments[3:])
+
+
+def solve(impl: str, arguments: list[Tensor], labels: rg.Labels) -> list[Tensor]:
+    """The output and the gradients of its squares."""
+    output = rg.relation_attention(*call(arguments, labels), impl=impl)
+    return [output.detach(), *torch.autograd.grad(output.square().sum(), arguments)]
+
+
+def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
+    """What is too far from the reference; None when nothing is."""
+    names = ("output", *(f"gradient of {name}" for name in ("query", "key", "value")))
+    names += tuple(f"gradient of {kind}_table" for kind in ("key", "value", "query", "bias"))
+    for name, mine, theirs in zip(names, got, wanted, strict=True):
+        apart = (mine.cpu().double() - theirs).abs().max().item()
+        if not apart <= TOLERANCE * (1.0 + theirs.abs().max().item()):
+            return f"{name} is {apart:.1e} from the reference"
+    return None
+
+
+def as_text(tried: list[Tried]) -> list[str]:
+    """The report in lines."""
+    lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
+    lines += [f"{'torch':<18}{torch.__version__}"]
+    for package, (_, extra) in PACKAGES.items():
+        lines.append(f"{package:<18}{installed(package) or missing(extra)}")
+    gpus = cuda_names() or ["no device" if torch.version.cuda else "torch is built without it"]
+    lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads"]
+    lines += [f"{'cuda':<18}{gpu}" for gpu in gpus]
+    return [*lines, "", *map(str, tried)]
+
+
+def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
+    """The report as data."""
+    return {
+        "relgraph": rg.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "packages": {package: installed(package) for package in PACKAGES},
+        "extras": {package: extra for package, (_, extra) in PACKAGES.items()},
+        "devices": {"cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_names()},
+        "implementations": [one._asdict() for one in tried],
+        "ok": ok,
+    }
+
+
+def cuda_names() -> list[str]:
+    """The CUDA devices by name."""
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Values told in a few words, for ``repr``: no tensor of numbers, no long list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+MOST_ITEMS = 4
+"""Up to this many items of a sequence are all shown."""
+
+MOST_LETTERS = 120
+"""Up to this many letters of a text are all shown."""
+
+
+def brief(value: Any) -> str:
+    """``repr``, but a tensor is its shape, a long tuple or list its first two items and its last."""
+    if isinstance(value, Tensor):
+        return f"<tensor {list(value.shape)}>"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {brief(item)}' for key, item in value.items())}}}"
+    if type(value) is tuple:
+        shown = list(map(brief, value if len(value) <= MOST_ITEMS else (*value[:2], value[-1])))
+        if len(value) > MOST_ITEMS:
+            shown.insert(2, "...")
+        return f"({', '.join(shown)}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def brief_fields(thing: Any, *names: str) -> str:
+    """The ``repr`` of a value with these fields, each in a few words; those that are None or empty are left out."""
+    fields = ((name, getattr(thing, name)) for name in names)
+    shown = (f"{name}={brief(value)}" for name, value in fields if value is not None and value != ())
+    return f"{type(thing).__name__}({', '.join(shown)})"
+
+
+def cut(text: str) -> str:
+    """The text, or its beginning and end where it is long."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[: MOST_LETTERS * 2 // 3]} ... {text[-MOST_LETTERS // 3 :]}"

@@ -1,0 +1,118 @@
+"""How many pairs carry each label: counted by arithmetic wherever labels are not written out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph.labels.base import NOT_ATTENDING, Labels
+from relgraph.labels.block import BlockLabels
+from relgraph.labels.dense import DenseLabels
+from relgraph.labels.distance import DistanceLabels
+from relgraph.labels.edge import EdgeLabels
+from relgraph.labels.pairs import codes_at, listed_pairs, numbered, numbers
+
+SHIFT = -NOT_ATTENDING
+"""What makes a code a place to count at: ids begin at 2, after both sentinels."""
+
+
+class Counted(NamedTuple):
+    """By label id, without a label, not attending; and how many pairs there are."""
+
+    by_label: tuple[int, ...]
+    unlabeled: int
+    not_attending: int
+    pairs: int
+
+
+def count(labels: Labels) -> Counted:
+    """The counts of labels other than a sum. Where parallel edges each count, a pair counts once an edge."""
+    nothing = torch.zeros(0, dtype=torch.int64, device=labels.device)
+    not_attending, unlabeled, *by_label = _count(labels, labels.batch_size, nothing).tolist()
+    return Counted(tuple(by_label), unlabeled, not_attending, pairs_of(labels, labels.batch_size))
+
+
+def pairs_of(labels: Labels, batch: int) -> int:
+    """How many pairs belong to a graph (or, in a padded batch, to a batch row)."""
+    if labels.q_ptr is None or labels.k_ptr is None:
+        return batch * labels.q_len * labels.k_len
+    return batch * int((labels.q_ptr.diff() * labels.k_ptr.diff()).sum())
+
+
+def _count(labels: Labels, batch: int, hidden: Tensor) -> Tensor:
+    """Counts ``[2 + R]`` over ``batch`` rows, less the pairs that have a number in ``hidden``."""
+    if isinstance(labels, EdgeLabels):
+        return _count_edges(labels, batch, hidden)
+    counts = _count_distances(labels) if isinstance(labels, DistanceLabels) else _count_written(labels)
+    covered = _bins(codes_at(labels, numbered(hidden, labels)), labels)
+    return counts * (batch // max(labels.batch_size, 1)) - covered.to(counts.device)
+
+
+def _bins(codes: Tensor, labels: Labels) -> Tensor:
+    assert isinstance(labels.num_labels, int)
+    return torch.bincount(codes + SHIFT, minlength=labels.num_labels + SHIFT)
+
+
+def _count_written(labels: Labels) -> Tensor:
+    assert isinstance(labels, (DenseLabels, BlockLabels))
+    return _bins(labels.ids.flatten().to(torch.int64), labels)
+
+
+def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
+    pairs, ids = listed_pairs(labels, batch)
+    listed = numbers(pairs, labels)
+    counts = torch.ones_like(listed, dtype=torch.bool)
+    if labels.default is not None and labels.duplicates == "first":
+        counts = _first(listed)
+    total = _bins(ids[counts & ~torch.isin(listed, hidden)], labels)
+    covered = torch.cat([hidden, listed]).unique()
+    if isinstance(labels.default, Labels):
+        rest = _count(labels.default, batch, covered)
+        total[: rest.shape[0]] += rest.to(total.device)
+    else:
+        code = NOT_ATTENDING if labels.default is None else labels.default
+        total[code + SHIFT] += pairs_of(labels, batch) - covered.shape[0]
+    return total
+
+
+def _first(listed: Tensor) -> Tensor:
+    """Which of the listed pairs are the first of their number."""
+    ordered, order = listed.sort(stable=True)
+    fresh = torch.ones_like(listed, dtype=torch.bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return torch.empty_like(fresh).scatter(0, order, fresh)
+
+
+def _count_distances(labels: DistanceLabels) -> Tensor:
+    device = labels.device
+    slots = torch.arange(len(labels.lookup), device=device) - labels.left
+    counts = torch.zeros(len(labels.lookup), dtype=torch.int64, device=device)
+    sizes, times = _rectangles(labels).unique(dim=1, return_counts=True)
+    for (queries, keys, offset), often in zip(sizes.T.tolist(), times.tolist(), strict=True):
+        upto = _pairs_up_to(slots + offset, queries, keys)
+        upto[-1] = queries * keys  # the last entry stands for all distances beyond
+        counts += often * upto.diff(prepend=upto.new_zeros(1))
+    places = torch.tensor(labels.lookup, device=device) + SHIFT
+    return counts.new_zeros(labels.num_labels + SHIFT).index_add(0, places, counts)
+
+
+def _rectangles(labels: DistanceLabels) -> Tensor:
+    """Queries, keys and offset of every graph or batch row, ``[3, G]``."""
+    offset = torch.as_tensor(0 if labels.q_offset is None else labels.q_offset, device=labels.device).reshape(-1)
+    if labels.q_ptr is None or labels.k_ptr is None:
+        queries, keys = (torch.full_like(offset, n) for n in (labels.q_len, labels.k_len))
+    else:
+        queries, keys = labels.q_ptr.diff(), labels.k_ptr.diff()
+    return torch.stack([x.to(torch.int64).expand(queries.shape[0]) for x in (queries, keys, offset)])
+
+
+def _pairs_up_to(distance: Tensor, queries: int, keys: int) -> Tensor:
+    """For each distance, how many pairs (i, j) have j - i at most that: the sum of clamp(i + distance + 1, 0, keys)."""
+
+    def below(end: Tensor) -> Tensor:  # sum of clamp(x, 0, keys) over all x up to end
+        inside = end.clamp(0, keys)
+        return inside * (inside + 1) // 2 + (end - keys).clamp(min=0) * keys
+
+    return below(distance + queries) - below(distance)

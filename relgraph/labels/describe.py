@@ -1,0 +1,210 @@
+"""Labels told in words: a table of ids, names and how many pairs carry each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from relgraph.labels.base import UNLABELED, Labels
+from relgraph.labels.counts import Counted, count
+from relgraph.labels.sum import SumLabels
+
+MOST_ROWS = 40
+"""How many labels a printed table shows."""
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class LabelCounts:
+    """How many pairs carry each label; printed, a table of id, name, pairs and their share of all pairs.
+
+    All pairs of a graph or of a batch row count, and pairs of two graphs of a packed batch do not. Where parallel edges
+    attend or add up each on its own, each counts, so that shares may pass 100 %.
+
+    A table of more than 40 labels is shortened: with counts it shows the 40 labels that most pairs carry, in the order
+    of their ids, and says what the others amount to; without counts it leaves out the middle.
+
+    Source: relgraph's own.
+
+    Args:
+        num_labels: R.
+        names: the name of every id, or None.
+        numbers: the pairs that carry each id, or None where there was no input to count.
+        unlabeled: the pairs that attend without a label (id -1), or None.
+        not_attending: the pairs that do not attend, or None.
+        pairs: all pairs, or None.
+
+    Example:
+        >>> rg.ClippedDistance(1).describe(4)
+        id  name  pairs   share
+         0  -1        6  37.5 %
+         1  0         4  25.0 %
+         2  1         6  37.5 %
+        3 labels, 16 pairs
+        >>> rg.ClippedDistance(1).describe(4).counts
+        {'-1': 6, '0': 4, '1': 6}
+    """
+
+    num_labels: int
+    names: tuple[str, ...] | None = None
+    numbers: tuple[int, ...] | None = None
+    unlabeled: int | None = None
+    not_attending: int | None = None
+    pairs: int | None = None
+
+    @property
+    def counts(self) -> dict[str, int] | dict[int, int] | None:
+        """The pairs of every label by its name, or by its id where there are no names; None without an input."""
+        if self.numbers is None:
+            return None
+        if self.names is None:
+            return dict(enumerate(self.numbers))
+        return dict(zip(self.names, self.numbers, strict=True))
+
+    def __repr__(self) -> str:
+        return "\n".join([*_aligned(_rows(self)), _summary(self)])
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class SumCounts:
+    """The counts of a sum of labels, one :class:`~relgraph.LabelCounts` a part; printed, one table a part.
+
+    Each part is counted by itself, although a sum attends only where all its parts do.
+
+    Source: relgraph's own.
+
+    Args:
+        parts: the counts of each part.
+
+    Example:
+        >>> labeler = rg.ClippedDistance(1, 0) + rg.ClippedDistance(0, 1)
+        >>> labeler.describe(3)
+        part 0
+        id  name  pairs   share
+         0  -1        3  33.3 %
+         1  0         6  66.7 %
+        2 labels, 9 pairs
+        part 1
+        id  name  pairs   share
+         0  0         6  66.7 %
+         1  1         3  33.3 %
+        2 labels, 9 pairs
+        >>> labeler.describe(3).counts[1]
+        {'0': 6, '1': 3}
+    """
+
+    parts: tuple[LabelCounts, ...]
+
+    @property
+    def counts(self) -> tuple[dict[str, int] | dict[int, int] | None, ...]:
+        """The pairs of every label by its name, or by its id, for each part; None for each without an input."""
+        return tuple(part.counts for part in self.parts)
+
+    @property
+    def unlabeled(self) -> tuple[int | None, ...]:
+        """The pairs that attend without a label, for each part."""
+        return tuple(part.unlabeled for part in self.parts)
+
+    @property
+    def not_attending(self) -> tuple[int | None, ...]:
+        """The pairs that do not attend, for each part."""
+        return tuple(part.not_attending for part in self.parts)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"part {index}\n{part!r}" for index, part in enumerate(self.parts))
+
+
+def describe(labels: Labels, names: Any = None) -> LabelCounts | SumCounts:
+    """The counts of any labels; see :meth:`Labels.describe`."""
+    if not isinstance(labels, SumLabels):
+        return _counted(count(labels), check_names("names", names, labels.num_labels))
+    per_part = [None] * len(labels.parts) if names is None else names
+    if isinstance(per_part, str) or not isinstance(per_part, Sequence) or len(per_part) != len(labels.parts):
+        got = f"{len(per_part)}" if isinstance(per_part, (tuple, list)) else type(per_part).__name__
+        raise ValueError(f"names must hold one sequence of names a part of the sum, {len(labels.parts)}, got {got}")
+    parts = []
+    for index, (part, named) in enumerate(zip(labels.parts, per_part, strict=True)):
+        parts.append(_counted(count(part), check_names(f"names[{index}]", named, part.num_labels)))
+    return SumCounts(tuple(parts))
+
+
+def check_names(name: str, names: Any, num_labels: Any) -> tuple[str, ...] | None:
+    """``names`` as a tuple of R different strings, or None."""
+    if names is None:
+        return None
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+        raise TypeError(f"{name} must be a sequence of strings, got {type(names).__name__}")
+    if len(names) != num_labels or len(set(names)) != num_labels:
+        raise ValueError(
+            f"{name} must hold {num_labels} different names, got {len(names)}, {len(set(names))} different"
+        )
+    return tuple(names)
+
+
+def _counted(counted: Counted, names: tuple[str, ...] | None) -> LabelCounts:
+    by_label, unlabeled, not_attending, pairs = counted
+    return LabelCounts(len(by_label), names, by_label, unlabeled, not_attending, pairs)
+
+
+def _shown(told: LabelCounts) -> list[int]:
+    """The ids that the table shows, in order."""
+    if told.num_labels <= MOST_ROWS:
+        return list(range(told.num_labels))
+    if told.numbers is None:
+        half = MOST_ROWS // 2
+        return [*range(half), *range(told.num_labels - half, told.num_labels)]
+    carried = [label for label, number in enumerate(told.numbers) if number]
+    return sorted(sorted(carried, key=lambda label: -told.numbers[label])[:MOST_ROWS])  # pyright: ignore[reportOptionalSubscript]
+
+
+def _rows(told: LabelCounts) -> list[tuple[str, str, str, str]]:
+    """Id, name, pairs and share, each as text."""
+    rows, next_label = [], 0
+    for label in _shown(told):
+        if told.numbers is None and label != next_label:
+            rows.append(("…", "", "", ""))
+        name = "" if told.names is None else told.names[label]
+        rows.append((str(label), name, *_number(told, None if told.numbers is None else told.numbers[label])))
+        next_label = label + 1
+    if told.unlabeled:
+        rows.append((str(UNLABELED), "attends without a label", *_number(told, told.unlabeled)))
+    if told.not_attending:
+        rows.append(("", "does not attend", *_number(told, told.not_attending)))
+    return rows
+
+
+def _number(told: LabelCounts, number: int | None) -> tuple[str, str]:
+    """A number of pairs, and its share of all."""
+    if number is None or told.pairs is None:
+        return "", ""
+    if told.pairs == 0:
+        return f"{number:,}", "-"
+    share = 100 * number / told.pairs
+    return f"{number:,}", "<0.1 %" if 0 < share < 0.1 else f"{share:.1f} %"
+
+
+def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
+    """The rows under their header, without columns that are empty."""
+    if not rows:
+        return []
+    columns = []
+    for title, cells in zip(("id", "name", "pairs", "share"), zip(*rows, strict=True), strict=True):
+        if any(cells):
+            width = max(map(len, (title, *cells)))
+            columns.append([cell.ljust(width) if title == "name" else cell.rjust(width) for cell in (title, *cells)])
+    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+
+
+def _summary(told: LabelCounts) -> str:
+    """The last line: how many labels and pairs there are, and what the table leaves out."""
+    labels = f"{told.num_labels:,} label{'' if told.num_labels == 1 else 's'}"
+    if told.numbers is None or told.pairs is None:
+        return labels
+    shown = _shown(told)
+    labels = f"{labels}, {told.pairs:,} pair{'' if told.pairs == 1 else 's'}"
+    if len(shown) == told.num_labels:
+        return labels
+    rest = sum(told.numbers) - sum(told.numbers[label] for label in shown)
+    return f"{labels}; not shown: {told.num_labels - len(shown):,} labels, carried by {rest:,} pairs"

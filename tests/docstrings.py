@@ -1,0 +1,176 @@
+"""What a docstring lacks: Google's sections read line by line, and held to the signature and to the code beneath."""
+
+import ast
+import builtins
+import doctest
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import relgraph as rg
+
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example):$")
+ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)")
+SHAPE = re.compile(r"``\[[^()\]]*\]``|\bscalars?\b")
+TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?$")
+RAISE = re.compile(r"^\s+raise [A-Z]", re.MULTILINE)
+MARKUP = re.compile(r":\w+:`[^`]*`|``[^`]*``")
+TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.(\w+)`")
+HOOKS = ("extra_repr", "reset_parameters")  # torch's, documented there
+
+
+def sections(doc: str) -> dict[str, str]:
+    """The text under each heading of a docstring; under "" what stands beneath none."""
+    found: dict[str, list[str]] = {"": []}
+    title = ""
+    for line in inspect.cleandoc(doc).splitlines():
+        heading = SECTION.match(line)
+        if heading is not None or (line and not line.startswith(" ")):
+            title = heading[1] if heading else ""
+        if heading is None:
+            found[title].append(line)
+        else:
+            found.setdefault(title, [])
+    return {title: inspect.cleandoc("\n".join(["", *lines])) for title, lines in found.items()}
+
+
+def entries(text: str) -> dict[str, str]:
+    """``name: what it is`` by name, continuation lines included; a line that is no entry stands under its own text."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        entry = ENTRY.match(line)
+        if not line.startswith(" ") and line:
+            names = [name.lstrip("*") for name in entry[1].split(", ")] if entry else [line]
+        for name in names:
+            found[name] = f"{found.get(name, '')} {line}"
+    return found
+
+
+def parameters(function: Callable) -> dict[str, str]:
+    """The annotation of every parameter, by name."""
+    given = inspect.signature(function).parameters.values()
+    return {p.name: str(p.annotation) for p in given if p.name not in ("self", "cls")}
+
+
+def own_doc(cls: type, name: str) -> str | None:
+    """The docstring of a member, or of what it overrides in this package."""
+    members = [
+        vars(base)[name] for base in cls.__mro__ if base.__module__.startswith("relgraph") and name in vars(base)
+    ]
+    return next((member.__doc__ for member in members if member.__doc__), None)
+
+
+@cache
+def can_raise(thing: Callable) -> bool:
+    """Whether a ``raise`` stands in a function of this package, or in one that it calls by its name."""
+    thing = inspect.unwrap(thing)
+    if not str(thing.__module__).startswith("relgraph"):
+        return False
+    if inspect.isclass(thing):
+        made_by = (inspect.getattr_static(thing, name, None) for name in ("__new__", "__init__", "__post_init__"))
+        return any(can_raise(function) for function in made_by if inspect.isfunction(function))
+    code = getattr(thing, "__code__", None)
+    if code is None or not code.co_filename.endswith(".py"):  # what a dataclass makes has no source
+        return False
+    if RAISE.search(inspect.getsource(thing)):
+        return True
+    named = [thing.__globals__[name] for name in code.co_names if name in thing.__globals__]
+    for module in [value for value in named if inspect.ismodule(value) and value.__name__.startswith("relgraph.")]:
+        named += [vars(module)[name] for name in code.co_names if name in vars(module)]
+    return any(can_raise(f) for f in named if (inspect.isfunction(f) or inspect.isclass(f)) and f is not thing)
+
+
+def is_exception(name: str) -> bool:
+    """Whether a name, with its module where it is not built in, is that of an exception."""
+    module, _, kind = name.rpartition(".")
+    thing = getattr(importlib.import_module(module) if module else builtins, kind, None)
+    return inspect.isclass(thing) and issubclass(thing, Exception)
+
+
+def hides_words(text: str) -> bool:
+    """Whether Sphinx would take words before a colon for a type: in the first line of a result or a property."""
+    before, colon, _ = MARKUP.sub("", text.partition("\n")[0]).partition(":")
+    return bool(colon and before.strip())
+
+
+def undefined_names(doc: str) -> set[str]:
+    """The names that examples use and neither define nor import, other than ``torch`` and ``rg``."""
+    used, known = set(), {"torch", "rg", *dir(builtins)}
+    for example in doctest.DocTestParser().get_examples(doc):
+        for node in ast.walk(ast.parse(example.source)):
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else known).add(node.id)
+            elif isinstance(node, ast.arg):
+                known.add(node.arg)
+            elif isinstance(node, ast.alias):
+                known.add((node.asname or node.name).partition(".")[0])
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                known.add(node.name)
+    return used - known
+
+
+def faults_of_args(wanted: dict[str, str], args: str) -> Iterator[str]:
+    """Parameters that Args leaves out, makes up, or gives no shape for."""
+    other = TAKEN_OVER.search(" ".join(args.split()))
+    told = entries(args)
+    if other is not None:
+        told = entries(sections(getattr(rg, other[1]).__doc__).get("Args", "")) | told
+    yield from (f"Args leaves out {name!r}" for name in wanted if name not in told)
+    yield from (f"Args documents {name!r}, which the signature does not have" for name in told if name not in wanted)
+    for name, annotation in wanted.items():
+        if TENSOR.match(annotation) and name in told and not SHAPE.search(told[name]):
+            yield f"Args gives no shape for the tensor {name!r}: ``[N, D]``, or the word scalar"
+
+
+def faults_of_call(function: Callable, doc: str) -> Iterator[str]:
+    """What Args, Returns, Raises and the examples of a function, a method or a class lack."""
+    told = sections(doc)
+    yield from faults_of_args(parameters(function), told.get("Args", ""))
+    returned = "None" if inspect.isclass(function) else str(inspect.signature(function).return_annotation)
+    if returned != "None" and not told.get("Returns"):
+        yield f"Returns is missing, for {returned}"
+    elif TENSOR.match(returned) and not SHAPE.search(told["Returns"]):
+        yield "Returns gives no shape for the tensor: ``[N, D]``, or the word scalar"
+    if hides_words(told.get("Returns", "")):
+        yield "Returns has a colon in its first line, and Sphinx takes what stands before it for a type"
+    if can_raise(function) and not told.get("Raises"):
+        yield "Raises is missing, though its code can raise"
+    for name in entries(told.get("Raises", "")):
+        if not is_exception(name):
+            yield f"Raises names {name!r}, which is no exception"
+    for name in sorted(undefined_names(doc)):
+        yield f"Example uses {name!r} and does not define it: write rg.{name}, or import it"
+
+
+def faults(thing: Any) -> Iterator[str]:
+    """What the docstring of a public class or function lacks."""
+    doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    if not doc or doc.startswith(f"{thing.__name__}("):  # what a dataclass or a named tuple writes by itself
+        yield "there is no docstring"
+        return
+    told = sections(doc)
+    summary, *rest = told[""].splitlines()
+    if not summary.endswith((".", ":", ";")) or (rest and rest[0]):
+        yield f"the summary must be one line, a sentence, with a blank line after it; it begins {summary!r}"
+    yield from faults_of_call(thing, doc)
+    if not re.search(r"^Source: \S", told[""], re.MULTILINE):
+        yield "Source is missing: a paragraph 'Source: …', the paper or relgraph's own"
+    if ">>>" not in told.get("Example", ""):
+        yield "Example is missing, with at least one >>>"
+
+
+def faults_of_member(cls: type, name: str) -> Iterator[str]:
+    """What the docstring of a public method or property lacks, which may be that of what it overrides."""
+    doc = own_doc(cls, name)
+    member = inspect.getattr_static(cls, name)
+    if not doc:
+        yield "there is no docstring"
+    elif isinstance(member, property):
+        if hides_words(doc):
+            yield "there is a colon in the first line, and Sphinx takes what stands before it for a type"
+    elif name not in HOOKS:
+        yield from faults_of_call(getattr(member, "__func__", member), doc)

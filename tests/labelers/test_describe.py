@@ -1,0 +1,76 @@
+"""Labelers told in words: their ids and names, and the pairs of an input."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+import torch
+
+import relgraph as rg
+
+
+def test_without_an_input_ids_and_names_are_told():
+    told = rg.Segments(2).describe()
+    assert told.names == ("0→0", "0→1", "1→0", "1→1")
+    assert (told.num_labels, told.counts, told.unlabeled, told.not_attending, told.pairs) == (4, None, None, None, None)
+    assert str(told) == "id  name\n 0  0→0\n 1  0→1\n 2  1→0\n 3  1→1\n4 labels"
+    assert str(rg.Window(3).describe()) == "0 labels"
+
+
+def test_long_lists_leave_out_their_middle():
+    lines = str(rg.ClippedDistance(100).describe()).splitlines()
+    assert len(lines) == 43
+    assert lines[:2] == [" id  name", "  0  -100"]
+    assert lines[20:23] == [" 19  -81", "  …", "181  81"]
+    assert lines[41:] == ["200  100", "201 labels"]
+    assert "…" not in str(rg.BucketedDistance(40, 64).describe())
+
+
+def test_with_an_input_the_labeler_is_called():
+    labeler = rg.ClippedDistance(1)
+    assert labeler.describe(4) == labeler(4).describe(labeler.names)
+    assert labeler.describe(2, 4, q_offset=2).counts == {"-1": 5, "0": 2, "1": 1}
+    assert labeler.describe(q_len=4).pairs == 16
+    with pytest.raises(TypeError, match="q_len must be an int, got str"):
+        labeler.describe("four")
+
+
+def test_a_sum_is_told_part_by_part():
+    labeler = rg.ClippedDistance(1) + rg.ClippedDistance(0)
+    assert labeler.describe(2).counts == ({"-1": 1, "0": 2, "1": 1}, {"0": 4})
+    assert labeler.describe().counts == (None, None)
+    assert str(labeler.describe()) == dedent("""\
+        part 0
+        id  name
+         0  -1
+         1  0
+         2  1
+        3 labels
+        part 1
+        id  name
+         0  0
+        1 label""")
+
+
+def test_a_batch_of_graphs():
+    graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 4, ptr=torch.tensor([0, 2, 4]))
+    told = rg.EdgeType(["link"], default="none").describe(graph)
+    assert told.counts == {"link": 2, "none": 6}
+    assert told.pairs == 8
+    hops = rg.ShortestPath(1).describe(graph)
+    assert hops.counts == {"0": 4, ">=1": 4, "unreachable": 0}
+
+
+@pytest.mark.parametrize("labeler", [rg.ShortestPathTypes(2, 2), rg.TreePaths(2, 2)])
+def test_paths_are_named_by_their_steps(labeler):
+    tree = rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
+    told = labeler.describe(tree)
+    labels, paths = labeler(tree)
+    assert told == labels.describe(told.names)
+    assert told.names[0] == "empty"
+    assert told.names[1:] == tuple(" ".join(str(t) for t in path if t >= 0) for path in paths[1:].tolist())
+    assert told.counts["empty"] == 3
+    assert told.counts["0 3"] == 1
+    assert labels.describe().counts == dict(enumerate(told.counts.values()))
+    assert labeler(tree).describe() == told

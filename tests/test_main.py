@@ -1,0 +1,122 @@
+"""``python -m relgraph``: what it reports, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph import __main__ as report
+from relgraph.impl import IMPLEMENTATIONS, fused
+
+
+@pytest.fixture(autouse=True)
+def _no_triton(monkeypatch):
+    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    monkeypatch.setattr(report, "device_kinds", lambda: ["cpu"])
+
+
+def test_as_a_command():
+    command = [sys.executable, "-m", "relgraph", "--json"]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    told = json.loads(done.stdout)
+    assert told["relgraph"] == rg.__version__
+    assert told["python"] == platform.python_version()
+    assert told["torch"] == torch.__version__
+    assert set(told["packages"]) == {"torch-geometric", "networkx", "conllu", "matplotlib", "triton"}
+    assert told["extras"]["torch-geometric"] == "pyg"
+    assert told["devices"]["cpu"]["threads"] >= 1
+    assert told["ok"] is True
+    works = {one["impl"] for one in told["implementations"] if one["works"]}
+    assert {"reference", "dense", "chunked", "edges"} <= works
+
+
+def test_text(capsys):
+    assert report.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"relgraph          {rg.__version__}"
+    assert f"cpu               {platform.machine()}, {torch.get_num_threads()} threads" in lines
+    assert lines[-5:] == [
+        "reference   cpu   works",
+        "dense       cpu   works",
+        "chunked     cpu   works",
+        "edges       cpu   works",
+        "triton      cpu   not here: needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'",
+    ]
+
+
+def test_packages_that_are_not_there(monkeypatch, capsys):
+    def version(package):
+        raise report.PackageNotFoundError(package)
+
+    monkeypatch.setattr(report, "version", version)
+    monkeypatch.setattr(report, "find_spec", lambda module: None if module in ("torch_geometric", "matplotlib") else 1)
+    assert report.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "torch-geometric   not installed: pip install 'relgraph[pyg]'" in lines
+    assert "matplotlib        not installed: pip install 'relgraph[plot]'" in lines
+    assert "networkx          unknown version" in lines
+
+
+def test_an_implementation_that_raises(monkeypatch, capsys):
+    def broken(call):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(IMPLEMENTATIONS, "chunked", broken)
+    assert report.main([]) == 1
+    assert "chunked     cpu   FAILS: edges alone: RuntimeError: no such kernel" in capsys.readouterr().out
+
+
+def test_an_implementation_that_is_wrong(monkeypatch, capsys):
+    right = IMPLEMENTATIONS["dense"]
+
+    def wrong(call):
+        answer = right(call)
+        return answer._replace(output=answer.output + 0.5)
+
+    monkeypatch.setitem(IMPLEMENTATIONS, "dense", wrong)
+    assert report.main(["--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert [one for one in told["implementations"] if not one["works"] and not one["refused"]] == [
+        {
+            "impl": "dense",
+            "device": "cpu",
+            "works": False,
+            "why": "edges alone: output is 5.0e-01 from the reference",
+            "refused": False,
+        }
+    ]
+
+
+def test_gradients_are_held_to_the_reference_too(monkeypatch):
+    right = IMPLEMENTATIONS["dense"]
+    monkeypatch.setitem(IMPLEMENTATIONS, "dense", lambda call: right(call)._replace(output=_twice(right(call).output)))
+    tried = report.try_one("dense", "cpu")
+    assert not tried.works
+    assert tried.why.startswith("edges alone: gradient of query is ")
+
+
+def _twice(output):
+    """The same numbers with twice the gradient."""
+    return output * 2 - output.detach()
+
+
+def test_nan_is_too_far_from_everything():
+    names = 8
+    wrong = report.difference([torch.full((2,), float("nan"))] * names, [torch.zeros(2).double()] * names)
+    assert wrong == "output is nan from the reference"
+    assert report.difference([torch.zeros(2)] * names, [torch.zeros(2).double()] * names) is None
+
+
+def test_unknown_options(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--xml"])
+    assert "unrecognized arguments: --xml" in capsys.readouterr().err

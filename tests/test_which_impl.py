@@ -1,0 +1,166 @@
+"""What is told of the choice of an implementation is what is done, and why."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.impl import DENSE_SCORES, IMPLEMENTATIONS, fused, rule
+from tests.cases import KINDS, make
+
+SIDE = int(DENSE_SCORES**0.5)
+
+
+def ask(q_len=4, k_len=None, labels=None, batch=1, heads=1, dtype=torch.float32, **options):
+    k_len = q_len if k_len is None else k_len
+    query = torch.empty(batch, heads, q_len, 2, device="meta", dtype=dtype)
+    key = torch.empty(batch, heads, k_len, 2, device="meta", dtype=dtype)
+    return rg.which_impl(query, key, key, labels, **options)
+
+
+@pytest.fixture
+def no_triton(monkeypatch):
+    monkeypatch.setattr(fused, "HAS_TRITON", False)
+
+
+@pytest.mark.parametrize(
+    ("impl", "reason", "options"),
+    [
+        ("dense", "B · H · N_q · N_k = 262,144 is at most 262,144 scores", {"q_len": SIDE}),
+        ("chunked", "B · H · N_q · N_k = 262,656 is more than 262,144 scores", {"q_len": SIDE, "k_len": SIDE + 1}),
+        (
+            "chunked",
+            "B · H · N_q · N_k = 2,097,152 is more than 262,144 scores",
+            {"q_len": SIDE, "batch": 4, "heads": 2},
+        ),
+        ("dense", "there is one query row (a decoding step)", {"q_len": 1, "k_len": 10**6}),
+        ("dense", "attention weights are asked for", {"q_len": 4 * SIDE, "need_weights": True}),
+    ],
+)
+def test_choice_and_reason(impl, reason, options):
+    choice = ask(**options)
+    assert (choice.impl, choice.reason) == (impl, reason)
+
+
+def test_a_mask_that_learns():
+    x = torch.zeros(1, 1, SIDE, 2)
+    mask = torch.zeros(SIDE, SIDE, requires_grad=True)
+    choice = rg.which_impl(x, x, x, None, attn_mask=mask)
+    assert (choice.impl, choice.reason) == ("dense", "a floating attn_mask needs a gradient")
+    assert choice.refused["chunked"] == "impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'"
+    with torch.no_grad():
+        assert "chunked" not in rg.which_impl(x, x, x, None, attn_mask=mask).refused
+
+
+def test_edges_alone():
+    x = torch.zeros(1, 1, 5, 2)
+    choice = rg.which_impl(x, x, x, KINDS["edges only"](5))
+    assert (choice.impl, choice.reason) == ("edges", "edges-only labels: EdgeLabels with default=None")
+    assert not {"reference", "dense", "chunked", "edges"} & set(choice.refused)
+    parallel = KINDS["edges only parallel"](5)
+    weights = rg.which_impl(x, x, x, parallel, need_weights=True)
+    assert weights.impl == "reference"
+    assert weights.reason == "attention weights are asked for, and parallel edges attend each on its own"
+    assert set(rg.which_impl(x, x, x, parallel).refused) - {"triton"} == {"dense", "chunked"}
+
+
+def test_inside_export(monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    choice = ask(q_len=3)
+    assert choice.impl == "chunked"
+    assert choice.reason == "inside torch.export, where a rule on sizes would fix the exported lengths"
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_refused_is_what_raises_when_asked_for(kind, need_weights):
+    case = make(KINDS[kind](5))
+    arguments = (*case.inputs, case.labels, *(case.tables if case.labels is not None else ()))
+    choice = rg.which_impl(*arguments, need_weights=need_weights)
+    assert choice.impl not in choice.refused
+    for name in IMPLEMENTATIONS:
+        if name in choice.refused:
+            for call in (rg.which_impl, rg.relation_attention_with_aux):
+                with pytest.raises(NotImplementedError, match=f"^{re.escape(choice.refused[name])}$"):
+                    call(*arguments, need_weights=need_weights, impl=name)
+        else:
+            assert rg.which_impl(*arguments, need_weights=need_weights, impl=name).impl == name
+            if name != "triton":
+                rg.relation_attention_with_aux(*arguments, need_weights=need_weights, impl=name)
+
+
+def test_triton_says_what_it_lacks(monkeypatch):
+    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    assert "needs the package triton (pip install 'relgraph[triton]')" in ask().refused["triton"]
+    monkeypatch.setattr(fused, "HAS_TRITON", True)
+    assert "impl='triton' needs CUDA tensors" in ask().refused["triton"]
+    monkeypatch.setattr(fused, "interpreted", lambda: True)
+    x = torch.zeros(1, 1, 4, 2)
+    assert "triton" not in rg.which_impl(x, x, x, None).refused
+    double = rg.which_impl(x.double(), x.double(), x.double(), None)
+    assert "takes float16, bfloat16 and float32, got torch.float64" in double.refused["triton"]
+    many = torch.randint(0, 200, (4, 4))
+    labels = rg.DenseLabels(many, 200)
+    assert "triton" not in rg.which_impl(x, x, x, labels).refused
+    assert "sums at most 127 labels" in rg.which_impl(x, x, x, labels, need_label_mass=True).refused["triton"]
+
+
+def test_triton_is_not_loaded():
+    code = (
+        "import sys, torch, relgraph as rg; x = torch.zeros(1, 1, 3, 2); rg.which_impl(x, x, x, None); "
+        "print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_no_attention_is_computed(monkeypatch):
+    def fail(call):
+        raise AssertionError("attention was computed")
+
+    for name in IMPLEMENTATIONS:
+        monkeypatch.setitem(IMPLEMENTATIONS, name, fail)
+    assert ask(q_len=3).impl == "dense"
+
+
+def test_asked_for_by_name():
+    choice = ask(q_len=3, impl="chunked")
+    assert (choice.impl, choice.reason) == ("chunked", "asked for by name")
+    with pytest.raises(ValueError, match="unknown impl 'flash'"):
+        ask(impl="flash")
+    with pytest.raises(NotImplementedError, match="impl='edges' attends over listed pairs alone"):
+        ask(impl="edges")
+
+
+def test_it_checks_as_the_call_does():
+    x = torch.zeros(1, 1, 3, 2)
+    with pytest.raises(ValueError, match=r"labels must cover \[N_q, N_k\] = \[3, 3\], got \[4, 4\]"):
+        rg.which_impl(x, x, x, rg.ClippedDistance(1)(4))
+    with pytest.raises(TypeError, match="need_weights must be a bool, got int"):
+        rg.which_impl(x, x, x, None, need_weights=1)
+    with pytest.raises(TypeError, match="need_label_mass must be a bool, got str"):
+        rg.which_impl(x, x, x, None, need_label_mass="yes")
+    with pytest.raises(NotImplementedError, match="torch.func transforms .* need impl='reference' or 'dense'"):
+        torch.vmap(lambda one: rg.which_impl(one, one, one, None) and one)(x[None])
+
+
+def test_what_is_printed(no_triton):
+    assert str(ask(q_len=3)) == (
+        "impl='dense': B · H · N_q · N_k = 9 is at most 262,144 scores\n"
+        "able too: reference, chunked\n"
+        "refused: impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'\n"
+        "refused: impl='triton' needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'"
+    )
+
+
+def test_the_documented_table_is_the_rule():
+    page = Path(rg.__file__).parent.parent / "docs" / "learn" / "implementations.md"
+    after = page.read_text().split("| `impl=None` takes | when |")[1]
+    rows = re.findall(r"^\| `(\w+)` \| ", after.split("\n\n")[0], re.MULTILINE)
+    assert rows == [row.impl for row in rule.RULES]
