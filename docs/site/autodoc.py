@@ -38,6 +38,6 @@ def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> Non
             bases[at] = next((parent for parent in base.__mro__ if parent in PUBLIC), object)
 
 
-def _skip_fields(_: Any, __: str, ___: str, member: Any, skip: bool, ____: Any) -> bool | None:
-    """The fields of a named tuple are told in its docstring; Python's "Alias for field number 0" tells nothing."""
-    return True if type(member).__name__ == "_tuplegetter" else None
+def _skip_fields(_: Any, __: str, name: str, member: Any, skip: bool, ____: Any) -> bool | None:
+    """What tells a reader nothing: a named tuple's fields again ("Alias for field number 0"), torch's hook for repr."""
+    return True if type(member).__name__ == "_tuplegetter" or name == "extra_repr" else None
