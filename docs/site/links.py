@@ -25,7 +25,7 @@ class Page(HTMLParser):
 
 
 def broken(root: Path) -> list[str]:
-    """``page: link`` for each link below ``root`` that leads nowhere; a theme's templates in ``_static`` are no pages."""
+    """``page: link`` for each link that leads nowhere; templates of a theme, in ``_static``, are no pages."""
     found = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
     pages = {path.resolve(): Page(path) for path in found}
     resolve = cache(lambda path: path.resolve())
