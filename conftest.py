@@ -1,10 +1,14 @@
 """The two names that the doctests may use without importing them; the pages' code blocks are tests too."""
 
+import os
+
 import pytest
 import torch
 
 import relgraph as rg
 from docs.site.blocks import sybil
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # pictures without a screen
 
 pytest_collect_file = sybil().pytest()
 

@@ -1,0 +1,36 @@
+"""Pictures of labels, tables and attention; needs the extra ``relgraph[plot]``.
+
+Labels: :func:`~relgraph.plot.label_matrix`. Learned tables: :func:`~relgraph.plot.table_norms` and
+:func:`~relgraph.plot.table_similarity`. Attention: :func:`~relgraph.plot.label_mass`,
+:func:`~relgraph.plot.attention_tokens`, :func:`~relgraph.plot.attention_tree` and
+:func:`~relgraph.plot.attention_graph`.
+
+Every function draws on the matplotlib Axes given as ``ax``, or on those of a new pyplot figure, and returns them. None
+of them shows or saves anything.
+"""
+
+from __future__ import annotations
+
+try:
+    import matplotlib  # noqa: F401
+    import networkx  # noqa: F401
+    import scipy  # noqa: F401
+except ImportError:
+    raise ImportError("relgraph.plot needs matplotlib, networkx and scipy: pip install 'relgraph[plot]'") from None
+
+from relgraph.plot.graph import attention_graph
+from relgraph.plot.mass import label_mass
+from relgraph.plot.matrix import label_matrix
+from relgraph.plot.sequence import attention_tokens
+from relgraph.plot.tables import table_norms, table_similarity
+from relgraph.plot.tree import attention_tree
+
+__all__ = [
+    "attention_graph",
+    "attention_tokens",
+    "attention_tree",
+    "label_mass",
+    "label_matrix",
+    "table_norms",
+    "table_similarity",
+]

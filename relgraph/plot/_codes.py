@@ -1,0 +1,63 @@
+"""Labels as the matrix that is drawn: one code a pair, and which pairs carry more than one label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph._hints import in_place_of_labels
+from relgraph.labels import EdgeLabels, Labels, SumLabels
+from relgraph.labels.base import NOT_ATTENDING, graph_of
+from relgraph.labels.pairs import Pairs, codes_at
+
+
+def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
+    """One part of a sum with its names, on the CPU; labels that are no sum have a part 0 alone."""
+    if not isinstance(labels, Labels):
+        raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
+    if not isinstance(labels, SumLabels):
+        _check.integer("part", part, minimum=0, maximum=0)
+        return labels.to("cpu"), names
+    _check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
+    if names is not None:
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise TypeError(f"names must be a sequence, got {names!r}")
+        if any(isinstance(of, str) for of in names) or len(names) != len(labels.parts):
+            raise ValueError(f"names must be {len(labels.parts)} tuples of names, one a part of the sum, got {names!r}")
+        names = names[part]
+    return labels.parts[part].to("cpu"), names
+
+
+def codes_of(labels: Labels, batch: int) -> np.ndarray:
+    """``[N_q, N_k]``: ids, -1 without a label, -2 where a pair does not attend; of parallel edges the first's."""
+    codes = torch.full((labels.q_len, labels.k_len), NOT_ATTENDING)
+    query, key = _within_graphs(labels).nonzero().unbind(1)
+    codes[query, key] = codes_at(labels, Pairs(torch.full_like(query, batch), query, key))
+    return codes.numpy()
+
+
+def several_of(labels: Labels, batch: int) -> np.ndarray:
+    """``[N_q, N_k]``: whether more than one edge lies on a pair and each of them counts."""
+    return _several(labels, batch).numpy()
+
+
+def _within_graphs(labels: Labels) -> Tensor:
+    if labels.q_ptr is None or labels.k_ptr is None:
+        return torch.ones(labels.q_len, labels.k_len, dtype=torch.bool)
+    return graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)
+
+
+def _several(labels: Labels, batch: int) -> Tensor:
+    if not isinstance(labels, EdgeLabels):
+        return torch.zeros(labels.q_len, labels.k_len, dtype=torch.bool)
+    key, query = labels.edge_index if labels.batch is None else labels.edge_index[:, labels.batch == batch]
+    listed = torch.zeros(labels.q_len, labels.k_len, dtype=torch.int64)
+    listed.index_put_((query, key), torch.ones_like(query), accumulate=True)
+    each_counts = labels.default is None or labels.duplicates == "sum"
+    below = _several(labels.default, batch) if isinstance(labels.default, Labels) else listed > listed.max()
+    return torch.where(listed > 0, (listed > 1) & each_counts, below)

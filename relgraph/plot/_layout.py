@@ -1,0 +1,75 @@
+"""Where nodes stand: as far apart as the shortest path between them is long, or level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor
+
+from relgraph.graphs import Graph
+
+
+def graph_layout(graph: Graph) -> np.ndarray:
+    """Positions ``[N, 2]`` whose distances come close to the lengths of shortest paths, either way along edges.
+
+    networkx's ``kamada_kawai_layout`` from its fixed start, so that a graph always looks the same; nodes without a path
+    between them stand a little farther apart than the longest path is long.
+    """
+    drawn = nx.Graph()
+    drawn.add_nodes_from(range(graph.num_nodes))
+    drawn.add_edges_from(graph.edge_index.T.tolist())
+    lengths = {node: dict(far) for node, far in nx.all_pairs_shortest_path_length(drawn)}
+    beyond = max(max(far.values()) for far in lengths.values()) + 1.5
+    wanted = {node: {other: far.get(other, beyond) for other in drawn} for node, far in lengths.items()}
+    place = nx.kamada_kawai_layout(drawn, dist=wanted)
+    return _lying(torch.from_numpy(np.stack([place[node] for node in drawn]))).numpy()
+
+
+def _lying(place: Tensor) -> Tensor:
+    """Turned so that the longer side lies flat."""
+    place = place - place.mean(0)
+    _, across = torch.linalg.eigh(place.T @ place)
+    return place @ across.flip(1)
+
+
+def tree_layout(parents: np.ndarray) -> np.ndarray:
+    """Positions ``[N, 2]``: leaves side by side in the order of nodes, parents above the middle of their children."""
+    count = len(parents)
+    children: list[list[int]] = [[] for _ in range(count)]
+    for node in range(count - 1, -1, -1):
+        if parents[node] >= 0:
+            children[parents[node]].append(node)
+    order, left = [], [node for node in range(count - 1, -1, -1) if parents[node] < 0]
+    while left:  # every node before its children, and branch after branch
+        order.append(left.pop())
+        left.extend(children[order[-1]])
+    place, leaves = np.zeros((count, 2)), [node for node in order if not children[node]]
+    place[leaves, 0] = np.arange(len(leaves))
+    for node in order:
+        if parents[node] >= 0:
+            place[node, 1] = place[parents[node], 1] - 1
+    for node in reversed(order):
+        if children[node]:
+            place[node, 0] = (place[children[node][0], 0] + place[children[node][-1], 0]) / 2
+    return place
+
+
+def given_positions(pos: Any, nodes: Sequence[Any] | None, count: int) -> np.ndarray:
+    """Positions ``[N, 2]`` that the caller chose: a Tensor, or a mapping from each node, as networkx makes them."""
+    if isinstance(pos, Mapping):
+        known = range(count) if nodes is None else nodes
+        missing = [node for node in known if node not in pos]
+        if missing:
+            raise ValueError(f"pos must have a place for every node, got none for {missing[0]!r}")
+        pos = np.array([[float(x) for x in pos[node]] for node in known]).reshape(count, -1)
+    elif isinstance(pos, Tensor):
+        pos = pos.detach().cpu().double().numpy()
+    else:
+        raise TypeError(f"pos must be a mapping from nodes to places or a Tensor [N, 2], got {type(pos).__name__}")
+    if pos.shape != (count, 2):
+        raise ValueError(f"pos must have shape [{count}, 2], got {[*pos.shape]}")
+    return pos

@@ -1,0 +1,84 @@
+"""What the names of labels tell a picture: which of them are distances, and the order that follows from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+INVERSE = "⁻¹"
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+_DISTANCE = re.compile(rf"(?P<side><=|>=|<|>)?(?P<low>{_NUMBER})(?:\.\.{_NUMBER})?")
+_SIDES = {"<": -1, "<=": -1, None: 0, ">=": 1, ">": 1}
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names of R labels as a picture needs them.
+
+    Attributes:
+        names: one a label; its id where there are no names.
+        distances: label ids in the order of the distances that their names tell, such as ``"-3"``, ``"8..11"`` or
+            ``">=4"``; empty where fewer than three names do, and where names are but the ids.
+        rest: the ids of all other labels.
+    """
+
+    names: tuple[str, ...]
+    distances: tuple[int, ...]
+    rest: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All ids: distances as they grow, then the rest."""
+        return self.distances + self.rest
+
+    @property
+    def ordered_names(self) -> list[str]:
+        """The names in that order."""
+        return [self.names[label] for label in self.order]
+
+    @property
+    def integers(self) -> tuple[int, ...] | None:
+        """The distances themselves when each is one integer and they follow on one another; else None."""
+        named = [self.names[label] for label in self.distances]
+        if not named or not all(re.fullmatch(r"-?\d+", name) for name in named):
+            return None
+        numbers = tuple(map(int, named))
+        return numbers if numbers[-1] - numbers[0] == len(numbers) - 1 else None
+
+    @property
+    def centre(self) -> int:
+        """Where distance 0 stands among the distances; the nearest to it when there is none."""
+        low = [_distance(self.names[label])[0] for label in self.distances]  # pyright: ignore[reportOptionalSubscript]
+        return min(range(len(low)), key=lambda at: abs(low[at]))
+
+    def base(self, label: int) -> str:
+        """The name without the mark of an inverse."""
+        return self.names[label].removesuffix(INVERSE)
+
+
+def naming(names: Any, num_labels: int) -> Naming:
+    """Names of R labels, checked; without any, ids, which are no distances."""
+    ids = tuple(map(str, range(num_labels)))
+    names = ids if names is None else strings("names", names)
+    if len(names) != num_labels:
+        raise ValueError(f"names must be one for each of the {num_labels} labels, got {len(names)}")
+    told = {label: key for label, name in enumerate(names) if (key := _distance(name)) is not None}
+    if names == ids or len(told) < 3:
+        return Naming(names, (), tuple(range(num_labels)))
+    distances = tuple(sorted(told, key=lambda label: told[label]))
+    return Naming(names, distances, tuple(label for label in range(num_labels) if label not in told))
+
+
+def strings(argument: str, value: Any) -> tuple[str, ...]:
+    """``value`` as a tuple when it is a sequence of strings."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"{argument} must be a sequence of strings, got {value!r}")
+    return tuple(value)
+
+
+def _distance(name: str) -> tuple[float, int] | None:
+    """The lower end of the distances that a name stands for, and on which side of it they lie; None for no distance."""
+    match = _DISTANCE.fullmatch(name)
+    return None if match is None else (float(match["low"]), _SIDES[match["side"]])

@@ -1,0 +1,137 @@
+"""Nodes and arrows: what the pictures of a graph and of a tree are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.patches import FancyArrowPatch
+
+from relgraph._hints import in_place_of_graph
+from relgraph.graphs import Graph
+from relgraph.plot import _style
+
+ARROWS = 300
+NAMES = 80
+LARGEST = 11.0  # radius of a node, in points
+VISIBLE = 0.02  # of the largest weight
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Attention along one pair, from the key to the query."""
+
+    key: int
+    query: int
+    weight: float
+    bend: float
+
+
+def read_graph(name: str, graph: Any) -> tuple[Graph, list[Any] | None]:
+    """A graph for labelers and the nodes behind its ids; a networkx graph is turned into one."""
+    if isinstance(graph, Graph):
+        return graph.to("cpu"), None
+    if any(kind.__module__.startswith("networkx.") for kind in type(graph).__mro__):
+        from relgraph.interop.networkx import from_networkx
+
+        read = from_networkx(graph)
+        return read.graph, list(read.nodes)
+    raise TypeError(f"{name} must be a Graph or a networkx graph, got {in_place_of_graph(graph)}")
+
+
+def strongest(arrows: Sequence[Arrow]) -> list[Arrow]:
+    """Those that can be seen, at most 300, the strongest drawn last."""
+    top = max((arrow.weight for arrow in arrows), default=0.0)
+    seen = sorted((a for a in arrows if a.weight > VISIBLE * top), key=lambda arrow: arrow.weight)
+    return seen[-ARROWS:]
+
+
+def draw_lines(ax: Axes, pos: np.ndarray, ends: np.ndarray) -> None:
+    """The edges of the graph as thin grey lines; ``ends`` is ``[2, E]``."""
+    once = np.unique(np.sort(ends, 0), axis=1)
+    once = once[:, once[0] != once[1]]
+    ax.add_collection(LineCollection(list(pos[once.T]), colors=_style.FAINT, linewidths=0.9, zorder=1))
+
+
+def draw_arrows(ax: Axes, pos: np.ndarray, arrows: Sequence[Arrow], colours: Sequence[Any]) -> None:
+    """Arrows as wide as their weight, relative to the largest."""
+    top, radius = max((arrow.weight for arrow in arrows), default=1.0), node_radius(ax, pos)
+    for order, (arrow, colour) in enumerate(zip(arrows, colours, strict=True)):
+        share = arrow.weight / top
+        drawn = FancyArrowPatch(
+            tuple(pos[arrow.key]), tuple(pos[arrow.query]), connectionstyle=f"arc3,rad={arrow.bend}",
+            arrowstyle="-|>", mutation_scale=5 + 5 * share, linewidth=0.5 + 2.8 * share, color=colour,
+            alpha=0.35 + 0.6 * share, shrinkA=radius, shrinkB=radius + 0.5, zorder=2 + 0.5 * order / len(arrows),
+        )  # fmt: skip
+        drawn.set_in_layout(False)  # a layout would make room for wide bends by shrinking all else
+        ax.add_patch(drawn)
+
+
+def draw_nodes(
+    ax: Axes, pos: np.ndarray, shade: np.ndarray, names: Sequence[str], query: int | None, title: str
+) -> None:
+    """Nodes as dots, darker the more attention; the query in a ring. Names inside where short, else beneath."""
+    radius = node_radius(ax, pos)
+    norm = Normalize(0, max(float(shade.max()), 1e-12))
+    edge, width = np.full(len(pos), _style.INK, dtype=object), np.full(len(pos), 0.7 if radius > 3 else 0.3)
+    if query is not None:
+        edge[query], width[query] = _style.HERE, 2.4
+    dots = ax.scatter(
+        pos[:, 0], pos[:, 1], s=(2 * radius) ** 2, c=shade, cmap=_style.SHADES, norm=norm, zorder=3,
+        edgecolors=list(edge), linewidths=list(width),
+    )  # fmt: skip
+    if len(pos) <= NAMES:
+        _write_names(ax, pos, shade / norm.vmax, names, radius)
+    _style.colour_bar(ax, dots, title, top=0.8 if ax.get_legend() is None else 0.6)
+
+
+def node_radius(ax: Axes, pos: np.ndarray) -> float:
+    """Of a dot, in points: less than half the way to the next one, for most of them."""
+    if len(pos) == 1:
+        return LARGEST
+    apart = np.linalg.norm((pos[:, None] - pos) * scale(ax, pos), axis=-1)
+    np.fill_diagonal(apart, np.inf)
+    return float(np.clip(0.42 * np.quantile(apart.min(1), 0.25), 1.2, LARGEST))
+
+
+def scale(ax: Axes, pos: np.ndarray) -> np.ndarray:
+    """Points of the picture to one unit of ``pos``, across and up."""
+    equal = ax.get_aspect() != "auto"
+    each = np.array(_style.room(ax)) / (1.2 * _span(pos, equal))
+    return np.full(2, each.min()) if equal else each
+
+
+def _span(pos: np.ndarray, equal: bool) -> np.ndarray:
+    """Width and height of all nodes, neither of them nothing."""
+    span = pos.max(0) - pos.min(0)
+    return np.maximum(span, max(0.3 * float(span.max()), 0.5) if equal else 0.5)
+
+
+def frame(ax: Axes, pos: np.ndarray, aspect: Any) -> None:
+    """No frame and no ticks, and room around the outer nodes."""
+    ax.set_axis_off()
+    middle, span = (pos.min(0) + pos.max(0)) / 2, _span(pos, aspect == "equal")
+    ax.update_datalim([middle - 0.6 * span, middle + 0.6 * span])
+    ax.margins(0)
+    ax.autoscale_view()
+    ax.set_aspect(aspect, adjustable="datalim")
+
+
+def _write_names(ax: Axes, pos: np.ndarray, share: np.ndarray, names: Sequence[str], radius: float) -> None:
+    inside = max(map(len, names), default=0) <= max(int(radius / 3.2), 1)
+    halo = [patheffects.withStroke(linewidth=2.2, foreground="white")]
+    for (x, y), part, name in zip(pos.tolist(), share.tolist(), names, strict=True):
+        if inside:
+            colour = "white" if part > 0.6 else _style.INK
+            ax.annotate(name, (x, y), ha="center", va="center", fontsize=min(8.5, 1.3 * radius), color=colour, zorder=5)
+            continue
+        ax.annotate(
+            name, (x, y), xytext=(0, -radius - 2), textcoords="offset points", ha="center", va="top", fontsize=8,
+            color=_style.INK, path_effects=halo, zorder=5,
+        )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What all pictures share: colours that colour-blind readers can tell apart, new Axes, ticks that fit, colour bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import to_rgba_array
+from matplotlib.ticker import MaxNLocator
+
+Colours = np.ndarray  # [n, 4], floats from 0 to 1
+
+# Okabe and Ito's colours for colour-blind readers, then dark ones of Paul Tol's.
+_BRIGHT = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#DDCC77"]
+_DARK = ["#332288", "#882255", "#999933", "#661100", "#333333"]
+PALETTE = to_rgba_array(_BRIGHT + _DARK)
+# None of the blues, yellows and reds that distances have.
+_BESIDE = ["#009E73", "#AA4499", "#222222", "#999933", "#882255", "#44AA99"]
+_BESIDE += ["#661100", "#CC79A7", "#117733", "#332288", "#7F7F7F", "#B2DF8A"]
+BESIDE_DISTANCES = to_rgba_array(_BESIDE)
+DISTANCES, MANY, SHADES, SIGNED = "RdYlBu_r", "viridis", "Blues", "RdBu_r"
+NO_LABEL, NOT_ATTENDING, INK, FAINT = "#ffffff", "#ececec", "#222222", "#b8b8b8"
+LINE, HERE, ARROW, PLAIN = "#0072B2", "#D55E00", "#D55E00", "#8c8c8c"
+HATCH: dict[str, Any] = {"facecolor": NOT_ATTENDING, "edgecolor": "#bdbdbd", "hatch": "////", "linewidth": 0.0}
+SMALL, LARGE = 5.0, 9.0  # font sizes of ticks, in points
+
+
+def axes_or_new(ax: Any, width: float, height: float) -> Axes:
+    """``ax`` when it is given; else the Axes of a new figure so many inches large."""
+    if ax is None:
+        return plt.subplots(figsize=(width, height), layout="compressed")[1]
+    if not isinstance(ax, Axes):
+        raise TypeError(f"ax must be matplotlib Axes, got {type(ax).__name__}")
+    return ax
+
+
+def room(ax: Axes) -> tuple[float, float]:
+    """About how wide and high the Axes will be, in points; what a layout gives them ticks and legends take back."""
+    box = ax.get_window_extent()
+    points = 72 / ax.figure.dpi
+    return box.width * points, box.height * points
+
+
+def sampled(name: str, count: int, low: float = 0.0, high: float = 1.0) -> Colours:
+    """So many colours of a colour map, evenly spaced between two places on it."""
+    return colormaps[name](np.linspace(low, high, count) if count > 1 else np.array([(low + high) / 2]))
+
+
+def lighter(colours: Colours, by: float = 0.55) -> Colours:
+    """The colours mixed with white."""
+    return np.concatenate([colours[..., :3] * (1 - by) + by, colours[..., 3:]], -1)
+
+
+def text_colour(background: Any) -> str:
+    """Black or white, whichever reads better on a colour."""
+    red, green, blue = background[:3]
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+
+
+def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[str], points: float) -> None:
+    """Names at ticks of one axis, small enough not to overlap; every so many of them where even that is too large.
+
+    Args:
+        ax: the Axes.
+        which: ``"x"`` or ``"y"``.
+        places: where the ticks stand.
+        names: one a place.
+        points: the length of the axis, in points.
+    """
+    count = max(len(names), 1)
+    each = points / count
+    longest = max(map(len, names), default=0)
+    flat = which == "y" or longest * 0.62 * LARGE < 0.9 * each
+    size = float(np.clip(each / 1.2, SMALL, LARGE))
+    every = 1 if each >= 1.1 * SMALL else int(np.ceil(1.3 * LARGE / each))
+    size = LARGE if every > 1 else size
+    shown = range(0, len(names), every)
+    turn: dict[str, Any] = {}
+    if not flat:
+        turn = {"rotation": 90} if count > 14 else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_ticks([places[at] for at in shown], labels=[names[at] for at in shown], fontsize=size, **turn)
+
+
+def position_ticks(ax: Axes, which: str, count: int) -> None:
+    """Integers at ticks of one axis: all of a few positions, else round numbers."""
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    if count <= 12:
+        axis.set_ticks(range(count))
+    else:
+        axis.set_major_locator(whole_numbers())
+    axis.set_tick_params(labelsize=LARGE)
+
+
+def whole_numbers() -> MaxNLocator:
+    """Ticks at round integers."""
+    return MaxNLocator(nbins=9, integer=True, steps=[1, 2, 4, 5, 8, 10])
+
+
+def cell_grid(ax: Axes, rows: int, columns: int) -> None:
+    """Thin lines between the cells of a small matrix."""
+    ax.set_xticks(np.arange(0.5, columns - 1), minor=True)
+    ax.set_yticks(np.arange(0.5, rows - 1), minor=True)
+    ax.grid(which="minor", color="#e8e8e8", linewidth=0.8)
+    ax.tick_params(which="minor", length=0)
+
+
+def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0, **options: Any) -> Colorbar:
+    """A colour bar at the right of the Axes and belonging to them, as high as ``top`` of their height."""
+    width = 9 / max(room(ax)[0], 60)
+    inset = ax.inset_axes((1 + 1.2 * width, 0.0, width, top))
+    bar = ax.figure.colorbar(mappable, cax=inset, **options)
+    bar.set_label(title, fontsize=LARGE)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return bar
+
+
+def legend_beside(ax: Axes, handles: Sequence[Any], columns: int = 1) -> None:
+    """A legend at the right of the Axes, at the top."""
+    ax.legend(
+        handles=list(handles), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, frameon=False,
+        fontsize=8, ncols=columns, handlelength=1.4, handleheight=1.2, columnspacing=1.0, labelspacing=0.35,
+    )  # fmt: skip

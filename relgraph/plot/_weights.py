@@ -1,0 +1,63 @@
+"""Attention weights on their way into a picture: checked, averaged over heads, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from relgraph import _check
+from relgraph.plot._names import strings
+
+
+def numbers(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
+    """A floating tensor of finite numbers as float64."""
+    _check.tensor(name, value)
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must have a floating dtype, got {value.dtype}")
+    if value.dim() not in dim:
+        raise ValueError(f"{name} must have shape {shapes}, got {list(value.shape)}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {list(value.shape)}")
+    out = value.detach().to("cpu", torch.float64).numpy()
+    if not np.isfinite(out).all():
+        raise ValueError(f"{name} must be finite, got {int((~np.isfinite(out)).sum())} numbers that are not")
+    return out
+
+
+def non_negative(name: str, out: np.ndarray) -> np.ndarray:
+    """The numbers themselves when none is below 0."""
+    if out.min() < 0:
+        raise ValueError(f"{name} must not be negative, got values down to {out.min():.3g}")
+    return out
+
+
+def pair_weights(value: Any) -> np.ndarray:
+    """Attention weights ``[N_q, N_k]``, the mean over heads of ``[H, N_q, N_k]``."""
+    out = non_negative("weights", numbers("weights", value, (2, 3), "[N_q, N_k] or [H, N_q, N_k]"))
+    return out.mean(0) if out.ndim == 3 else out
+
+
+def node_weights(value: Any, nodes: int) -> np.ndarray:
+    """Attention weights ``[N, N]`` of a graph's nodes."""
+    out = pair_weights(value)
+    if out.shape != (nodes, nodes):
+        raise ValueError(f"weights must be for the {nodes} nodes of the graph, [{nodes}, {nodes}], got {[*out.shape]}")
+    return out
+
+
+def query_row(query: Any, count: int) -> int | None:
+    """The query to draw, or None."""
+    return None if query is None else _check.integer("query", query, minimum=0, maximum=count - 1)
+
+
+def named_nodes(names: Any, known: Sequence[Any] | None, count: int) -> tuple[str, ...]:
+    """A name for every node: those given, else the nodes of a networkx graph, else numbers."""
+    if names is None:
+        return tuple(map(str, range(count) if known is None else known))
+    names = strings("node_names", names)
+    if len(names) != count:
+        raise ValueError(f"node_names must be one for each of the {count} nodes, got {len(names)}")
+    return names

@@ -1,0 +1,142 @@
+"""Attention over a graph: nodes shaded by the attention they receive, arrows as wide as it is strong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from relgraph.labels import Labels, SumLabels
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED
+from relgraph.plot import _style
+from relgraph.plot._codes import codes_of, one_part
+from relgraph.plot._colours import LabelColours, label_colours
+from relgraph.plot._layout import given_positions, graph_layout
+from relgraph.plot._names import naming
+from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, strongest
+from relgraph.plot._weights import named_nodes, node_weights, query_row
+
+
+def attention_graph(
+    weights: Any,
+    graph: Any,
+    *,
+    query: int | None = None,
+    pos: Any = None,
+    node_names: Sequence[str] | None = None,
+    labels: Labels | None = None,
+    names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw attention over a graph.
+
+    Without ``query``, a node is the darker the more attention it receives, as the mean over all queries, and the arrows
+    are the attention along the graph's own edges. With it, shades and arrows are the attention of that node, which has
+    a ring; an arrow to a node that is no neighbour is bent. Arrows lead from key to query, as edges do; attention of a
+    node to itself shows as its shade alone. At most 300 arrows are drawn, the strongest, and none below 2 % of the
+    strongest.
+
+    Without ``pos``, distances in the picture come close to the lengths of shortest paths: networkx's
+    ``kamada_kawai_layout``, in which nothing is left to chance. It compares all pairs of nodes: give ``pos`` for graphs
+    of many hundreds of nodes.
+
+    Source: relgraph's own; the layout is networkx's, after Kamada and Kawai 1989.
+
+    Args:
+        weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
+        graph: a :class:`~relgraph.Graph`, or a networkx graph whose nodes are numbered in its own order.
+        query: the number of the node whose attention is drawn.
+        pos: places of the nodes: a mapping from each node to its place, as networkx's layouts give, or a Tensor
+            ``[N, 2]``.
+        node_names: a string for each node; the nodes of a networkx graph, else numbers, when left out. More than 80
+            nodes have no names.
+        labels: labels of the same nodes, not a sum, which colour the arrows.
+        names: the labeler's ``names``, for the legend; ids when left out.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: no nodes, weights or labels of other nodes, numbers below 0 or not finite, a query that there is
+            not, places or names that are not one a node.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> path = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
+        >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.0, 0.5, 0.5]])
+        >>> ax = rg.plot.attention_graph(weights, path)
+        >>> [float(arrow.get_linewidth()) for arrow in ax.patches]     # 1 → 2 and 0 → 1
+        [2.3666666666666663, 3.3]
+        >>> plt.close()
+    """
+    read, nodes = read_graph("graph", graph)
+    if read.num_nodes == 0:
+        raise ValueError("graph must have at least one node, got none")
+    values = node_weights(weights, read.num_nodes)
+    query = query_row(query, read.num_nodes)
+    shown = named_nodes(node_names, nodes, read.num_nodes)
+    place = graph_layout(read) if pos is None else given_positions(pos, nodes, read.num_nodes)
+    codes = None if labels is None else _codes(labels, read.num_nodes)
+    arrows = strongest(_arrows(values, read.edge_index.T.tolist(), query))
+    colours = None if codes is None else _colours(arrows, codes, labels, names)
+    ax = _style.axes_or_new(ax, *_size(place))
+    frame(ax, place, "equal")
+    draw_lines(ax, place, read.edge_index.numpy())
+    draw_arrows(ax, place, arrows, [_colour(arrow, codes, colours) for arrow in arrows])
+    if colours is not None:
+        colours.explain(ax, _state_handles(arrows, codes))
+    shade = values.mean(0) if query is None else values[query]
+    draw_nodes(
+        ax, place, shade, shown, query, "attention received" if query is None else f"attention of {shown[query]}"
+    )
+    return ax
+
+
+def _size(place: np.ndarray) -> tuple[float, float]:
+    """Inches of a new figure, as broad and high as the layout asks."""
+    side = float(np.clip(1.0 * np.sqrt(len(place)) + 1.0, 3.0, 9.0))
+    width, height = np.clip(place.max(0) - place.min(0), 1e-6, None)
+    return side * float(np.clip(width / height, 0.6, 1.0)) + 1.4, side * float(np.clip(height / width, 0.5, 1.0))
+
+
+def _arrows(values: np.ndarray, edges: list[list[int]], query: int | None) -> list[Arrow]:
+    """Attention along the edges, or that of one query; bent where an arrow would lie on another, or on no edge."""
+    listed = {(key, at) for key, at in edges if key != at}
+    if query is None:
+        bend = {pair: 0.16 if pair[::-1] in listed else 0.0 for pair in listed}
+    else:
+        near = listed | {pair[::-1] for pair in listed}
+        bend = {(key, query): 0.0 if (key, query) in near else 0.25 for key in range(len(values)) if key != query}
+    return [Arrow(key, at, float(values[at, key]), bent) for (key, at), bent in sorted(bend.items())]
+
+
+def _codes(labels: Any, nodes: int) -> np.ndarray:
+    if isinstance(labels, SumLabels):
+        raise TypeError("labels must not be a sum, which has several a pair: give one of its .parts")
+    one, _ = one_part(labels, None, 0)
+    if (one.q_len, one.k_len) != (nodes, nodes) or one.batch_size != 1:
+        raise ValueError(f"labels must be of the graph's {nodes} nodes, got {one!r}")
+    return codes_of(one, 0)
+
+
+def _colours(arrows: list[Arrow], codes: np.ndarray, labels: Any, names: Any) -> LabelColours:
+    drawn = {int(codes[arrow.query, arrow.key]) for arrow in arrows} - {UNLABELED, NOT_ATTENDING}
+    return label_colours(naming(names, labels.num_labels), drawn, only_present=True)
+
+
+def _colour(arrow: Arrow, codes: np.ndarray | None, colours: LabelColours | None) -> Any:
+    if codes is None or colours is None:
+        return _style.ARROW
+    label = int(codes[arrow.query, arrow.key])
+    return colours.colours[label] if label >= 0 else _style.PLAIN
+
+
+def _state_handles(arrows: list[Arrow], codes: np.ndarray | None) -> list[Any]:
+    if codes is None or all(codes[arrow.query, arrow.key] >= 0 for arrow in arrows):
+        return []
+    return [Patch(facecolor=_style.PLAIN, label="no label")]

@@ -1,0 +1,216 @@
+"""The label matrix: which label every pair of query and key carries, as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from relgraph import _check
+from relgraph.labels import Labels
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED
+from relgraph.plot import _style
+from relgraph.plot._codes import codes_of, one_part, several_of
+from relgraph.plot._colours import LEGEND_LINE, LabelColours, label_colours
+from relgraph.plot._names import naming, strings
+
+GRID_UP_TO = 32
+RARE = 0.04  # of the pairs; where a cell is but a point, fewer than these would vanish among the others
+
+
+def label_matrix(
+    labels: Labels,
+    names: Sequence[Any] | None = None,
+    *,
+    batch: int = 0,
+    part: int = 0,
+    tokens: Sequence[Any] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw which label every pair carries: queries downward, keys to the right.
+
+    Labels whose names are distances run from blue (negative) over pale yellow (0) to red; up to a dozen others have
+    colours of their own, an inverse a lighter shade of what it inverts; more than that run through one colour map. Of
+    more than a dozen labels that are no distances, only those in the picture get colours. A pair that attends without a
+    label is white, one that does not attend is hatched. Cells that are large enough hold the name, or the id where
+    names are long. A pair with several parallel edges, each of which counts, shows the first edge's label and a dot.
+    Borders of a packed batch are drawn. All N_q · N_k pairs are written out.
+
+    The image's array holds the ids themselves, -1 without a label, -2 where a pair does not attend.
+
+    Source: relgraph's own.
+
+    Args:
+        labels: of any kind.
+        names: the labeler's ``names``; ids when left out. For a sum the names of all its parts.
+        batch: which row of a padded batch.
+        part: which part of a sum.
+        tokens: a string for each position; where queries are not the keys, ``(query tokens, key tokens)``.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: no pairs at all, a row or part that there is not, or not as many names or tokens as needed.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> labeler = rg.ClippedDistance(1)
+        >>> ax = rg.plot.label_matrix(labeler(3), labeler.names, tokens=["a", "b", "c"])
+        >>> ax.images[0].get_array().tolist()
+        [[1, 2, 2], [0, 1, 2], [0, 0, 1]]
+        >>> [text.get_text() for text in ax.get_legend().get_texts()]
+        ['-1', '0', '1']
+        >>> plt.close()
+    """
+    one, names = one_part(labels, names, part)
+    _check.integer("batch", batch, minimum=0, maximum=labels.batch_size - 1)
+    assert isinstance(one.num_labels, int)
+    if one.q_len == 0 or one.k_len == 0:
+        raise ValueError(f"labels must cover at least one pair, got {one!r}")
+    known = naming(names, one.num_labels)
+    codes, several = codes_of(one, batch), several_of(one, batch)
+    query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
+    colours = label_colours(known, np.unique(codes[codes >= 0]).tolist())
+    ax = _style.axes_or_new(ax, *_size(one.q_len, one.k_len, colours))
+    _draw_codes(ax, codes, colours)
+    _draw_borders(ax, one)
+    _enlarge(ax, codes, colours)
+    ids_shown = _write_cells(ax, codes, several, colours)
+    _dots(ax, several)
+    pair_axes(ax, one.q_len, one.k_len, query_tokens, key_tokens)
+    colours.explain(ax, _state_handles(codes, several), show_ids=ids_shown)
+    return ax
+
+
+def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """The tokens of queries and of keys, each as many as there are positions."""
+    if tokens is None:
+        return None, None
+    if isinstance(tokens, Sequence) and len(tokens) == 2 and not any(isinstance(side, str) for side in tokens):
+        sides = strings("tokens[0]", tokens[0]), strings("tokens[1]", tokens[1])
+    else:
+        sides = strings("tokens", tokens), strings("tokens", tokens)
+    if (len(sides[0]), len(sides[1])) != (q_len, k_len):
+        raise ValueError(
+            f"tokens must be {q_len} of queries and {k_len} of keys, got {len(sides[0])} and {len(sides[1])}"
+        )
+    return sides
+
+
+def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: Any) -> None:
+    """What the rows and the columns of a matrix of pairs are."""
+    width, height = _style.room(ax)
+    if ax.get_aspect() == 1.0:
+        width = height = min(width, height)
+        width, height = width * min(columns / rows, 1.0), height * min(rows / columns, 1.0)
+    for which, count, names, points in (("x", columns, column_names, width), ("y", rows, row_names, height)):
+        if names is None:
+            _style.position_ticks(ax, which, count)
+        else:
+            _style.name_ticks(ax, which, range(count), names, points)
+    ax.set_xlabel("key")
+    ax.set_ylabel("query")
+    if max(rows, columns) <= GRID_UP_TO:
+        _style.cell_grid(ax, rows, columns)
+
+
+def matrix_aspect(rows: int, columns: int) -> Any:
+    """Square cells, unless the matrix would be a mere strip."""
+    return "equal" if max(rows, columns) <= 4 * min(rows, columns) else "auto"
+
+
+def matrix_side(rows: int, columns: int) -> tuple[float, float]:
+    """Width and height in inches of a matrix of so many cells."""
+    longest = float(np.clip(0.44 * max(rows, columns), 2.6, 5.6))
+    if matrix_aspect(rows, columns) == "auto":
+        return (longest, 2.2) if columns > rows else (2.2, longest)
+    return longest * min(columns / rows, 1.0), longest * min(rows / columns, 1.0)
+
+
+def _size(rows: int, columns: int, colours: LabelColours) -> tuple[float, float]:
+    width, height = matrix_side(rows, columns)
+    longest = max((len(colours.naming.names[label]) for label in colours.swatches or colours.scale), default=0)
+    legend = 0.7 + 0.075 * max(longest, 12)
+    beside = 1 + (72 * height * (0.6 if colours.scale else 1.0) < LEGEND_LINE * len(colours.swatches))
+    return width + 0.8 + beside * legend, height + 0.9
+
+
+def _draw_codes(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
+    rows, columns = codes.shape
+    back = Rectangle((-0.5, -0.5), columns, rows, **_style.HATCH, zorder=0)
+    ax.add_patch(back)
+    states = np.array([[0, 0, 0, 0], [1, 1, 1, 1]])  # where a pair does not attend, the hatched ground shows
+    shown = ListedColormap(np.concatenate([states, colours.colours]))
+    ax.imshow(
+        codes, cmap=shown, norm=Normalize(NOT_ATTENDING - 0.5, len(colours.colours) - 0.5), zorder=1,
+        interpolation_stage="rgba", aspect=matrix_aspect(rows, columns),
+    )  # fmt: skip
+
+
+def _enlarge(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
+    """Squares on pairs whose labels are rare in a matrix of tiny cells."""
+    if min(_style.room(ax)) / max(codes.shape) > 2.5:
+        return
+    code, count = np.unique(codes, return_counts=True)
+    rare = (codes != code[count.argmax()]) & (codes >= 0)
+    if 0 < rare.sum() < RARE * codes.size:
+        i, j = np.nonzero(rare)
+        ax.scatter(j, i, s=5, marker="s", c=colours.colours[codes[i, j]], linewidths=0, zorder=2)
+
+
+def _draw_borders(ax: Axes, labels: Labels) -> None:
+    if labels.q_ptr is None or labels.k_ptr is None:
+        return
+    for top, bottom, left, right in zip(
+        labels.q_ptr[:-1].tolist(), labels.q_ptr[1:].tolist(), labels.k_ptr[:-1].tolist(), labels.k_ptr[1:].tolist(),
+        strict=True,
+    ):  # fmt: skip
+        frame = Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, zorder=3)
+        frame.set(edgecolor=_style.INK, linewidth=1.2)
+        ax.add_patch(frame)
+
+
+def _write_cells(ax: Axes, codes: np.ndarray, several: np.ndarray, colours: LabelColours) -> bool:
+    """The label of every cell that has room for it: names, or ids that the legend explains; whether these are ids."""
+    width, height = _style.room(ax)
+    cell = min(width / codes.shape[1], height / codes.shape[0])
+    names = colours.naming.names
+    longest = max((len(names[label]) for label in np.unique(codes[codes >= 0]).tolist()), default=1)
+    size, as_ids = min(8.0, cell / 2.0, 1.55 * cell / longest), False
+    if size < _style.SMALL:
+        size, as_ids = min(8.0, cell / 2.2), not colours.scale and not colours.naming.distances
+        if size < 6.5 or not as_ids:
+            return False
+    for i, j in np.argwhere((codes >= 0) & ~several).tolist():
+        label = int(codes[i, j])
+        ax.text(
+            j, i, str(label) if as_ids else names[label], ha="center", va="center", zorder=2, fontsize=size,
+            color=_style.text_colour(colours.colours[label]),
+        )  # fmt: skip
+    return as_ids
+
+
+def _dots(ax: Axes, several: np.ndarray) -> None:
+    if several.any():
+        i, j = np.nonzero(several)
+        size = float(np.clip(0.25 * min(_style.room(ax)) / max(several.shape), 0.8, 6.0))
+        ax.plot(j, i, "o", color="black", markersize=size, markeredgewidth=0, zorder=4)
+
+
+def _state_handles(codes: np.ndarray, several: np.ndarray) -> list[Any]:
+    handles: list[Any] = []
+    if (codes == UNLABELED).any():
+        handles.append(Patch(facecolor=_style.NO_LABEL, edgecolor="#9a9a9a", linewidth=0.6, label="no label"))
+    if (codes == NOT_ATTENDING).any():
+        handles.append(Patch(**_style.HATCH, label="does not attend"))
+    if several.any():
+        handles.append(Line2D([], [], marker="o", color="black", markersize=4, linestyle="", label="several edges"))
+    return handles

@@ -1,0 +1,96 @@
+"""Attention over a sequence of tokens: all of it as a matrix, or that of one query token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+
+from relgraph.plot import _style
+from relgraph.plot._weights import pair_weights, query_row
+from relgraph.plot.matrix import both_tokens, matrix_aspect, matrix_side, pair_axes
+
+CELLS = 400
+
+
+def attention_tokens(
+    weights: Any, tokens: Sequence[Any] | None, *, query: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw attention weights over tokens: a matrix of queries and keys, or a bar a key for one query.
+
+    In a matrix of more than 400 rows or columns, a cell is the largest weight of a block of pairs.
+
+    Source: relgraph's own.
+
+    Args:
+        weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
+        tokens: a string for each position; where queries are not the keys, ``(query tokens, key tokens)``. None numbers
+            them.
+        query: the position whose attention is drawn alone.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: another shape, numbers below 0 or not finite, a query that there is not, or not one token a
+            position.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> weights = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+        >>> ax = rg.plot.attention_tokens(weights, ["to", "be"], query=1)
+        >>> [float(bar.get_height()) for bar in ax.patches]
+        [0.25, 0.75]
+        >>> ax = rg.plot.attention_tokens(weights, ["to", "be"])
+        >>> ax.images[0].get_array().tolist()
+        [[0.5, 0.5], [0.25, 0.75]]
+        >>> plt.close("all")
+    """
+    values = pair_weights(weights)
+    rows, columns = values.shape
+    query_tokens, key_tokens = both_tokens(tokens, rows, columns)
+    query = query_row(query, rows)
+    if query is not None:
+        name = f"token {query}" if query_tokens is None else f"“{query_tokens[query]}” ({query})"
+        return _bars(values[query], key_tokens, name, query if rows == columns else None, ax)
+    width, height = matrix_side(rows, columns)
+    ax = _style.axes_or_new(ax, width + 1.8, height + 0.9)
+    cells, extent = _largest(values)
+    norm = Normalize(0, max(values.max(), 1e-12))
+    image = ax.imshow(cells, cmap=_style.SHADES, norm=norm, interpolation="nearest", extent=extent)
+    ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect=matrix_aspect(rows, columns))
+    pair_axes(ax, rows, columns, query_tokens, key_tokens)
+    _style.colour_bar(ax, image, "attention")
+    return ax
+
+
+def _largest(values: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float, float]]:
+    """At most 400 rows and columns, and what they extend over: of a longer matrix the largest weight in each block."""
+    down, right = (-(-length // CELLS) for length in values.shape)
+    values = np.maximum.reduceat(values, np.arange(0, values.shape[0], down), 0)
+    values = np.maximum.reduceat(values, np.arange(0, values.shape[1], right), 1)
+    return values, (-0.5, values.shape[1] * right - 0.5, values.shape[0] * down - 0.5, -0.5)
+
+
+def _bars(values: np.ndarray, tokens: tuple[str, ...] | None, name: str, here: int | None, ax: Any) -> Axes:
+    """A bar for each key, the query's own in another colour."""
+    count = len(values)
+    ax = _style.axes_or_new(ax, float(np.clip(0.32 * count + 1.2, 3.2, 11.0)), 2.8)
+    bars = ax.bar(range(count), values, width=0.8 if count < 200 else 1.0, color=_style.LINE)
+    if here is not None:
+        bars[here].set_color(_style.HERE)
+    if tokens is None:
+        _style.position_ticks(ax, "x", count)
+    else:
+        _style.name_ticks(ax, "x", range(count), tokens, _style.room(ax)[0])
+    if here is not None and tokens is not None:
+        for tick, text in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True):
+            text.set_color(_style.HERE if tick == here else _style.INK)
+    ax.set(xlabel="key", ylabel=f"attention of {name}", xlim=(-0.7, count - 0.3), ylim=(0, None))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

@@ -1,0 +1,150 @@
+"""What a table has learned: how long each label's row is, and which rows point the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from relgraph import _check
+from relgraph.nn import LabelTable
+from relgraph.plot import _style
+from relgraph.plot._by_label import draw_by_label, size_by_label
+from relgraph.plot._names import Naming, naming
+from relgraph.plot._weights import numbers
+
+
+def table_norms(table: Any, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the length of every row of a table; of a bias table, whose rows are scalars, the scalars themselves.
+
+    Where names are distances (``"-3"``, ``"8..11"``, ``">=4"``) it is a line along them, with labels that are none at
+    its right; else there is a bar for each label. With rows for each head, every head has a mark of its own beside the
+    mean.
+
+    Source: relgraph's own.
+
+    Args:
+        table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
+            ``[H, R, D]``, or ``[R]`` for a bias.
+        names: one a label; those of the table, else ids, when left out.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: a table with a bank, which has no rows of its own, rows of another shape or not finite, or not one
+            name a label.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> rows = torch.tensor([[0.0, 1.0], [3.0, 4.0], [2.0, 0.0]])
+        >>> ax = rg.plot.table_norms(rows, rg.ClippedDistance(1).names)
+        >>> ax.lines[1].get_xdata().tolist(), ax.lines[1].get_ydata().tolist()
+        ([-1, 0, 1], [1.0, 5.0, 2.0])
+        >>> plt.close()
+    """
+    rows, names, scalars = _rows(table, names)
+    known = naming(names, rows.shape[-1] if scalars else rows.shape[-2])
+    values = rows if scalars else np.linalg.norm(rows, axis=-1)
+    ax = _style.axes_or_new(ax, *size_by_label(known))
+    draw_by_label(ax, values, known, "bias" if scalars else "norm of the row")
+    if known.distances and not scalars:
+        ax.set_ylim(bottom=0)
+    return ax
+
+
+def table_similarity(
+    table: Any, names: Sequence[str] | None = None, *, head: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
+
+    Labels stand in the order of their distances where their names are distances, with the rest after them; else in the
+    order of ids. A row that is zero has no direction and is hatched.
+
+    Source: relgraph's own.
+
+    Args:
+        table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
+            ``[H, R, D]``.
+        names: one a label; those of the table, else ids, when left out.
+        head: which head's rows; the mean of all heads' cosines when left out. For tables with rows for each head.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: scalars, a table with a bank, a head that there is not, rows of another shape or not finite, or not
+            one name a label.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> ax = rg.plot.table_similarity(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]]))
+        >>> ax.images[0].get_array().tolist()
+        [[1.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 1.0]]
+        >>> plt.close()
+    """
+    rows, names, scalars = _rows(table, names)
+    if scalars:
+        raise ValueError("table must have vectors for rows, which have a direction, got scalars")
+    if head is not None:
+        if rows.ndim == 2:
+            raise ValueError(f"head must be left out for rows that all heads share, got {head}")
+        rows = rows[_check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
+    known = naming(names, rows.shape[-2])
+    cosines = _cosines(rows)[np.ix_(known.order, known.order)]
+    side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))
+    ax = _style.axes_or_new(ax, side + 1.6, side + 0.8)
+    _draw_cosines(ax, cosines, known)
+    return ax
+
+
+def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
+    """The rows, their names, and whether they are scalars."""
+    if not isinstance(table, LabelTable):
+        if not isinstance(table, Tensor):
+            raise TypeError(f"table must be a LabelTable or a Tensor, got {type(table).__name__}")
+        rows = numbers("table", table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
+        return rows, names, rows.ndim == 1
+    if table.bank is not None:
+        raise ValueError("table must have rows of its own, got one with a bank: call it and give the rows")
+    rows = numbers("table", table(), (1, 2, 3), "[R, D], [H, R, D] or [R]")
+    return rows, table.names if names is None else names, table.dim is None
+
+
+def _cosines(rows: np.ndarray) -> np.ndarray:
+    """Cosines ``[R, R]``; of several heads their mean, and NaN where a row of any is zero."""
+    norms = np.linalg.norm(rows, axis=-1, keepdims=True)
+    unit = rows / np.where(norms > 0, norms, np.nan)
+    cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)
+    return cosines if rows.ndim == 2 else cosines.mean(0)
+
+
+def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:
+    count, integers = len(cosines), known.integers if not known.rest else None
+    low, high = (integers[0] - 0.5, integers[-1] + 0.5) if integers is not None else (-0.5, count - 0.5)
+    ax.add_patch(Rectangle((low, low), count, count, zorder=0, **_style.HATCH))
+    image = ax.imshow(
+        np.ma.masked_invalid(cosines), cmap=_style.SIGNED, norm=Normalize(-1, 1), zorder=1, interpolation="nearest",
+        extent=(low, high, high, low),
+    )  # fmt: skip
+    side = min(_style.room(ax))
+    for which in ("x", "y"):
+        if integers is None:
+            _style.name_ticks(ax, which, range(count), known.ordered_names, side)
+        elif count > 12:
+            axis = ax.xaxis if which == "x" else ax.yaxis
+            axis.set_major_locator(_style.whole_numbers())
+        else:
+            _style.name_ticks(ax, which, integers, known.ordered_names, side)
+    words = "distance" if integers is not None else "label"
+    ax.set(xlabel=words, ylabel=words)
+    _style.colour_bar(ax, image, "cosine", ticks=[-1, -0.5, 0, 0.5, 1])

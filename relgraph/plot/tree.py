@@ -1,0 +1,98 @@
+"""Attention over a tree: parents above their children, the attention of one node as arrows from what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from relgraph.plot import _style
+from relgraph.plot._layout import tree_layout
+from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, scale, strongest
+from relgraph.plot._weights import named_nodes, node_weights, query_row
+
+RISE = 32.0  # points by which an arrow leaves the straight line
+
+
+def attention_tree(
+    weights: Any,
+    tree: Any,
+    *,
+    query: int | None = None,
+    node_names: Sequence[str] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw attention over a tree, level by level, parents above the middle of their children.
+
+    Without ``query``, a node is the darker the more attention it receives, as the mean over all queries. With it,
+    shades and bent arrows are the attention of that node, which has a ring. Arrows lead from key to query; attention of
+    a node to itself shows as its shade alone. None is drawn below 2 % of the strongest.
+
+    Source: relgraph's own.
+
+    Args:
+        weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
+        tree: a :class:`~relgraph.Graph` with edges from parent to child, or a networkx graph of that kind whose nodes
+            are numbered in its own order. Several trees stand side by side.
+        query: the number of the node whose attention is drawn.
+        node_names: a string for each node; the nodes of a networkx graph, else numbers, when left out. More than 80
+            nodes have no names.
+        ax: where to draw; a new figure when left out.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: no nodes, a node with two parents, a cycle, weights of other nodes, numbers below 0 or not finite,
+            a query that there is not, or names that are not one a node.
+
+    Example:
+        >>> from matplotlib import pyplot as plt
+        >>> tree = rg.Graph.from_parents(torch.tensor([-1, 0, 0]))
+        >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
+        >>> ax = rg.plot.attention_tree(weights, tree, query=1, node_names=["=", "x", "1"])
+        >>> ax.collections[1].get_offsets().tolist()
+        [[0.5, 0.0], [0.0, -1.0], [1.0, -1.0]]
+        >>> ax.collections[1].get_array().tolist()
+        [0.5, 0.25, 0.25]
+        >>> plt.close()
+    """
+    read, nodes = read_graph("tree", tree)
+    if read.num_nodes == 0:
+        raise ValueError("tree must have at least one node, got none")
+    parents = read.parents(forest=True).numpy()
+    values = node_weights(weights, read.num_nodes)
+    query = query_row(query, read.num_nodes)
+    shown = named_nodes(node_names, nodes, read.num_nodes)
+    place = tree_layout(parents)
+    ax = _style.axes_or_new(ax, *_size(place, shown))
+    frame(ax, place, "auto")
+    draw_lines(ax, place, read.edge_index.numpy())
+    if query is not None:
+        arrows = _arrows(ax, values, query, place)
+        draw_arrows(ax, place, arrows, [_style.ARROW] * len(arrows))
+    shade = values.mean(0) if query is None else values[query]
+    draw_nodes(
+        ax, place, shade, shown, query, "attention received" if query is None else f"attention of {shown[query]}"
+    )
+    return ax
+
+
+def _arrows(ax: Axes, values: np.ndarray, query: int, place: np.ndarray) -> list[Arrow]:
+    """From each other node to the query, bent upward, and the less so the longer."""
+    arrows = []
+    for key in range(len(place)):
+        if key != query:
+            across, up = (place[query] - place[key]) * scale(ax, place)
+            bend = min(0.3, 2 * RISE / np.hypot(across, up))
+            arrows.append(Arrow(key, query, float(values[query, key]), float(-bend if across > 0 else bend)))
+    return strongest(arrows)
+
+
+def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:
+    leaves, levels = place.max(0) - place.min(0) + 1
+    widest = 0.35 + 0.04 * min(max(map(len, names)), 12)
+    return float(np.clip(leaves * widest + 2.2, 4.0, 11.0)), float(np.clip(0.75 * levels + 0.6, 2.2, 8.0))

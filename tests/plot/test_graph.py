@@ -1,0 +1,161 @@
+"""Attention over a graph: shades, widths, colours and bends are those of the weights and the labels."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba
+
+import relgraph as rg
+from relgraph.plot import _style
+
+PATH = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
+POS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
+WEIGHTS = torch.tensor([[0.5, 0.25, 0.25], [0.8, 0.2, 0.0], [0.1, 0.4, 0.5]], dtype=torch.float64)
+
+
+def nodes(ax):
+    return ax.collections[1]
+
+
+def width(share):
+    return 0.5 + 2.8 * share
+
+
+def ends(arrow):
+    """From where to where an arrow leads, as given: before it is shortened at both ends."""
+    return [tuple(float(x) for x in point) for point in arrow._posA_posB]
+
+
+def arrows(ax):
+    """``(from, to)`` and width of each arrow over POS, in the order of drawing."""
+    return {tuple(int(point[0]) for point in ends(a)): a.get_linewidth() for a in ax.patches}
+
+
+def test_all_attention_shades_what_is_received_and_widens_edges():
+    ax = rg.plot.attention_graph(WEIGHTS, PATH, pos=POS)
+    np.testing.assert_allclose(nodes(ax).get_array(), WEIGHTS.mean(0))
+    assert nodes(ax).get_offsets().tolist() == POS.tolist()
+    assert arrows(ax) == pytest.approx({(1, 2): width(0.5), (0, 1): width(1.0)})
+    assert [text.get_text() for text in ax.texts] == ["0", "1", "2"]
+    (bar,) = ax.child_axes
+    assert bar.get_ylabel() == "attention received"
+
+
+def test_one_query_shades_its_keys_and_gets_their_arrows():
+    ax = rg.plot.attention_graph(WEIGHTS, PATH, pos=POS, query=2, node_names=["a", "b", "c"])
+    np.testing.assert_allclose(nodes(ax).get_array(), WEIGHTS[2])
+    assert arrows(ax) == pytest.approx({(0, 2): width(0.25), (1, 2): width(1.0)})
+    bend = {int(ends(a)[0][0]): a.get_connectionstyle().rad for a in ax.patches}
+    assert bend[1] == 0 and bend[0] != 0
+    ringed = [np.allclose(colour, to_rgba(_style.HERE)) for colour in nodes(ax).get_edgecolors()]
+    assert ringed == [False, False, True]
+    assert nodes(ax).get_linewidths()[2] > nodes(ax).get_linewidths()[0]
+    assert ax.child_axes[0].get_ylabel() == "attention of c"
+
+
+def test_heads_are_averaged():
+    both = torch.stack([WEIGHTS, torch.eye(3, dtype=torch.float64)])
+    np.testing.assert_allclose(nodes(rg.plot.attention_graph(both, PATH)).get_array(), both.mean(0).mean(0))
+
+
+def test_edges_are_lines_whatever_their_weight():
+    ax = rg.plot.attention_graph(torch.zeros(3, 3), PATH, pos=POS)
+    segments = [segment.tolist() for segment in ax.collections[0].get_segments()]
+    assert segments == [[[0, 0], [1, 0]], [[1, 0], [2, 0]]]
+    assert not ax.patches
+
+
+def test_edges_both_ways_are_one_line_and_two_bent_arrows():
+    both = rg.Graph(torch.tensor([[0, 1, 1], [1, 0, 1]]), 2)
+    ax = rg.plot.attention_graph(torch.full((2, 2), 0.5), both)
+    assert len(ax.collections[0].get_segments()) == 1
+    assert [arrow.get_connectionstyle().rad for arrow in ax.patches] == [0.16, 0.16]
+
+
+def test_arrows_wear_the_colour_of_their_pair():
+    labels = rg.EdgeType(["near", "far"], default="unlabeled")(
+        rg.Graph(PATH.edge_index, 3, edge_type=torch.tensor([1, 0]))
+    )
+    ax = rg.plot.attention_graph(WEIGHTS, PATH, pos=POS, query=2, labels=labels, names=("near", "far"))
+    colours = {int(ends(a)[0][0]): a.get_edgecolor()[:3] for a in ax.patches}
+    assert colours[1] == pytest.approx(to_rgba("#0072B2")[:3])
+    assert colours[0] == pytest.approx(to_rgba(_style.PLAIN)[:3])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["near", "no label"]
+    ax = rg.plot.attention_graph(WEIGHTS, PATH, labels=labels)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1"]
+
+
+def test_networkx_graphs_keep_their_order_and_names():
+    family = nx.DiGraph([("Ann", "Bob"), ("Bob", "Cem")])
+    ax = rg.plot.attention_graph(WEIGHTS, family, pos={"Cem": (2, 0), "Bob": (1, 0), "Ann": (0, 0)})
+    assert [text.get_text() for text in ax.texts] == ["Ann", "Bob", "Cem"]
+    assert arrows(ax) == pytest.approx({(1, 2): width(0.5), (0, 1): width(1.0)})
+    assert rg.plot.attention_graph(WEIGHTS, nx.path_graph(3), pos=nx.circular_layout(nx.path_graph(3))).patches
+
+
+def test_the_strongest_arrows_alone_are_drawn():
+    count = 40
+    index = torch.ones(count, count).fill_diagonal_(0).nonzero().T
+    weights = torch.rand(count, count, dtype=torch.float64) + 0.1
+    ax = rg.plot.attention_graph(weights, rg.Graph(index, count))
+    off = weights.masked_select(~torch.eye(count, dtype=torch.bool)).sort(descending=True).values
+    wanted = width(off[:300] / off[0]).flip(0)
+    np.testing.assert_allclose([arrow.get_linewidth() for arrow in ax.patches], wanted)
+
+
+def test_faint_arrows_are_left_out():
+    weights = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.019, 0.0]])
+    assert len(rg.plot.attention_graph(weights, PATH).patches) == 1
+
+
+def test_many_nodes_have_no_names():
+    at = torch.arange(90)
+    ax = rg.plot.attention_graph(torch.eye(90), rg.Graph(torch.stack([at[:-1], at[1:]]), 90))
+    assert not ax.texts and len(nodes(ax).get_offsets()) == 90
+
+
+@pytest.mark.parametrize("count", [1, 6, 60])
+def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(count):
+    at = torch.arange(count)
+    graph = rg.Graph(torch.stack([at[:-1], at[1:]]), count)
+    figure, ax = plt.subplots()
+    assert rg.plot.attention_graph(torch.rand(count, count), graph, ax=ax) is ax
+    assert plt.get_fignums() == [figure.number]
+    ax = rg.plot.attention_graph(torch.rand(count, count), graph, node_names=[f"node {n}" for n in range(count)])
+    ax.figure.canvas.draw()
+    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
+    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
+
+
+def test_refusals():
+    draw = rg.plot.attention_graph
+    with pytest.raises(TypeError, match="graph must be a Graph or a networkx graph, got Tensor"):
+        draw(WEIGHTS, PATH.edge_index)
+    with pytest.raises(ValueError, match="graph must have at least one node, got none"):
+        draw(WEIGHTS, rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0))
+    with pytest.raises(ValueError, match=r"weights must be for the 3 nodes of the graph, \[3, 3\], got \[2, 2\]"):
+        draw(torch.eye(2), PATH)
+    with pytest.raises(ValueError, match="weights must not be negative"):
+        draw(-WEIGHTS, PATH)
+    with pytest.raises(ValueError, match="query must be at most 2, got 3"):
+        draw(WEIGHTS, PATH, query=3)
+    with pytest.raises(ValueError, match="node_names must be one for each of the 3 nodes, got 2"):
+        draw(WEIGHTS, PATH, node_names=["a", "b"])
+    with pytest.raises(TypeError, match="node_names must be a sequence of strings, got 'abc'"):
+        draw(WEIGHTS, PATH, node_names="abc")
+    with pytest.raises(ValueError, match=r"pos must have shape \[3, 2\], got \[2, 2\]"):
+        draw(WEIGHTS, PATH, pos=torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="labels must be Labels, got Tensor"):
+        draw(WEIGHTS, PATH, labels=torch.zeros(3, 3))
+    with pytest.raises(TypeError, match="labels must not be a sum, which has several a pair"):
+        draw(WEIGHTS, PATH, labels=(rg.ClippedDistance(1) + rg.ClippedDistance(1))(3))
+    with pytest.raises(ValueError, match="labels must be of the graph's 3 nodes, got DistanceLabels"):
+        draw(WEIGHTS, PATH, labels=rg.ClippedDistance(1)(4))
+    with pytest.raises(ValueError, match="labels must be of the graph's 3 nodes, got DenseLabels"):
+        draw(WEIGHTS, PATH, labels=rg.DenseLabels(torch.zeros(2, 3, 3, dtype=torch.int64), 1))
+    with pytest.raises(ValueError, match="names must be one for each of the 3 labels, got 1"):
+        draw(WEIGHTS, PATH, labels=rg.ClippedDistance(1)(3), names=["a"])

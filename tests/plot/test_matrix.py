@@ -1,0 +1,227 @@
+"""The image holds every pair's id, what it leaves open is in the legend, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+
+import relgraph as rg
+from tests.cases import KINDS
+
+WORDS = ["She", "gave", "the", "old", "dog", "a", "bone"]
+
+
+def image(ax):
+    return np.asarray(ax.images[0].get_array())
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def coloured(ax, label):
+    """The colour of a label in the image."""
+    shown = ax.images[0]
+    return shown.cmap(shown.norm(label))
+
+
+def written(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def codes(labels, batch=0):
+    ids, attend = labels.to_dense()
+    at = batch if len(ids) > 1 else 0
+    return ids.masked_fill(~attend, -2)[at].numpy()
+
+
+WITHOUT_DENSE_FORM = ("none", "sum", "edges only parallel", "edges sum", "edges sum batch", "edges over edges")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WITHOUT_DENSE_FORM])
+def test_every_kind_is_drawn_as_its_dense_form(kind):
+    labels = KINDS[kind](7)
+    np.testing.assert_array_equal(image(rg.plot.label_matrix(labels)), codes(labels))
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_row_of_a_batch(batch):
+    labels = rg.Segments(2)(torch.tensor([[0, 1, 1], [1, 0, -1]]))
+    np.testing.assert_array_equal(image(rg.plot.label_matrix(labels, batch=batch)), codes(labels, batch))
+
+
+def test_a_part_of_a_sum_in_any_row_of_its_batch():
+    labeler = rg.ClippedDistance(1) + rg.ClippedDistance(2)
+    ax = rg.plot.label_matrix(labeler(3), labeler.names, part=1)
+    assert image(ax).tolist() == [[2, 3, 4], [1, 2, 3], [0, 1, 2]]
+    assert legend(ax) == ["-2", "-1", "0", "1", "2"]
+    both = rg.total(rg.ClippedDistance(1)(2), rg.Segments(2)(torch.tensor([[0, 1], [1, 1]])))
+    assert image(rg.plot.label_matrix(both, part=0, batch=1)).tolist() == [[1, 2], [0, 1]]
+
+
+def test_names_tokens_and_axes():
+    labeler = rg.TreeRelation()
+    tree = rg.Graph.from_parents(torch.tensor([1, -1, 4, 4, 1, 6, 1]))
+    ax = rg.plot.label_matrix(labeler(tree), labeler.names, tokens=WORDS)
+    assert legend(ax) == [f"{label}  {name}" for label, name in enumerate(labeler.names)]
+    assert [text.get_text() for text in ax.get_xticklabels()] == WORDS
+    assert [text.get_text() for text in ax.get_yticklabels()] == WORDS
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
+    assert ax.yaxis_inverted()
+    assert written(ax) == [str(label) for label in image(ax).flatten()]
+
+
+def test_short_names_stand_in_the_cells():
+    labeler = rg.ClippedDistance(1)
+    ax = rg.plot.label_matrix(labeler(2), labeler.names)
+    assert written(ax) == ["0", "1", "-1", "0"]
+    assert legend(ax) == ["-1", "0", "1"]
+
+
+def test_colours_of_the_legend_are_those_of_the_image():
+    ax = rg.plot.label_matrix(rg.DenseLabels(torch.tensor([[0, 1], [2, 0]]), 3), ["a", "b", "c"])
+    for label, patch in enumerate(ax.get_legend().get_patches()):
+        np.testing.assert_allclose(patch.get_facecolor(), coloured(ax, label))
+    assert len({tuple(coloured(ax, label)) for label in range(3)}) == 3
+
+
+def test_pairs_without_a_label_and_pairs_that_do_not_attend_look_different():
+    labels = rg.DenseLabels(torch.tensor([[0, -1], [-1, -1]]), 1, attend=torch.tensor([[True, True], [True, False]]))
+    ax = rg.plot.label_matrix(labels, ["edge"])
+    assert image(ax).tolist() == [[0, -1], [-1, -2]]
+    assert legend(ax) == ["edge", "no label", "does not attend"]
+    assert tuple(coloured(ax, -1)) == to_rgba("white")
+    assert coloured(ax, -2)[3] == 0
+    ground = next(patch for patch in ax.patches if patch.get_hatch())
+    assert (ground.get_xy(), ground.get_width(), ground.get_height()) == ((-0.5, -0.5), 2, 2)
+    assert ground.get_zorder() < ax.images[0].get_zorder()
+    assert [bool(patch.get_hatch()) for patch in ax.get_legend().get_patches()] == [False, False, True]
+
+
+def test_labels_with_no_ids_at_all():
+    assert legend(rg.plot.label_matrix(rg.Window(0)(2))) == ["no label", "does not attend"]
+
+
+def test_parallel_edges_show_the_first_and_a_dot():
+    index, ids = torch.tensor([[0, 0, 1], [1, 1, 2]]), torch.tensor([1, 0, 0])
+    for default, duplicates, dots in ((None, "error", 1), (-1, "sum", 1), (-1, "first", 0)):
+        labels = rg.EdgeLabels(index, ids, 2, q_len=3, default=default, duplicates=duplicates)
+        ax = rg.plot.label_matrix(labels)
+        assert image(ax)[1, 0] == 1 and image(ax)[2, 1] == 0
+        assert len(ax.lines) == dots
+        if dots:
+            assert (ax.lines[0].get_xdata().tolist(), ax.lines[0].get_ydata().tolist()) == ([0], [1])
+            assert legend(ax)[-1] == "several edges"
+
+
+def test_parallel_edges_of_one_batch_row_and_of_a_default():
+    index, ids = torch.tensor([[0, 0], [1, 1]]), torch.tensor([1, 0])
+    labels = rg.EdgeLabels(index, ids, 2, q_len=2, batch=torch.tensor([1, 1]), batch_size=2)
+    assert [len(rg.plot.label_matrix(labels, batch=row).lines) for row in (0, 1)] == [0, 1]
+    inner = rg.EdgeLabels(index, ids, 2, q_len=2, default=-1, duplicates="sum")
+    over = rg.EdgeLabels(torch.tensor([[0], [0]]), torch.tensor([0]), 2, q_len=2, default=inner)
+    assert len(rg.plot.label_matrix(over).lines) == 1
+    hidden = rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 2, q_len=2, default=inner)
+    assert len(rg.plot.label_matrix(hidden).lines) == 0
+
+
+def test_borders_of_a_packed_batch():
+    labels = rg.ClippedDistance(1)(5, ptr=torch.tensor([0, 2, 5]))
+    ax = rg.plot.label_matrix(labels, rg.ClippedDistance(1).names)
+    frames = [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
+    assert [(f.get_xy(), f.get_width(), f.get_height()) for f in frames] == [((-0.5, -0.5), 2, 2), ((1.5, 1.5), 3, 3)]
+    assert image(ax)[0].tolist() == [1, 2, -2, -2, -2]
+
+
+def test_many_distances_have_a_colour_bar_with_zero_on_it():
+    labeler = rg.ClippedDistance(16)
+    ax = rg.plot.label_matrix(labeler(40), labeler.names)
+    assert ax.get_legend() is None
+    (bar,) = ax.child_axes
+    names = [text.get_text() for text in bar.get_yticklabels()]
+    assert names == ["-16", "-12", "-8", "-4", "0", "4", "8", "12", "16"]
+    assert bar.get_yticks().tolist() == [0, 4, 8, 12, 16, 20, 24, 28, 32]
+
+
+def test_rare_labels_of_a_large_matrix_are_enlarged():
+    labels = rg.EdgeLabels(torch.tensor([[3, 500], [7, 2]]), torch.tensor([0, 1]), 2, q_len=600)
+    ax = rg.plot.label_matrix(labels, ["a", "b"])
+    (squares,) = ax.collections
+    assert squares.get_offsets().tolist() == [[500, 2], [3, 7]]
+    np.testing.assert_allclose(squares.get_facecolors(), [coloured(ax, 1), coloured(ax, 0)])
+    small = rg.EdgeLabels(torch.tensor([[3], [7]]), torch.tensor([0]), 2, q_len=60)
+    assert not rg.plot.label_matrix(small).collections
+
+
+def test_queries_that_are_not_the_keys():
+    labels = rg.ClippedDistance(1)(2, 3, q_offset=1)
+    ax = rg.plot.label_matrix(labels, tokens=(["c", "d"], ["a", "b", "c"]))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["c", "d"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b", "c"]
+    strip = rg.plot.label_matrix(rg.ClippedDistance(1)(1, 30, q_offset=29))
+    assert strip.get_aspect() == "auto" and ax.get_aspect() == 1
+
+
+def test_positions_are_numbered_without_tokens():
+    assert rg.plot.label_matrix(rg.ClippedDistance(1)(4)).get_xticks().tolist() == [0, 1, 2, 3]
+    ticks = rg.plot.label_matrix(rg.ClippedDistance(1)(60)).get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks) and 3 < len(ticks) < 12
+
+
+def test_tokens_are_thinned_where_they_would_overlap():
+    tokens = [f"token{n}" for n in range(200)]
+    ax = rg.plot.label_matrix(rg.ClippedDistance(1)(200), tokens=tokens)
+    shown = [text.get_text() for text in ax.get_xticklabels()]
+    assert shown == tokens[:: len(tokens) // (len(shown) - 1)][: len(shown)] and 15 < len(shown) < 60
+
+
+@pytest.mark.parametrize("size", [3, 33, 129])
+@pytest.mark.parametrize("length", [6, 60])
+def test_nothing_reaches_out_of_the_figure(size, length):
+    labeler = rg.ClippedDistance(size // 2)
+    ax = rg.plot.label_matrix(labeler(length), labeler.names, tokens=[f"word{n}" for n in range(length)])
+    ax.figure.canvas.draw()
+    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
+    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
+
+
+def test_given_axes_are_used():
+    figure, axes = plt.subplots(1, 2)
+    assert rg.plot.label_matrix(rg.ClippedDistance(1)(3), ax=axes[1]) is axes[1]
+    assert plt.get_fignums() == [figure.number] and not axes[0].images
+    new = rg.plot.label_matrix(rg.ClippedDistance(1)(3))
+    assert plt.gcf() is new.figure and new.figure is not figure
+
+
+def test_refusals():
+    labels, total = rg.ClippedDistance(1)(3), (rg.ClippedDistance(1) + rg.ClippedDistance(2))(3)
+    draw = rg.plot.label_matrix
+    for wrong in (torch.zeros(2, 2), rg.ClippedDistance(1)):
+        with pytest.raises(TypeError, match="labels must be Labels, got"):
+            draw(wrong)
+    with pytest.raises(ValueError, match="labels must cover at least one pair, got DistanceLabels"):
+        draw(rg.ClippedDistance(1)(0))
+    with pytest.raises(ValueError, match="batch must be at most 0, got 1"):
+        draw(labels, batch=1)
+    with pytest.raises(ValueError, match="part must be at most 0, got 1"):
+        draw(labels, part=1)
+    with pytest.raises(ValueError, match="part must be at most 1, got 2"):
+        draw(total, part=2)
+    with pytest.raises(ValueError, match="names must be 2 tuples of names, one a part of the sum"):
+        draw(total, ["a", "b", "c"])
+    with pytest.raises(TypeError, match="names must be a sequence, got 3"):
+        draw(total, 3)
+    with pytest.raises(ValueError, match="names must be one for each of the 3 labels, got 2"):
+        draw(labels, ["a", "b"])
+    with pytest.raises(ValueError, match="tokens must be 3 of queries and 3 of keys, got 2 and 2"):
+        draw(labels, tokens=["a", "b"])
+    with pytest.raises(TypeError, match="tokens must be a sequence of strings"):
+        draw(labels, tokens="abc")
+    with pytest.raises(TypeError, match=r"tokens\[1\] must be a sequence of strings"):
+        draw(labels, tokens=(["a", "b", "c"], [1, 2, 3]))
+    with pytest.raises(TypeError, match="ax must be matplotlib Axes, got Figure"):
+        draw(labels, ax=plt.figure())

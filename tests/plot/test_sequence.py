@@ -1,0 +1,106 @@
+"""Attention over tokens: the weights of all pairs, or of one query, at the tokens they belong to."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_rgba
+
+import relgraph as rg
+
+WORDS = ["She", "gave", "the", "old", "dog", "a", "bone"]
+
+
+def ticks(ax, which):
+    return [text.get_text() for text in getattr(ax, f"get_{which}ticklabels")()]
+
+
+def image(ax):
+    return np.asarray(ax.images[0].get_array())
+
+
+def test_a_matrix_of_all_pairs():
+    weights = torch.rand(2, 7, 7, dtype=torch.float64, requires_grad=True)
+    ax = rg.plot.attention_tokens(weights, WORDS)
+    np.testing.assert_allclose(image(ax), weights.detach().mean(0))
+    assert ticks(ax, "x") == ticks(ax, "y") == WORDS
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query") and ax.yaxis_inverted()
+    assert ax.images[0].get_clim() == (0, weights.detach().mean(0).max())
+
+
+def test_bars_of_one_query():
+    weights = torch.rand(7, 7, dtype=torch.float64)
+    ax = rg.plot.attention_tokens(weights, WORDS, query=4)
+    np.testing.assert_allclose([bar.get_height() for bar in ax.patches], weights[4])
+    own = [bar.get_facecolor() == to_rgba("#D55E00") for bar in ax.patches]
+    assert own == [at == 4 for at in range(7)]
+    assert [text.get_color() == "#D55E00" for text in ax.get_xticklabels()] == own
+    assert ax.get_ylabel() == "attention of “dog” (4)" and ticks(ax, "x") == WORDS
+
+
+def test_keys_that_are_not_the_queries():
+    weights = torch.rand(2, 3, dtype=torch.float64)
+    ax = rg.plot.attention_tokens(weights, (["x", "y"], ["a", "b", "c"]), query=1)
+    np.testing.assert_allclose([bar.get_height() for bar in ax.patches], weights[1])
+    assert len({bar.get_facecolor() for bar in ax.patches}) == 1
+    ax = rg.plot.attention_tokens(weights, (["x", "y"], ["a", "b", "c"]))
+    assert (ticks(ax, "y"), ticks(ax, "x")) == (["x", "y"], ["a", "b", "c"])
+
+
+def test_positions_without_tokens():
+    ax = rg.plot.attention_tokens(torch.eye(3), None)
+    assert ax.get_xticks().tolist() == [0, 1, 2]
+    assert rg.plot.attention_tokens(torch.eye(3), None, query=2).get_ylabel() == "attention of token 2"
+
+
+def test_no_weight_of_a_long_input_gets_lost():
+    weights = torch.zeros(1001, 900)
+    weights[1000, 899] = 0.5
+    weights[3, 2] = 0.25
+    ax = rg.plot.attention_tokens(weights, None)
+    cells = image(ax)
+    assert cells.shape == (334, 300)
+    assert cells[333, 299] == 0.5 and cells[1, 0] == 0.25 and cells.sum() == 0.75
+    assert ax.images[0].get_extent() == [-0.5, 899.5, 1001.5, -0.5]
+    assert ax.get_xlim() == (-0.5, 899.5) and ax.get_ylim() == (1000.5, -0.5)
+
+
+@pytest.mark.parametrize("query", [None, 1])
+@pytest.mark.parametrize("length", [6, 60, 600])
+def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(query, length):
+    figure, ax = plt.subplots()
+    weights, tokens = torch.rand(length, length), [f"token{n}" for n in range(length)]
+    assert rg.plot.attention_tokens(weights, tokens, query=query, ax=ax) is ax
+    assert plt.get_fignums() == [figure.number]
+    ax = rg.plot.attention_tokens(weights, tokens, query=query)
+    ax.figure.canvas.draw()
+    box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
+    assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
+    boxes = [text.get_window_extent() for text in ax.get_xticklabels()]
+    assert not any(a.x1 > b.x0 + 1 for a, b in itertools.pairwise(boxes))
+
+
+def test_refusals():
+    draw = rg.plot.attention_tokens
+    with pytest.raises(TypeError, match="weights must be a Tensor, got list"):
+        draw([[1.0]], ["a"])
+    with pytest.raises(
+        ValueError, match=r"weights must have shape \[N_q, N_k\] or \[H, N_q, N_k\], got \[1, 1, 2, 2\]"
+    ):
+        draw(torch.ones(1, 1, 2, 2), None)
+    with pytest.raises(ValueError, match="weights must not be negative, got values down to -1"):
+        draw(-torch.eye(2), None)
+    with pytest.raises(ValueError, match="weights must be finite, got 4 numbers that are not"):
+        draw(torch.full((2, 2), float("nan")), None)
+    with pytest.raises(ValueError, match=r"weights must not be empty, got shape \[0, 0\]"):
+        draw(torch.zeros(0, 0), None)
+    with pytest.raises(ValueError, match="query must be at most 1, got 2"):
+        draw(torch.eye(2), None, query=2)
+    with pytest.raises(TypeError, match="query must be an int, got str"):
+        draw(torch.eye(2), None, query="a")
+    with pytest.raises(ValueError, match="tokens must be 2 of queries and 2 of keys, got 3 and 3"):
+        draw(torch.eye(2), ["a", "b", "c"])
