@@ -1,18 +1,21 @@
-"""Runs of an example, one a row and seed: each is kept when it is done, and not done again after a Ctrl-C."""
+"""What examples share: runs, each kept when it is done and not done again after a Ctrl-C; pictures; a look inside."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
-from torch import nn
+from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 import relgraph as rg
 
@@ -117,3 +120,101 @@ def percent(shares: Sequence[float], unit: str = " %") -> str:
     """Shares as ``96.4 % ± 1.4``: mean and sample standard deviation, the latter if there are several."""
     values = [100 * share for share in shares]
     return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def announce(runs: int, seconds: float, folder: Path) -> None:
+    """Say what is about to be done, how long that takes and where it is written."""
+    long = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} seconds"
+    print(f"{runs} runs, about {long} of one CPU core; each is written to {folder} when it is done, then pictures")
+
+
+def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type for argparse: ``int`` or ``float``, above 0 and finite."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+        return value
+
+    parse.__name__ = getattr(kind, "__name__", "")  # what argparse calls a value that does not parse
+    return parse
+
+
+@contextmanager
+def picture(path: Path, width: float = 8, height: float = 5, rows: int = 1, columns: int = 1) -> Iterator[Any]:
+    """One or several axes to draw on; what is drawn is written to ``path``, which is printed."""
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    yield figure.subplots(rows, columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    print(f"picture: {path}")
+
+
+def bars(ax: Any, columns: Mapping[str, Mapping[str, Sequence[float]]], title: str = "") -> Any:
+    """A bar a row, for each column beside each other: the mean of shares, and a dot for each of several seeds.
+
+    Args:
+        ax: Axes of matplotlib.
+        columns: by column and row, a share for each seed.
+        title: of the picture.
+    """
+    thick = 0.8 / len(columns)
+    for number, (column, rows) in enumerate(columns.items()):
+        for place, shares in enumerate(rows.values()):
+            y, values = place + (number - (len(columns) - 1) / 2) * thick, [100 * share for share in shares]
+            label = column if place == 0 else None
+            ax.barh(y, mean(values), 0.9 * thick, color=f"C{number}", alpha=0.7, label=label)
+            ax.annotate(
+                f"{mean(values):.1f}", (max(values), y), (4, 0), textcoords="offset points", va="center", size=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            )  # fmt: skip
+            if len(values) > 1:
+                ax.plot(values, [y] * len(values), ".", color="black", markersize=4)
+    names = [*next(iter(columns.values()))]
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xlabel="percent", title=title, xlim=(0, 108))
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(columns) > 1:
+        ax.legend(frameon=False)
+    return ax
+
+
+def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list[float]]:
+    """By row, the share that each of its runs has."""
+    rows: dict[str, list[float]] = {}
+    for run in runs:
+        rows.setdefault(run.variant, []).append(share(run))
+    return rows
+
+
+def watch(model: nn.Module, call: Callable[[], Any], *, weights: bool = False) -> list[dict[str, Any]]:
+    """What every :class:`relgraph.RelationAttention` of a model gave while it was called.
+
+    Args:
+        model: whose parts are watched.
+        call: makes the model do its work.
+        weights: whether to keep attention weights too; their size is quadratic.
+
+    Returns:
+        A layer each: ``mass`` ``[.., H, N, R]``, a tuple for a sum of labels, and with ``weights`` also ``weights``.
+    """
+    wanted = {"need_label_mass": True, **({"need_weights": True} if weights else {})}
+    seen: list[dict[str, Any]] = []
+
+    def keep(_: nn.Module, __: Any, output: tuple[Any, ...]) -> Tensor:
+        seen.append(dict(zip(("weights", "mass") if weights else ("mass",), output[1:], strict=True)))
+        return output[0]
+
+    handles = []
+    for module in model.modules():
+        if isinstance(module, rg.RelationAttention):
+            ask = module.register_forward_pre_hook(lambda _, args, more: (args, more | wanted), with_kwargs=True)
+            handles += [ask, module.register_forward_hook(keep)]
+    try:
+        call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

@@ -1,4 +1,5 @@
-"""Kinship along a chain of relatives: what the key table, the value table and both of them can learn.
+"""Kinship: what each table can learn
+===================================
 
 A game after the eight-section systems of Central Australia, in which ego's section settles the sections of all
 relatives: here father is a flip of a square, mother a quarter turn, and spouse follows from them. What somebody is to
@@ -14,10 +15,12 @@ All persons have the same input; ego is marked by the label of an edge to itself
 - with a^K alone, nothing can be learned: where all values are equal, so is every mean of them, whatever the weights.
   All persons leave each layer with one vector, as they came, and get one answer. ``none`` does the same.
 
-    python examples/kinship.py            # all rows with three seeds, about six minutes on one CPU core
-    python examples/kinship.py --quick    # seconds, too short to learn much
+::
 
-Percent right by links, three seeds, mean ± standard deviation, as that command printed:
+    python examples/kinship.py            # all rows with three seeds, about six minutes on one CPU core
+    python examples/kinship.py --quick    # one seed, less than a minute
+
+Percent right by links, three seeds, mean ± standard deviation, as the first command printed::
 
     tables              2–4            5            6            7            8            9           10         2–10
     both        100.0 ± 0.0   99.4 ± 0.8   98.1 ± 0.8   97.5 ± 1.0   93.6 ± 2.9   89.7 ± 5.2   89.6 ± 3.9   96.4 ± 1.4
@@ -30,38 +33,43 @@ How to train (quiet steps, asking from one step later, rate, width) was settled 
 looking at chains of up to 10 links in families other than the tested ones: the long columns were unseen by the models,
 but not by whoever chose. No other row was tuned.
 
-It prints a table and writes ``results.json`` to ``kinship-out/``.
+**The short mode**, which made the output and the pictures below, plays the same game with fewer and smaller batches and
+fewer waiting steps. It learns most of the trained lengths; longer chains need the long mode, and by one seed ``both``
+and ``a^V alone`` cannot be ranked.
+
+It writes ``results.json``, models and pictures to ``kinship-out/`` (``--quick``: ``kinship-out/quick/``); after Ctrl-C
+the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, positive
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from tqdm import tqdm
 
 import relgraph as rg
+
+# %%
+# The task
+# --------
+#
+# A kin class is a symmetry of the square: some quarter turns, and perhaps a flip. There are eight, and composing two of
+# them gives a third, which depends on their order.
 
 Section = tuple[int, int]  # quarter turns of a square, and whether it is flipped before
 
 LINKS: dict[str, Section] = {"father": (0, 1), "mother": (1, 0), "spouse": (3, 1)}
-LABELER = rg.EdgeType([*LINKS, "ego"], inverse=True, self_loop=True)
-TRAINED, TESTED = (2, 3, 4), tuple(range(2, 11))
-VARIANTS = {"both": ("key", "value"), "a^V alone": ("value",), "a^K alone": ("key",), "none": ()}
-WIDTH, HEADS, HIDDEN, CLASSES = 64, 4, 256, 8
-LEARNING_RATE, WARM_UP, BATCH = 4e-3, 0.1, 24
-STEPS, QUICK_STEPS = 500, 8
-TEST, QUICK_TEST = 100, 3
-SLACK, SPARE, QUIET = 1, 2, 6
+CLASSES = 8
 
 
 def compose(a: Section, b: Section) -> Section:
@@ -72,6 +80,11 @@ def compose(a: Section, b: Section) -> Section:
 def inverse(a: Section) -> Section:
     """The way back; flips undo themselves."""
     return a if a[1] else (-a[0] % 4, 0)
+
+
+# %%
+# A family grows from ego, one relative at a time, and each new relative comes with one fact: a relative of somebody who
+# is there already, or that person's child.
 
 
 @dataclass
@@ -121,12 +134,28 @@ class Family:
         self.away.append(self.away[person] + 1)
         return new
 
-    def graph(self, marked: bool = True) -> rg.Graph:
-        """The facts as edges; ego's mark is an edge from ego to ego."""
-        facts = [*self.facts, *[(0, 0, "ego")] * marked]
-        ends = torch.tensor([fact[:2] for fact in facts], dtype=torch.int64).view(-1, 2).T
-        kinds = torch.tensor([LABELER.types.index(link) for _, _, link in facts], dtype=torch.int64)
-        return rg.Graph(ends, len(self.male), edge_type=kinds)
+    def people(self) -> list[str]:
+        """Persons by number, with their gender."""
+        return [f"{'ego' if number == 0 else number} {'♂' if male else '♀'}" for number, male in enumerate(self.male)]
+
+
+# %%
+# The labels
+# ----------
+#
+# Facts are typed edges. :class:`relgraph.EdgeType` gives each type a label, another one against the edge's direction,
+# and one to a person's edge to itself. A pair without an edge does not attend. Ego is marked by an edge from ego to
+# ego; labels without that mark let persons wait for a few steps before the game begins.
+
+LABELER = rg.EdgeType([*LINKS, "ego"], inverse=True, self_loop=True)
+
+
+def graph(family: Family, marked: bool = True) -> rg.Graph:
+    """The facts as edges; ego's mark is an edge from ego to ego."""
+    facts = [*family.facts, *[(0, 0, "ego")] * marked]
+    ends = torch.tensor([fact[:2] for fact in facts], dtype=torch.int64).view(-1, 2).T
+    kinds = torch.tensor([LABELER.types.index(link) for _, _, link in facts], dtype=torch.int64)
+    return rg.Graph(ends, len(family.male), edge_type=kinds)
 
 
 @dataclass(frozen=True)
@@ -141,10 +170,21 @@ class Batch:
     @classmethod
     def make(cls, links: int, count: int, rng: random.Random) -> Batch:
         families = [Family.grow(links, rng) for _ in range(count)]
-        marked, quiet = (rg.Graph.batch([family.graph(mark) for family in families]) for mark in (True, False))
+        marked, quiet = (rg.Graph.batch([graph(family, mark) for family in families]) for mark in (True, False))
         turns, flips = torch.tensor([section for family in families for section in family.section]).T
         away = torch.tensor([links for family in families for links in family.away])
         return cls(LABELER(marked), LABELER(quiet), away, turns + 4 * flips)
+
+
+# %%
+# The model
+# ---------
+#
+# Every person starts as the same learned vector, and one :class:`relgraph.RelationEncoderLayer` is applied again and
+# again. The rows differ in its tables alone.
+
+VARIANTS = {"both": ("key", "value"), "a^V alone": ("value",), "a^K alone": ("key",), "none": ()}
+WIDTH, HEADS, HIDDEN = 64, 4, 256
 
 
 class Kin(nn.Module):
@@ -169,6 +209,69 @@ class Kin(nn.Module):
         return self.answer(torch.stack(states))
 
 
+# %%
+# Training
+# --------
+#
+# Everybody 2 to 4 links away is asked about at every step, from one step after the news can have come to them. Quiet
+# steps at the beginning let persons wait as long as those at the end of a long chain do.
+
+TRAINED, TESTED = (2, 3, 4), tuple(range(2, 11))
+LEARNING_RATE, WARM_UP, SLACK = 4e-3, 0.1, 1
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained and tested.
+
+    Attributes:
+        steps: of training.
+        families: in a batch.
+        tested: families for each length.
+        spare: up to so many steps of the layer after the last answer is due.
+        quiet: up to so many before ego is marked.
+    """
+
+    steps: int
+    families: int
+    tested: int
+    spare: int
+    quiet: int
+
+
+FULL, QUICK = Size(500, 24, 100, 2, 6), Size(340, 12, 40, 1, 1)
+SECONDS_A_STEP = {FULL: 0.06, QUICK: 0.03}
+
+
+def train(model: Kin, size: Size, seed: int, title: str = "") -> list[float]:
+    """The loss of every step."""
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
+    warm_up = max(1.0, WARM_UP * size.steps)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / size.steps))
+    rng, losses = random.Random(f"train {seed}"), []
+    for _ in tqdm(range(size.steps), title, unit="step", leave=False, disable=None):
+        batch = Batch.make(max(TRAINED), size.families, rng)
+        count = max(TRAINED) + SLACK + rng.randint(0, size.spare)
+        asked = (batch.away >= min(TRAINED)) & (batch.away <= max(TRAINED))
+        when = asked & (torch.arange(1, count + 1)[:, None] >= batch.away + SLACK)
+        scores = model(batch, count, rng.randint(0, size.quiet))
+        loss = cross_entropy(scores[when], batch.kin.expand(count, -1)[when])
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        losses.append(loss.item())
+    return losses
+
+
+# %%
+# What came out
+# -------------
+#
+# Right answers are counted by the number of links, in families that are the same for all rows and seeds.
+
+
 @dataclass
 class Run:
     """One variant trained with one seed; accuracies by the number of links."""
@@ -180,30 +283,11 @@ class Run:
     seconds: float
     losses: list[float] = field(repr=False)
 
-
-def train(model: Kin, steps: int, seed: int) -> list[float]:
-    """Ask about everybody 2 to 4 links away, from one step after the news can have come to them; each step's loss.
-
-    Quiet steps at the beginning let persons wait as long as those at the end of a long chain do.
-    """
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
-    warm_up = max(1.0, WARM_UP * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
-    rng, losses = random.Random(f"train {seed}"), []
-    for _ in range(steps):
-        batch = Batch.make(max(TRAINED), BATCH, rng)
-        count = max(TRAINED) + SLACK + rng.randint(0, SPARE)
-        asked = (batch.away >= min(TRAINED)) & (batch.away <= max(TRAINED))
-        when = asked & (torch.arange(1, count + 1)[:, None] >= batch.away + SLACK)
-        scores = model(batch, count, rng.randint(0, QUIET))
-        loss = cross_entropy(scores[when], batch.kin.expand(count, -1)[when])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
+    def __post_init__(self) -> None:
+        """Numbers of links are strings in JSON."""
+        self.validation, self.test = (
+            {int(links): right for links, right in part.items()} for part in (self.validation, self.test)
+        )
 
 
 @torch.no_grad()
@@ -223,41 +307,112 @@ def report(runs: Sequence[Run]) -> str:
     lines = [f"{'tables':<10}" + "".join(f"{name:>13}" for name in groups) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
-        cells = []
-        for group in groups.values():
-            values = [100 * mean(run.test[links] for links in group) for run in mine]
-            cells.append(f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
+        cells = (percent([mean(run.test[links] for links in group) for run in mine], "") for group in groups.values())
         lines.append(f"{name:<10}" + "".join(f"{c:>13}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
     return "\n".join(lines)
 
 
+# %%
+# Pictures
+# --------
+#
+# Accuracy by the number of links; the labels of one small family; what the tables of the row ``both`` hold; and how
+# much attention each label gets, as the layer is applied again and again to families of chains with four links.
+
+
+def draw_results(folder: Path, runs: Sequence[Run]) -> None:
+    """A line a row, with a dot for each of several seeds."""
+    with picture(folder / "results.png", 8, 4.5) as ax:
+        ax.axvspan(min(TRAINED), max(TRAINED), color="0.93", label="trained lengths")
+        for number, name in enumerate(dict.fromkeys(run.variant for run in runs)):
+            mine = [run for run in runs if run.variant == name]
+            shares = [100 * mean(run.test[links] for run in mine) for links in TESTED]
+            tied = {"linewidth": 7, "alpha": 0.4} if name == "a^K alone" else {}  # with "none", which lies on it
+            ax.plot(TESTED, shares, marker="o", color=f"C{number}", label=name, **tied)
+            for run in mine if len(mine) > 1 else ():
+                ax.plot(TESTED, [100 * run.test[links] for links in TESTED], ".", color=f"C{number}", alpha=0.5)
+        ax.axhline(100 / CLASSES, color="0.5", linestyle=":", label="guessing")
+        ax.set(xlabel="links from ego", ylabel="percent right", ylim=(0, 103), title="Kin classes by length of chain")
+        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        ax.spines[["top", "right"]].set_visible(False)
+
+
+@torch.no_grad()
+def draw_model(folder: Path, model: Kin) -> None:
+    """One family's labels, and what ``model`` has learned; it must have both tables."""
+    family = Family.grow(2, random.Random(1))
+    with picture(folder / "family.png", 8, 5) as ax:
+        rg.plot.label_matrix(LABELER(graph(family)), LABELER.names, tokens=family.people(), ax=ax)
+        ax.set_title("What the key (column) is to the query (row): hatched pairs do not attend")
+    assert model.layer.self_attn.tables is not None
+    tables = model.layer.self_attn.tables()
+    with picture(folder / "tables.png", 11, 8, 2, 2) as axes:
+        for row, (name, table) in zip(axes, tables.items(), strict=True):
+            rg.plot.table_norms(table, LABELER.names, ax=row[0])
+            rg.plot.table_similarity(table, LABELER.names, ax=row[1])
+            row[0].set_title(f"{name}: length of a label's vector")
+            row[1].set_title(f"{name}: cosines of the vectors")
+    batch, steps = Batch.make(max(TRAINED), 20, random.Random("pictures")), max(TRAINED) + SLACK
+    with rg.record_attention(model) as record:
+        model(batch, steps)
+    (calls,) = record.values()  # of the one layer
+    masses = [call.label_mass.mean(1) for call in calls if isinstance(call.label_mass, Tensor)]
+    with picture(folder / "attention.png", 9, 6) as ax:
+        rg.plot.label_mass(torch.stack(masses), LABELER.names, ax=ax)
+        ax.set_title("Attention by label, each time that the one layer is applied")
+
+
+# %%
+# The command
+# -----------
+#
+# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer and smaller batches: less than a minute")
+    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
+    parser.add_argument("--out", type=Path, help="where all is written (kinship-out, quick kinship-out/quick)")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    return parser.parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
-    parser.add_argument("--seeds", type=int, help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=int, help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--out", type=Path, default=Path("kinship-out"), help="folder for results.json")
-    arguments = parser.parse_args(argv)
+    parser = argparse.ArgumentParser(description="Kin classes along a chain of relatives, by four choices of tables.")
+    arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    families, runs = QUICK_TEST if arguments.quick else TEST, []
-    for seed in range(arguments.seeds or (1 if arguments.quick else 3)):
-        for name, tables in VARIANTS.items():
-            torch.manual_seed(seed)
-            model, start = Kin(tables), time.perf_counter()
-            losses = train(model, steps, seed)
-            seconds = time.perf_counter() - start
-            validation = accuracy(model, TRAINED, families, "validation")
-            runs.append(Run(name, seed, validation, accuracy(model, TESTED, families, "test"), seconds, losses))
-    print(report(runs))
-    record = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
-    record |= {"steps": steps, "quick": arguments.quick, "runs": [asdict(run) for run in runs]}
-    results = arguments.out / "results.json"
-    results.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"results: {results}")
+    usual, out = (QUICK, "kinship-out/quick") if arguments.quick else (FULL, "kinship-out")
+    size, seeds = (
+        replace(usual, steps=arguments.steps or usual.steps),
+        range(arguments.seeds or (3, 1)[arguments.quick]),
+    )
+    try:
+        runs = Runs(arguments.out or Path(out), Run, {"quick": arguments.quick, **asdict(size)}, fresh=arguments.fresh)
+    except ValueError as error:
+        parser.error(str(error))
+    count = len(VARIANTS) * len(seeds)
+    announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
+
+    def run(name: str, seed: int) -> tuple[Run, Kin]:
+        torch.manual_seed(seed)
+        model, start = Kin(VARIANTS[name]), time.perf_counter()
+        losses = train(model, size, seed, f"{name}, seed {seed}")
+        seconds = time.perf_counter() - start
+        validation = accuracy(model, TRAINED, size.tested, "validation")
+        return Run(name, seed, validation, accuracy(model, TESTED, size.tested, "test"), seconds, losses), model
+
+    finished = runs.each(list(VARIANTS), seeds, run)
+    print(report(runs.done))
+    if not finished:
+        return INTERRUPTED
+    print(f"results: {runs.path}")
+    draw_results(runs.folder, runs.done)
+    model = Kin(VARIANTS["both"])
+    runs.load(model, "both", seeds[0])
+    draw_model(runs.folder, model)
     return 0
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+if __name__ == "__main__" and (status := main()):
+    raise SystemExit(status)

@@ -1,20 +1,24 @@
-"""A small model finds the column that a question asks for, with and without RAT-SQL's relations.
+"""Schema linking: the column that a question asks for
+===================================================
+
+A small model finds the column that a question asks for, with and without RAT-SQL's relations.
 
 Databases and questions are made up. Every table has a key, and often a foreign key to another table; some column names
 stand in several tables. A question names a column and a table, between words without meaning, and says by a word
-whether the column is in that table (``of``) or in the one that this table's foreign key refers to (``behind``):
+whether the column is in that table (``of``) or in the one that this table's foreign key refers to (``behind``)::
 
-    nal mor behind sil dra       →  the column ``mor`` in the table that ``dra`` refers to
+    dofi dobi reke behind lula   →  the column reke in the table that dobi refers to
 
 Each table with a foreign key has the column asked for, and so does the table it refers to; so names alone do not
 settle the answer. Every word has a random vector that is never trained, and words of test questions occur in none of
 training. Without relations a model can at best compare these vectors; which table a column belongs to, or what a key
 refers to, is told by the relations alone. Columns stand table by table, so distances tell a little of it.
+::
 
     python examples/schema_linking.py            # three seeds, about five minutes on one CPU core
-    python examples/schema_linking.py --quick    # seconds, too short to learn much
+    python examples/schema_linking.py --quick    # one seed, less than a minute
 
-Percent right, three seeds, mean ± standard deviation, as that command printed (one thread, November 2026):
+Percent right, three seeds, mean ± standard deviation, as the first command printed (one thread, November 2026)::
 
     variant                       accuracy                of            behind
     no relations              21.3 % ± 0.6      21.3 % ± 1.0      21.3 % ± 0.4
@@ -26,34 +30,41 @@ A random column of the name asked for is right in 22.8 %: the first two rows tie
 rate and steps were settled with the row ``schema relations`` alone, on other questions: at half the steps its seeds
 differed widely in questions with ``behind`` (26 to 100 %).
 
-It prints a table and writes ``results.json`` to ``schema-linking-out/``.
+**The short mode**, which made the output and the pictures below, trains on fewer questions for fewer steps. That is
+enough to learn ``of``, for which a column must find its table, but not ``behind``, which needs a foreign key as well.
+The rows without relations have not even learned to compare names by then.
+
+It writes ``results.json``, models and pictures to ``schema-linking-out/`` (``--quick``: ``schema-linking-out/quick/``);
+after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from tqdm import tqdm
 
 import relgraph as rg
 
+# %%
+# The task
+# --------
+#
+# A database is a chain of four or five tables, each of which refers to the next one by a foreign key. Two column names
+# stand in all of them. :class:`relgraph.Schema` holds a question with the columns, tables and keys.
+
 WORDS, MARKS = 2000, ("of", "behind")
-WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 4, 128
-LEARNING_RATE, WARM_UP, BATCH = 3e-3, 0.1, 24
-BATCHES, STEPS, TESTS = 150, 700, 20
-QUICK_BATCHES, QUICK_STEPS, QUICK_TESTS = 4, 12, 2
-RELATIONS, DISTANCE = rg.SchemaRelations(), rg.ClippedDistance(8)
 
 
 @dataclass(frozen=True)
@@ -93,6 +104,37 @@ def make_question(rng: random.Random, words: Sequence[str]) -> Question:
     return Question(schema, columns.index((home, [name])), behind)
 
 
+# %%
+# Words are four letters that say nothing. Those of training and those of the test have nothing in common.
+
+
+def spell(number: int) -> str:
+    """A word of its own for each number below :data:`WORDS`."""
+    letters = []
+    for choice in ("bdfgklmnprst", "aeiou", "bdfgklmnprst", "aeiou"):
+        number, at = divmod(number, len(choice))
+        letters.append(choice[at])
+    return "".join(letters)
+
+
+def words_of(part: str) -> list[str]:
+    """The words of ``"train"``, or of the other parts."""
+    return [spell(number) for number in range(WORDS) if (number % 2 == 0) == (part == "train")]
+
+
+NUMBER = {word: number for number, word in enumerate((*MARKS, *map(spell, range(WORDS))))}
+
+# %%
+# The labels
+# ----------
+#
+# :class:`relgraph.SchemaRelations` names what two items are to each other, as RAT-SQL does: a column of a table, a
+# foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are packed
+# end to end, and no pair crosses from one to another.
+
+RELATIONS, DISTANCE = rg.SchemaRelations(), rg.ClippedDistance(8)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Questions packed end to end: words, kinds and labels of all T positions, and what is asked for, one each."""
@@ -118,6 +160,7 @@ class Batch:
             words += [number[name] for name in names]
             kinds += [0] * len(schema.question) + [1] * len(schema.columns) + [2] * len(schema.tables)
         relations = RELATIONS(schemas)
+        assert isinstance(relations, rg.BlockLabels)
         return cls(
             torch.tensor(words),
             torch.tensor(kinds),
@@ -128,12 +171,10 @@ class Batch:
         )
 
 
-def make_batches(count: int, seed: int, part: str) -> list[Batch]:
-    """Batches of questions; the words of the parts ``"train"`` and ``"test"`` have nothing in common."""
-    rng = random.Random(f"{part} {seed}")
-    number = {word: at for at, word in enumerate((*MARKS, *(f"w{n}" for n in range(WORDS))))}
-    words = [f"w{n}" for n in range(WORDS) if (n % 2 == 0) == (part == "train")]
-    return [Batch.make([make_question(rng, words) for _ in range(BATCH)], number) for _ in range(count)]
+def make_batches(count: int, size: int, seed: int, part: str) -> list[Batch]:
+    """Batches of so many questions; the words of the parts ``"train"`` and ``"test"`` have nothing in common."""
+    rng, words = random.Random(f"{part} {seed}"), words_of(part)
+    return [Batch.make([make_question(rng, words) for _ in range(size)], NUMBER) for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -145,15 +186,28 @@ class Variant:
     labels: Callable[[Batch], rg.Labels]
 
 
-VARIANTS = (
-    Variant("no relations", None, lambda batch: batch.relations),
-    Variant("distance", DISTANCE, lambda batch: batch.distance),
-    Variant("schema relations", RELATIONS, lambda batch: batch.relations),
-)
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("no relations", None, lambda batch: batch.relations),
+        Variant("distance", DISTANCE, lambda batch: batch.distance),
+        Variant("schema relations", RELATIONS, lambda batch: batch.relations),
+    )
+}
+
+# %%
+# The model
+# ---------
+#
+# An encoder over words, columns and tables. Word vectors are random and stay as they are.
+
+WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 4, 128
 
 
 class Pointer(nn.Module):
     """A Transformer over words, columns and tables that gives each column a score."""
+
+    vectors: Tensor
 
     def __init__(self, variant: Variant) -> None:
         super().__init__()
@@ -177,6 +231,61 @@ class Pointer(nn.Module):
         return nn.utils.rnn.pad_sequence(columns, batch_first=True, padding_value=float("-inf"))
 
 
+# %%
+# Training
+# --------
+#
+# A question's columns compete in one softmax. Batches are drawn again and again from those that were made at the start.
+
+LEARNING_RATE, WARM_UP = 3e-3, 0.1
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is trained and tested.
+
+    Attributes:
+        steps: of training.
+        questions: in a batch.
+        batches: of training.
+        tests: batches of the test.
+    """
+
+    steps: int
+    questions: int
+    batches: int
+    tests: int
+
+
+FULL, QUICK = Size(700, 24, 150, 20), Size(320, 12, 150, 30)
+SECONDS_A_STEP = {FULL: 0.048, QUICK: 0.04}
+
+
+def train(model: Pointer, batches: Sequence[Batch], steps: int, seed: int, title: str = "") -> list[float]:
+    """The loss of every step."""
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
+    warm_up = max(1.0, WARM_UP * steps)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
+    rng, losses = random.Random(seed), []
+    for _ in tqdm(range(steps), title, unit="step", leave=False, disable=None):
+        batch = rng.choice(batches)
+        loss = cross_entropy(model(batch), batch.target)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        losses.append(loss.item())
+    return losses
+
+
+# %%
+# What came out
+# -------------
+#
+# Beside the rows stand two ways of guessing: any column, and any column with the name asked for.
+
+
 @dataclass
 class Run:
     """One variant trained with one seed."""
@@ -188,24 +297,6 @@ class Run:
     behind: float
     seconds: float
     losses: list[float] = field(repr=False)
-
-
-def train(model: Pointer, batches: Sequence[Batch], steps: int, seed: int) -> list[float]:
-    """The loss of every step."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
-    warm_up = max(1.0, WARM_UP * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
-    rng, losses = random.Random(seed), []
-    for _ in range(steps):
-        batch = rng.choice(batches)
-        loss = cross_entropy(model(batch), batch.target)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
 
 
 @torch.no_grad()
@@ -233,47 +324,122 @@ def report(runs: Sequence[Run]) -> str:
     lines = [f"{'variant':<20}" + "".join(f"{name:>18}" for name in ("accuracy", *MARKS)) + f"{'seconds':>10}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
-        cells = []
-        for column in ("accuracy", *MARKS):
-            values = [100 * getattr(run, column) for run in mine]
-            cells.append(f"{mean(values):.1f} %" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
+        cells = (percent([getattr(run, column) for run in mine]) for column in ("accuracy", *MARKS))
         lines.append(f"{name:<20}" + "".join(f"{c:>18}" for c in cells) + f"{mean(r.seconds for r in mine):>10.0f}")
     return "\n".join(lines)
 
 
+# %%
+# Pictures
+# --------
+#
+# Results; then, of one test question, the labels, and what the column that it asks for looks at; and the labels that
+# get most attention in all test questions, by layer and head.
+
+
+def items(schema: rg.Schema) -> list[str]:
+    """What stands at every position: words, columns with their tables, tables."""
+    tables = [name for (name,) in schema.tables]
+    columns = [f"{tables[table]}.{name}" for table, (name,) in schema.columns if table is not None]  # here all have one
+    return [*schema.question, *columns, *tables]
+
+
+@torch.no_grad()
+def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
+    """``[L, H, R]``, the attention that each label gets, averaged over all positions."""
+    with rg.record_attention(model) as record:
+        for batch in batches:
+            model(batch)
+    layers = [[call.label_mass for call in calls if isinstance(call.label_mass, Tensor)] for calls in record.values()]
+    return torch.stack([torch.cat(masses, 1).mean(1) for masses in layers])
+
+
+def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
+    """A bar for each mark and row, and the better way of guessing."""
+    with picture(folder / "results.png", 8, 4) as ax:
+        columns = {mark: by_row(runs, lambda run, mark=mark: getattr(run, mark)) for mark in MARKS}
+        ax.axvline(100 * guess, color="0.4", linestyle=":", label="guessing a column of that name")
+        bars(ax, columns, "Right columns, by the question's mark")
+        ax.legend(frameon=False, loc="upper right")
+
+
+@torch.no_grad()
+def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
+    """One question, and what ``model`` has learned; it must be one with relations."""
+    question = make_question(random.Random(4), words_of("test"))
+    tokens, batch = items(question.schema), Batch.make([question], NUMBER)
+    asked, answer = " ".join(question.schema.question), len(question.schema.question) + question.target
+    with picture(folder / "labels.png", 11, 8) as ax:
+        rg.plot.label_matrix(batch.relations, RELATIONS.names, tokens=tokens, ax=ax)
+        ax.set_title(f"“{asked}” asks for {tokens[answer]}: what every two items are to each other")
+    with rg.record_attention(model, weights=True) as record:
+        model(batch)
+    with picture(folder / "attention.png", 9, 7, LAYERS, 1) as axes:
+        for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
+            rg.plot.attention_tokens(call.weights, tokens, query=answer, ax=ax)
+            ax.set(title=f"What {tokens[answer]} looks at in layer {number}", xlabel="", ylabel="attention")
+            ax.tick_params(labelbottom=number == LAYERS - 1)
+    mass = label_mass(model, tests)
+    most = mass.amax((0, 1)).topk(14).indices.sort().values
+    with picture(folder / "mass.png", 9, 6) as ax:
+        rg.plot.label_mass(mass[..., most], [RELATIONS.names[label] for label in most], ax=ax)
+        ax.set_title("Attention by label: the fourteen labels that get most in any head")
+
+
+# %%
+# The command
+# -----------
+#
+# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps and questions: less than a minute")
+    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
+    parser.add_argument("--out", type=Path, help="where all is written (schema-linking-out, quick its folder quick)")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    return parser.parse_args(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
-    parser.add_argument("--seeds", type=int, help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=int, help=f"training steps a row ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--out", type=Path, default=Path("schema-linking-out"), help="folder for results.json")
-    arguments = parser.parse_args(argv)
+    parser = argparse.ArgumentParser(description="The column that a question asks for, with and without relations.")
+    arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    seeds = arguments.seeds or (1 if arguments.quick else 3)
-    training = make_batches(QUICK_BATCHES if arguments.quick else BATCHES, 0, "train")
-    tests = make_batches(QUICK_TESTS if arguments.quick else TESTS, 0, "final")
-    runs: list[Run] = []
-    for seed in range(seeds):
-        for variant in VARIANTS:
-            torch.manual_seed(seed)
-            model, start = Pointer(variant), time.perf_counter()
-            losses = train(model, training, steps, seed)
-            seconds = time.perf_counter() - start
-            runs.append(Run(variant.name, seed, **hits(model, tests), seconds=seconds, losses=losses))
+    usual, out = (QUICK, "schema-linking-out/quick") if arguments.quick else (FULL, "schema-linking-out")
+    size = replace(usual, steps=arguments.steps or usual.steps)
+    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
+    try:
+        runs = Runs(arguments.out or Path(out), Run, {"quick": arguments.quick, **asdict(size)}, fresh=arguments.fresh)
+    except ValueError as error:
+        parser.error(str(error))
+    count = len(VARIANTS) * len(seeds)
+    announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
+    training = make_batches(size.batches, size.questions, 0, "train")
+    tests = make_batches(size.tests, size.questions, 0, "final")
+
+    def run(name: str, seed: int) -> tuple[Run, Pointer]:
+        torch.manual_seed(seed)
+        model, start = Pointer(VARIANTS[name]), time.perf_counter()
+        losses = train(model, training, size.steps, seed, f"{name}, seed {seed}")
+        seconds = time.perf_counter() - start
+        return Run(name, seed, **hits(model, tests), seconds=seconds, losses=losses), model
+
+    finished = runs.each(list(VARIANTS), seeds, run)
+    print(report(runs.done))
+    if not finished:
+        return INTERRUPTED
     baselines = guesses(tests)
-    print(report(runs))
     for name, share in baselines.items():
         print(f"guessing {name}: {100 * share:.1f} %")
-    record = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
-    record |= {"steps": steps, "quick": arguments.quick, "test_questions": len(tests) * BATCH}
-    record |= {"baselines": baselines, "runs": [asdict(run) for run in runs]}
-    results = arguments.out / "results.json"
-    results.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"results: {results}")
+    runs.save(baselines=baselines)
+    print(f"results: {runs.path}")
+    draw_results(runs.folder, runs.done, baselines["a column of that name"])
+    model = Pointer(VARIANTS["schema relations"])
+    runs.load(model, "schema relations", seeds[0])
+    draw_model(runs.folder, model, tests)
     return 0
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+if __name__ == "__main__" and (status := main()):
+    raise SystemExit(status)

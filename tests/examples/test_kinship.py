@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.pyplot import imread
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -103,10 +104,19 @@ def test_without_a_value_table_all_persons_are_one(name):
     assert (spread < 1e-9) == ("value" not in kinship.VARIANTS[name])
 
 
-def test_command_line_trains_all_rows(tmp_path, capsys):
-    assert kinship.main(["--quick", "--steps", "2", "--out", str(tmp_path)]) == 0
+@pytest.fixture
+def short(monkeypatch):
+    """A command of two steps, with few families."""
+    monkeypatch.setattr(kinship, "QUICK", kinship.Size(9, 3, 2, 1, 1))
+    monkeypatch.setattr(kinship, "SECONDS_A_STEP", {kinship.QUICK: 0.01})
+    return ["--quick", "--steps", "2", "--out"]
+
+
+def test_command_line_trains_all_rows(tmp_path, capsys, short):
+    assert kinship.main([*short, str(tmp_path)]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results.keys() == {"python", "torch", "relgraph", "steps", "quick", "runs"}
+    sizes = {"steps", "families", "tested", "spare", "quiet"}
+    assert results.keys() == {"python", "torch", "relgraph", "quick", *sizes, "runs"}
     assert [run["variant"] for run in results["runs"]] == list(kinship.VARIANTS)
     for run in results["runs"]:
         assert len(run["losses"]) == results["steps"] == 2
@@ -115,6 +125,40 @@ def test_command_line_trains_all_rows(tmp_path, capsys):
         assert all(0 <= right <= 1 for right in run["test"].values())
     printed = capsys.readouterr().out
     assert all(name in printed for name in kinship.VARIANTS)
+    assert printed.startswith("4 runs, about 1 seconds")
+    for name in ("results", "family", "tables", "attention"):
+        assert f"picture: {tmp_path / name}.png" in printed
+        assert imread(tmp_path / f"{name}.png")[..., :3].std() > 0.05
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path, capsys, monkeypatch, short):
+    train, started = kinship.train, []
+
+    def stopped(*arguments):
+        started.append(arguments[-1])
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(kinship, "train", stopped)
+    assert kinship.main([*short, str(tmp_path)]) == 130
+    printed = capsys.readouterr().out
+    assert "stopped: 1 of 4 runs are kept" in printed
+    table = printed[printed.index("goes on from there") :]
+    assert "both" in table
+    assert "a^V alone" not in table
+    assert kinship.main([*short, str(tmp_path)]) == 0
+    both, *others = kinship.VARIANTS
+    assert started == [f"{name}, seed 0" for name in (both, others[0], *others)]
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [run["variant"] for run in runs] == list(kinship.VARIANTS)
+
+
+def test_other_settings_in_the_folder_are_an_error(tmp_path, capsys, short):
+    (tmp_path / "results.json").write_text('{"steps": 9, "runs": []}')
+    with pytest.raises(SystemExit, match="2"):
+        kinship.main([*short, str(tmp_path)])
+    assert "begin anew by --fresh" in capsys.readouterr().err
 
 
 def test_report_shows_mean_and_spread():

@@ -279,7 +279,7 @@ def test_scores_are_those_of_the_candidates_whatever_the_padding(questions):
 
 def test_label_mass_sums_to_one(questions):
     model = quickstart.build(quickstart.VARIANTS[-1], len(questions.vocabulary), 0)
-    mass = model.label_mass(questions.batch(questions.draw(random.Random(0))[:5]))
+    mass = quickstart.label_mass(model, questions.batch(questions.draw(random.Random(0))[:5]))
     assert mass.shape == (quickstart.LAYERS, quickstart.HEADS, quickstart.CODE.num_labels)
     torch.testing.assert_close(mass.sum(-1), torch.ones(mass.shape[:2]))
 
@@ -289,11 +289,13 @@ def test_a_sum_of_labels_is_drawn_with_the_labels_of_all_its_parts(tmp_path, que
     variant = quickstart.Variant("sum", labeler, lambda batch: labeler(batch.words.shape[1]))
     part = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:10])
     model = quickstart.build(variant, len(questions.vocabulary), 0)
-    assert model.label_mass(next(part.testing())).shape == (quickstart.LAYERS, quickstart.HEADS, 17 + 5)
-    quickstart.draw(tmp_path / "sum.png", model, part)
+    mass = quickstart.label_mass(model, next(part.testing()))
+    assert mass.shape == (quickstart.LAYERS, quickstart.HEADS, 17 + 5)
+    quickstart.draw(tmp_path, model, part)
     from matplotlib.pyplot import imread
 
-    assert imread(tmp_path / "sum.png")[..., :3].std() > 0.05
+    for name in ("tables", "attention"):
+        assert imread(tmp_path / f"{name}-sum.png")[..., :3].std() > 0.05
 
 
 def test_every_row_is_tried_with_the_same_settings():
@@ -340,14 +342,15 @@ def test_command_line_trains_all_rows(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert [r["variant"] for r in results["runs"]] == [v.name for v in quickstart.VARIANTS]
     assert all(len(r["losses"]) == 5 and 0 <= r["accuracy"] <= 1 for r in results["runs"])
-    assert 0 < results["baselines"]["chance"] < 1
+    assert 0 < results["notes"]["baselines"]["chance"] < 1
     for variant in quickstart.VARIANTS:
         assert variant.name in done.stdout
     from matplotlib.pyplot import imread
 
-    for name in ("relative", "code-relations"):
-        picture = tmp_path / f"tables-{name}.png"
-        assert str(picture) in done.stdout
+    kinds = [f"{kind}-{name}" for kind in ("tables", "attention") for name in ("relative", "code-relations")]
+    for name in ("results", "labels", *kinds):
+        picture = tmp_path / f"{name}.png"
+        assert f"picture: {picture}" in done.stdout
         assert imread(picture)[..., :3].std() > 0.05
 
 
@@ -376,21 +379,74 @@ def test_a_table_of_several_seeds_has_mean_and_spread():
     assert "1,000" in table
 
 
-def test_ctrl_c_prints_what_is_done(tmp_path, monkeypatch, capsys, questions):
-    part = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
-    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda *_: part))
-    real, calls = quickstart.run, []
+@pytest.fixture
+def part(monkeypatch, questions):
+    """Few questions for the command line, whatever is asked for."""
+    few = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
+    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda *_: few))
+    return few
 
-    def run(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
+
+def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys, part):
+    train, started = quickstart.train, []
+
+    def stopped(*arguments):
+        started.append(arguments[-1])
+        if len(started) == 2:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return train(*arguments)
 
-    monkeypatch.setattr(quickstart, "run", run)
-    assert quickstart.main(["--steps", "2", "--threads", "1", "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(quickstart, "train", stopped)
+    command = ["--steps", "2", "--variants", "none", "relative", "--out", str(tmp_path)]
+    assert quickstart.main(command) == 130
     printed = capsys.readouterr().out
-    assert "stopped" in printed
-    assert "none" in printed
-    assert "relative" not in printed
+    assert "stopped: 1 of 2 runs are kept" in printed
+    table = printed[printed.index("goes on from there") :]
+    assert "none" in table
+    assert "relative" not in table
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == 1
+    assert quickstart.main(command) == 0
+    assert started == ["none, seed 0", "relative, seed 0", "relative, seed 0"]
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"results.png", "tables-relative.png", "attention-relative.png"}
+
+
+def test_ctrl_c_while_functions_are_read(tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quickstart.Data, "read", stop)
+    assert quickstart.main(["--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().out == "\nstopped\n"
+
+
+def test_minutes_are_measured_once(tmp_path, monkeypatch, part):
+    measured = iter((3, 5))
+    monkeypatch.setattr(quickstart, "steps_within", lambda *_: next(measured))
+    command = ["--minutes", "1", "--variants", "none", "--out", str(tmp_path)]
+    assert quickstart.main(command) == 0
+    assert quickstart.main([*command, "--seeds", "2"]) == 0
+    runs = json.loads((tmp_path / "results.json").read_text())["runs"]
+    assert [(run["seed"], len(run["losses"])) for run in runs] == [(0, 3), (1, 3)]
+
+
+def test_steps_within_counts_all_runs(monkeypatch, part):
+    clock = iter((0.0, 30.0))
+    monkeypatch.setattr(quickstart.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(quickstart, "train", lambda *_: [])
+    assert quickstart.steps_within(2, quickstart.VARIANTS, 4, part) == 10
+
+
+def test_other_settings_in_the_folder_are_an_error(tmp_path, capsys, part):
+    (tmp_path / "results.json").write_text('{"steps": 9, "runs": []}')
+    assert quickstart.main(["--steps", "2", "--out", str(tmp_path)]) == 2
+    assert "begin anew by --fresh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [([], "quickstart-out"), (["--quick"], "quickstart-out/quick"), (["--validate"], "quickstart-out/validate")],
+)
+def test_short_and_long_commands_write_to_folders_of_their_own(options, folder, part):
+    arguments = quickstart.parse_arguments(options)
+    assert quickstart.keep(arguments, part).folder == Path(folder)
