@@ -39,6 +39,7 @@ exclude_patterns = ["_build", "gallery/GALLERY_HEADER.rst", "**/README.md", "sg_
 templates_path = ["_templates"]
 nitpicky = True
 show_warning_types = True
+highlight_language = "text"  # of `::` blocks; Python is marked as such
 suppress_warnings = ["config.cache"]  # the gallery's functions are no plain values, so that Sphinx cannot keep them
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

@@ -51,7 +51,7 @@ class Pictures:
             target = next(script["image_path_iterator"])
             shutil.copy(path, target)
             shown.append(target)
-        return figure_rst(shown, gallery["src_dir"])
+        return "".join(figure_rst([path], gallery["src_dir"]) for path in shown)  # one below the other
 
 
 def _folder(script: dict[str, Any]) -> Path:

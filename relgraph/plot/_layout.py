@@ -16,8 +16,9 @@ from relgraph.graphs import Graph
 def graph_layout(graph: Graph) -> np.ndarray:
     """Positions ``[N, 2]`` whose distances come close to the lengths of shortest paths, either way along edges.
 
-    networkx's ``kamada_kawai_layout`` from its fixed start, so that a graph always looks the same; nodes without a path
-    between them stand a little farther apart than the longest path is long.
+    networkx's ``kamada_kawai_layout`` from a fixed start, so that a graph always looks the same: spectral, as from a
+    circle grids stay folded, and a little of the circle, which parts nodes that are alike. Nodes without a path between
+    them stand a little farther apart than the longest path is long.
     """
     drawn = nx.Graph()
     drawn.add_nodes_from(range(graph.num_nodes))
@@ -25,7 +26,9 @@ def graph_layout(graph: Graph) -> np.ndarray:
     lengths = {node: dict(far) for node, far in nx.all_pairs_shortest_path_length(drawn)}
     beyond = max(max(far.values()) for far in lengths.values()) + 1.5
     wanted = {node: {other: far.get(other, beyond) for other in drawn} for node, far in lengths.items()}
-    place = nx.kamada_kawai_layout(drawn, dist=wanted)
+    circle, spectral = nx.circular_layout(drawn), nx.spectral_layout(drawn)
+    start = {node: spectral[node] + 0.1 * circle[node] for node in drawn}
+    place = nx.kamada_kawai_layout(drawn, dist=wanted, pos=start)
     return _lying(torch.from_numpy(np.stack([place[node] for node in drawn]))).numpy()
 
 
