@@ -1,19 +1,29 @@
-"""Which form does a hidden verb have? Word distance, the dependency tree, or both, told to attention as relations.
+"""Hidden verbs: what a dependency tree adds to word order
+=======================================================
+
+Which form does a hidden verb have? Word distance, the dependency tree, or both, are told to attention as relations.
 
 In English web texts (Universal Dependencies, English EWT) every verb shows its lemma in place of its form, and a model
 names the form: one of the treebank's tags VB, VBD, VBG, VBN, VBP and VBZ. Helpers settle much of it, auxiliaries (they
 stay visible), markers and subjects, wherever they stand; and so does what the verb itself depends on:
 
+.. code-block:: text
+
     she has , as you know , [write] a lot  →  VBN
 
 The gold tree is part of the input: rows with ``heads`` know who depends on whom, those with ``relations`` the names of
 relations too. Annotators saw the forms, so that their trees, and names above all, tell more of them than a parser's.
+All rows with three seeds take about ten minutes of one CPU core, the short mode less than one.
 
-    python examples/dependency_trees.py            # three seeds, about ten minutes of one CPU core
-    python examples/dependency_trees.py --quick    # seconds, too short to learn much
+.. code-block:: sh
+
+    python examples/dependency_trees.py
+    python examples/dependency_trees.py --quick    # made-up sentences, no files
 
 Right answers on the 2,605 verbs of the test set, mean ± standard deviation of three seeds (first command, one thread,
-torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 verbs); ``far``: 3 or more (only 111).
+torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 verbs); ``far``: 3 or more (only 111):
+
+.. code-block:: text
 
     variant                           all           near            far
     no relations             56.1 % ± 0.7   59.1 % ± 0.9   37.8 % ± 1.8
@@ -29,56 +39,51 @@ by no more than the spread, ``relations`` with and without distance by little mo
 dropout, alike for all rows, were chosen on dev by one seed of two or three rows. So was the task: in short first tries
 relations alone were below distance for hidden prepositions, and for the number of hidden verbs.
 
-``--data``, or RELGRAPH_DATA, names the folder of ``ud-ewt``; nothing is downloaded. It prints a table and writes
-``results.json`` to ``dependency-trees-out/``.
+**The short mode**, which made the output and the pictures below, is another and easier task: its sentences and trees
+are made up by a small grammar (``examples/made_up_trees.py``), in which a verb's form follows wholly from its own
+auxiliary, adverb and subject, often with a relative clause between. It shows what labels can tell, not what they are
+worth on English.
+
+``--data`` names the folder that holds ``ud-ewt`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. It writes
+``results.json``, models and pictures to ``dependency-trees-out/``; after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import os
-import platform
 import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+from typing import Any
 
 import torch
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive
+from made_up_trees import treebank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from tqdm import tqdm
 
 import relgraph as rg
 from relgraph.interop import conllu
 
+# %%
+# The task
+# --------
+#
+# A sentence comes as CoNLL-U, with its tree: :func:`relgraph.interop.conllu.parse` reads it as a
+# :class:`~relgraph.Graph` whose edges lead from head to dependent. Verbs show their lemmas, so that the form is seen
+# nowhere. ``helpers`` and ``families`` serve the table and the guesses; the model does not see them.
+
 FORMS = ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ")
-Family = tuple[str, frozenset[str]]
 HELPERS, FAR = ("aux", "mark", "nsubj"), 3
-DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.dependency_relations(self_loop=True)
-HEADS = rg.TreeRelation(("self", "parent", "child"), default="unlabeled")
-VARIANTS: dict[str, rg.Labeler] = {
-    "no relations": rg.Window(),  # every pair of a sentence attends, without labels
-    "distance": DISTANCE,
-    "heads": HEADS,
-    "heads + distance": HEADS + DISTANCE,
-    "relations": RELATIONS,
-    "relations + distance": RELATIONS + DISTANCE,
-}
-GUESSES: dict[str, Callable[[Family], object]] = {
-    "nothing": lambda _: None,
-    "its relation to its head": lambda family: family[0],
-    "that and its dependents' relations": lambda family: family,
-}
-COLUMNS = ("all", "near", "far")
-WIDTH, LAYERS, HIDDEN, DROPOUT = 64, 2, 128, 0.2
-LEARNING_RATE, WARM_UP, BATCH_WORDS = 4e-3, 0.1, 1000
-STEPS, QUICK_STEPS, QUICK_SENTENCES = 800, 10, 200
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+Family = tuple[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -107,16 +112,33 @@ class Question:
         return cls(shown, targets, [min(way, default=0) for way in ways], families, sentence.graph)
 
 
-def read(path: Path, most: int | None = None) -> list[Question]:
-    """The questions of a gzipped CoNLL-U file, or of its first sentences."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return ask_all("\n\n".join(file.read().split("\n\n")[:most]))
+# %%
+# Sentences are read from the treebank, or made up.
+
+PARTS = ("train", "dev", "test")
+QUICK_SENTENCES = {"train": 1500, "dev": 200, "test": 600}
 
 
 def ask_all(text: str) -> list[Question]:
     """The questions of a text in CoNLL-U; sentences without a hidden verb are left out."""
     questions = map(Question.ask, conllu.parse(text))
     return [question for question in questions if max(question.targets) >= 0]
+
+
+def read(path: Path, most: int | None = None) -> list[Question]:
+    """The questions of a gzipped CoNLL-U file, or of its first sentences."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return ask_all("\n\n".join(file.read().split("\n\n")[:most]))
+
+
+def made_up() -> dict[str, list[Question]]:
+    """The questions of the short mode: the same ones every time."""
+    rng = random.Random(0)
+    return {part: ask_all(treebank(sentences, rng)) for part, sentences in QUICK_SENTENCES.items()}
+
+
+# %%
+# Words become numbers, and sentences of about one length are packed end to end: nothing is padded.
 
 
 class Vocabulary(dict[str, int]):
@@ -133,6 +155,9 @@ class Vocabulary(dict[str, int]):
     @staticmethod
     def ending(word: str) -> str:
         return "-<number>" if any(c.isdecimal() for c in word) else f"-{word[-3:]}"
+
+
+BATCH_WORDS, QUICK_BATCH_WORDS = 1000, 400
 
 
 @dataclass(frozen=True)
@@ -154,12 +179,42 @@ class Batch:
         )
 
 
-def make_batches(questions: Sequence[Question], vocabulary: Vocabulary) -> list[Batch]:
+def make_batches(questions: Sequence[Question], vocabulary: Vocabulary, words: int = BATCH_WORDS) -> list[Batch]:
     """Batches of sentences of about one length, which attention works on together."""
     ordered = sorted(random.Random(0).sample(questions, len(questions)), key=lambda question: len(question.shown))
     ends = accumulate(len(question.shown) for question in ordered)
-    parts = groupby(zip(ends, ordered, strict=True), lambda pair: pair[0] // BATCH_WORDS)
+    parts = groupby(zip(ends, ordered, strict=True), lambda pair: pair[0] // words)
     return [Batch.make([question for _, question in part], vocabulary) for _, part in parts]
+
+
+# %%
+# The labels
+# ----------
+#
+# The rows differ in nothing but the labeler. :class:`~relgraph.Window` without a width lets every pair of a sentence
+# attend, without labels. ``heads`` tells parent, child and the word itself; :func:`~relgraph.dependency_relations`
+# names the relation and its direction: ``nsubj⁻¹`` where the key is the query's subject, ``nsubj`` where the query is
+# the key's. ``+`` makes a sum: each part has tables of its own.
+
+DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.dependency_relations(self_loop=True)
+HEADS = rg.TreeRelation(("self", "parent", "child"), default="unlabeled")
+VARIANTS: dict[str, rg.Labeler] = {
+    "no relations": rg.Window(),
+    "distance": DISTANCE,
+    "heads": HEADS,
+    "heads + distance": HEADS + DISTANCE,
+    "relations": RELATIONS,
+    "relations + distance": RELATIONS + DISTANCE,
+}
+
+# %%
+# The model
+# ---------
+#
+# Two layers of a Transformer. A layer with a ``labeler`` knows the number of labels and their names; the labels of a
+# batch are made once, and handed to it whenever the batch comes.
+
+WIDTH, LAYERS, HIDDEN, DROPOUT = 64, 2, 128, 0.2
 
 
 class Inflector(nn.Module):
@@ -183,26 +238,22 @@ class Inflector(nn.Module):
         return self.answer(self.dropout(self.encoder(x, labels=labels)))
 
 
-@dataclass
-class Run:
-    """One variant trained with one seed; accuracies by column of the table."""
+# %%
+# Training
+# --------
 
-    variant: str
-    seed: int
-    validation: dict[str, float]
-    test: dict[str, float]
-    seconds: float
-    losses: list[float] = field(repr=False)
+LEARNING_RATE, WARM_UP = 4e-3, 0.1
+STEPS, QUICK_STEPS, SECONDS_A_STEP = 800, 160, 0.04
 
 
-def train(model: Inflector, batches: Sequence[Batch], steps: int, seed: int) -> list[float]:
+def train(model: Inflector, batches: Sequence[Batch], steps: int, seed: int, title: str = "") -> list[float]:
     """The loss of every step; in every epoch each batch comes once."""
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / (WARM_UP * steps), 1 - s / steps))
     rng, order, losses = random.Random(seed), [], []
     labels = [model.labeler(batch.graph) for batch in batches]  # made once, used in every epoch
     model.train()
-    for _ in range(steps):
+    for _ in tqdm(range(steps), desc=title, disable=None, leave=False):
         order = order or rng.sample(range(len(batches)), len(batches))
         at = order.pop()
         hidden = batches[at].targets >= 0
@@ -214,6 +265,33 @@ def train(model: Inflector, batches: Sequence[Batch], steps: int, seed: int) -> 
         rate.step()
         losses.append(loss.item())
     return losses
+
+
+# %%
+# What came out
+# -------------
+#
+# Verbs are counted by how far away their nearest helper is. The guesses do not learn a model: they name the form that
+# was most frequent with the same relations.
+
+COLUMNS = ("all", "near", "far")
+GUESSES: dict[str, Callable[[Family], object]] = {
+    "nothing": lambda _: None,
+    "its relation to its head": lambda family: family[0],
+    "that and its dependents' relations": lambda family: family,
+}
+
+
+@dataclass
+class Run:
+    """One variant trained with one seed; accuracies by column of the table."""
+
+    variant: str
+    seed: int
+    validation: dict[str, float]
+    test: dict[str, float]
+    seconds: float
+    losses: list[float] = field(repr=False)
 
 
 @torch.no_grad()
@@ -246,51 +324,137 @@ def report(runs: Sequence[Run]) -> str:
     lines = [f"{'variant':<22}" + "".join(f"{name:>15}" for name in COLUMNS) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
-        cells = []
-        for column in COLUMNS:
-            values = [100 * run.test[column] for run in mine]
-            cells.append(f"{mean(values):.1f} %" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
+        cells = (percent([run.test[column] for run in mine]) for column in COLUMNS)
         lines.append(f"{name:<22}" + "".join(f"{c:>15}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
-    parser.add_argument("--seeds", type=int, help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=int, help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("RELGRAPH_DATA", DATA)), help="folder of data")
-    parser.add_argument("--out", type=Path, default=Path("dependency-trees-out"), help="folder for results.json")
-    arguments = parser.parse_args(argv)
-    files = {part: arguments.data / "ud-ewt" / f"en_ewt-ud-{part}.conllu.gz" for part in ("train", "dev", "test")}
+# %%
+# Pictures
+# --------
+#
+# Results; then, of one sentence whose verb is far from its helper, its labels and what that verb looks at; and the
+# relations that hidden verbs of the test set look at, by layer and head. :func:`~relgraph.record_attention` tells what
+# the layers attend to, :mod:`relgraph.plot` draws it.
+
+LEAST = 0.02
+
+
+def far_verb(questions: Sequence[Question]) -> tuple[Question, int]:
+    """A sentence, of up to twelve words if there is one, and in it the verb whose helper is farthest away."""
+    short = [question for question in questions if len(question.shown) <= 12] or questions
+    verbs = [(question, at) for question in short for at, target in enumerate(question.targets) if target >= 0]
+    return max(verbs, key=lambda verb: verb[0].helpers[verb[1]])
+
+
+@torch.no_grad()
+def relations_seen(model: Inflector, batches: Sequence[Batch]) -> Tensor:
+    """``[L, H, R]``, the attention of hidden verbs by relation, layer and head."""
+    with rg.record_attention(model) as record:
+        for batch in batches:
+            model(batch, model.labeler(batch.graph))
+    hidden = torch.cat([batch.targets for batch in batches]) >= 0
+    layers: list[list[Any]] = [*record.values()]
+    masses = [torch.cat([call.label_mass for call in calls], 1) for calls in layers]
+    return torch.stack([mass[:, hidden].mean(1) for mass in masses])
+
+
+@torch.no_grad()
+def draw(
+    folder: Path, runs: Sequence[Run], model: Inflector, one: tuple[Question, int], vocabulary: Vocabulary, mass: Tensor
+) -> None:
+    """All pictures; ``model`` is one of the row ``relations``, ``one`` a verb in its sentence."""
+    with picture(folder / "results.png") as ax:
+        columns = {f"helper {name}": by_row(runs, lambda run, name=name: run.test[name]) for name in ("near", "far")}
+        bars(ax, columns, "Right forms of hidden verbs")
+    (question, verb), names = one, model.labeler.names
+    with picture(folder / "labels.png", 9, 6) as ax:
+        rg.plot.label_matrix(model.labeler(question.graph), names, tokens=question.shown, ax=ax)
+        ax.set_title("The label of every pair: what the key (column) is to the query (row)")
+    batch = Batch.make([question], vocabulary)
+    with rg.record_attention(model, weights=True) as record:
+        model(batch, model.labeler(batch.graph))
+    with picture(folder / "tree.png", 11, 5.5, 1, LAYERS) as axes:
+        for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
+            rg.plot.attention_tree(call.weights, question.graph, query=verb, node_names=question.shown, ax=ax)
+            ax.set_title(f"What “{question.shown[verb]}” looks at in layer {number}")
+    level = mass.amax((0, 1))
+    most = (level >= min(LEAST, level.max())).nonzero()[:, 0]
+    with picture(folder / "relations.png", 9, 5) as ax:
+        rg.plot.label_mass(mass[..., most], [names[label] for label in most], ax=ax)
+        ax.set_title(f"Attention of hidden verbs by relation, where a head gives it {LEAST:.0%} or more")
+
+
+# %%
+# The command
+# -----------
+#
+# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+
+
+def read_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[dict[str, list[Question]], str]:
+    """Train, dev and test, and what they are."""
+    if arguments.quick and arguments.data is None:
+        print("the sentences and their trees are made up (examples/made_up_trees.py): --quick reads no treebank")
+        return made_up(), "made up"
+    data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
+    files = {part: data / "ud-ewt" / f"en_ewt-ud-{part}.conllu.gz" for part in PARTS}
     missing = [str(path) for path in files.values() if not path.is_file()]
     if missing:
-        parser.error(f"--data must name the folder of ud-ewt, but there is no {missing[0]}")
+        parser.error(f"--data must name the folder of ud-ewt, but there is no {missing[0]}; --quick needs no files")
+    most = QUICK_SENTENCES if arguments.quick else {}
+    return {part: read(path, most.get(part)) for part, path in files.items()}, "UD English EWT"
+
+
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser.add_argument("--quick", action="store_true", help="less than a minute, on made-up sentences if no --data")
+    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
+    parser.add_argument("--data", type=Path, help="folder of ud-ewt (RELGRAPH_DATA, else data)")
+    parser.add_argument("--out", type=Path, default=Path("dependency-trees-out"), help="where everything is written")
+    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="The form of hidden verbs, by distance, by dependency tree, or both.")
+    arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    questions = {part: read(path, QUICK_SENTENCES if arguments.quick else None) for part, path in files.items()}
-    vocabulary = Vocabulary(questions["train"])
-    batches = {part: make_batches(mine, vocabulary) for part, mine in questions.items()}
-    runs: list[Run] = []
-    for seed in range(arguments.seeds or (1 if arguments.quick else 3)):
-        for name, labeler in VARIANTS.items():
-            torch.manual_seed(seed)
-            model, start = Inflector(len(vocabulary) + 1, labeler), time.perf_counter()
-            losses = train(model, batches["train"], steps, seed)
-            seconds = time.perf_counter() - start
-            validation, test = (accuracy(model, batches[part]) for part in ("dev", "test"))
-            runs.append(Run(name, seed, validation, test, seconds, losses))
+    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
+    questions, data = read_parts(parser, arguments)
+    sentences = {part: len(mine) for part, mine in questions.items()}
+    settings: dict[str, Any] = {"steps": steps, "quick": arguments.quick, "data": data, "sentences": sentences}
+    try:
+        runs = Runs(arguments.out, Run, settings, fresh=arguments.fresh)
+    except ValueError as error:
+        parser.error(str(error))
+    announce(len(VARIANTS) * len(seeds), len(VARIANTS) * len(seeds) * steps * SECONDS_A_STEP, arguments.out)
+    vocabulary, words = Vocabulary(questions["train"]), QUICK_BATCH_WORDS if arguments.quick else BATCH_WORDS
+    batches = {part: make_batches(mine, vocabulary, words) for part, mine in questions.items()}
+
+    def run(name: str, seed: int) -> tuple[Run, Inflector]:
+        torch.manual_seed(seed)
+        model, start = Inflector(len(vocabulary) + 1, VARIANTS[name]), time.perf_counter()
+        losses = train(model, batches["train"], steps, seed, f"{name}, seed {seed}")
+        seconds = time.perf_counter() - start
+        validation, test = (accuracy(model, batches[part]) for part in ("dev", "test"))
+        return Run(name, seed, validation, test, seconds, losses), model
+
+    finished = runs.each(list(VARIANTS), seeds, run)
+    print(report(runs.done))
+    if not finished:
+        return INTERRUPTED
     guesses = {name: guess(questions["train"], questions["test"], clue) for name, clue in GUESSES.items()}
-    print(report(runs))
     for name, share in guesses.items():
         print(f"most frequent form, given {name}: {100 * share:.1f} %")
-    record = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
-    record |= {"steps": steps, "quick": arguments.quick, "sentences": {part: len(questions[part]) for part in files}}
-    record |= {"guesses": guesses, "runs": [asdict(run) for run in runs]}
-    (arguments.out / "results.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    runs.save(guesses=guesses)
+    model = Inflector(len(vocabulary) + 1, RELATIONS)
+    runs.load(model, "relations", seeds[0])
+    mass = relations_seen(model, batches["test"])
+    draw(arguments.out, runs.done, model, far_verb(questions["test"]), vocabulary, mass)
     return 0
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+if __name__ == "__main__" and (status := main()):
+    raise SystemExit(status)

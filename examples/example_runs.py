@@ -125,7 +125,8 @@ def percent(shares: Sequence[float], unit: str = " %") -> str:
 def announce(runs: int, seconds: float, folder: Path) -> None:
     """Say what is about to be done, how long that takes and where it is written."""
     long = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} seconds"
-    print(f"{runs} runs, about {long} of one CPU core; each is written to {folder} when it is done, then pictures")
+    what = "1 run" if runs == 1 else f"{runs} runs"
+    print(f"{what}, about {long} of one CPU core; each is written to {folder} when it is done, then pictures")
 
 
 def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
     shutil.rmtree(folder, ignore_errors=True)
     text = Path(script["src_file"]).read_text(encoding="utf-8")
     quick = ["--quick"] if '"--quick"' in text else []
-    return [*quick, "--out", str(folder)] if '"--out"' in text else quick
+    # relative to where the gallery runs an example: what it prints is shown, and no page tells where it was built
+    return [*quick, "--out", os.path.relpath(folder, EXAMPLES)] if '"--out"' in text else quick
 
 
 class Pictures:

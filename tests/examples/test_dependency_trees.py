@@ -39,6 +39,8 @@ TEXT = """\
 
 """
 LABELERS = list(example.VARIANTS.values())
+DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+FEW = {"train": 12, "dev": 4, "test": 6}
 
 
 @pytest.fixture(scope="module")
@@ -191,17 +193,64 @@ def test_a_folder_without_the_treebank_is_an_error(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_command_line_trains_all_rows(tmp_path, capsys):
-    data = Path(os.environ.get("RELGRAPH_DATA", str(example.DATA)))
-    if not (data / "ud-ewt").is_dir():
-        pytest.skip(f"the treebank UD English EWT is not in {data}; RELGRAPH_DATA names its folder")
-    assert example.main(["--quick", "--steps", "3", "--data", str(data), "--out", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
+def check_results(folder, steps, data):
+    results = json.loads((folder / "results.json").read_text())
     assert [run["variant"] for run in results["runs"]] == list(example.VARIANTS)
+    assert (results["steps"], results["data"]) == (steps, data)
     for run in results["runs"]:
-        assert len(run["losses"]) == results["steps"] == 3
+        assert len(run["losses"]) == steps
         assert all(0 <= share <= 1 for part in ("validation", "test") for share in run[part].values())
-    assert results["guesses"].keys() == example.GUESSES.keys()
-    assert all(0 < share < 1 for share in results["guesses"].values())
+    guesses = results["notes"]["guesses"]
+    assert guesses.keys() == example.GUESSES.keys()
+    assert all(0 <= share <= 1 for share in guesses.values())
+    return results
+
+
+def test_command_line_trains_all_rows_on_the_treebank(tmp_path, capsys, monkeypatch):
+    if not (DATA / "ud-ewt").is_dir():
+        pytest.skip(f"the treebank UD English EWT is not in {DATA}; RELGRAPH_DATA names its folder")
+    monkeypatch.setattr(example, "QUICK_SENTENCES", dict.fromkeys(example.PARTS, 200))
+    assert example.main(["--quick", "--steps", "2", "--data", str(DATA), "--out", str(tmp_path)]) == 0
+    results = check_results(tmp_path, 2, "UD English EWT")
+    assert 100 < results["sentences"]["train"] <= 200
+    assert "made up" not in capsys.readouterr().out
+
+
+def test_short_mode_makes_up_its_sentences_and_draws(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(example, "QUICK_SENTENCES", FEW)
+    monkeypatch.setenv("RELGRAPH_DATA", str(tmp_path / "none"))
+    assert example.main(["--quick", "--steps", "2", "--out", str(tmp_path)]) == 0
+    assert check_results(tmp_path, 2, "made up")["sentences"] == FEW
     printed = capsys.readouterr().out
+    assert printed.startswith("the sentences and their trees are made up")
     assert all(name in printed for name in (*example.VARIANTS, *example.GUESSES))
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"results.png", "labels.png", "tree.png", "relations.png"}
+    assert all(f"picture: {tmp_path / name}" in printed for name in pictures)
+
+
+def test_a_stopped_command_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(example, "QUICK_SENTENCES", FEW)
+    command, train, started = ["--quick", "--steps", "1", "--out", str(tmp_path)], example.train, []
+
+    def stopped(*arguments):
+        started.append(arguments[-1])
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(example, "train", stopped)
+    assert example.main(command) == 130
+    printed = capsys.readouterr().out
+    assert "stopped: 1 of 6 runs are kept" in printed
+    assert "no relations" in printed[printed.index("stopped") :]
+    assert example.main(command) == 0
+    first, second, *_ = example.VARIANTS
+    assert started == [f"{name}, seed 0" for name in (first, second, second, *list(example.VARIANTS)[2:])]
+    with pytest.raises(SystemExit, match="2"):
+        example.main([*command, "--steps", "2"])
+    assert "begin anew by --fresh" in capsys.readouterr().err
+
+
+def test_the_verb_of_the_pictures_is_far_from_its_helper(questions):
+    assert example.far_verb(questions) == (questions[0], 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from itertools import product
 from pathlib import Path
@@ -19,8 +20,9 @@ from graph_classification import Run
 import relgraph as rg
 
 NAME = "Mutagenicity"
+DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 needs_data = pytest.mark.skipif(
-    not (example.DATA / "tudataset-cleaned" / f"{NAME}.zip").is_file(),
+    not (DATA / "tudataset-cleaned" / f"{NAME}.zip").is_file(),
     reason=f"the environment's RELGRAPH_DATA must name a folder with tudataset-cleaned/{NAME}.zip",
 )
 BONDS, ATOMS = 3, 5
@@ -135,7 +137,15 @@ def test_the_verdict_compares_what_validation_chose(ours, theirs, word):
 def test_no_verdict_from_one_seed_or_one_library():
     both = runs([0.9] * 3, [0.8] * 3)
     assert example.verdict([run for run in both if run.seed == 0]).startswith("no verdict")
-    assert example.verdict([run for run in both if run.row.startswith("PyG")]).startswith("no verdict")
+    assert example.verdict([run for run in both if run.variant.startswith("PyG")]).startswith("no verdict")
+    assert example.verdict([]).startswith("no verdict")
+
+
+def test_after_ctrl_c_the_verdict_counts_seeds_that_both_rows_have():
+    done = [run for run in runs([0.9, 0.8, 0.7], [0.6, 0.5, 0.1]) if (run.variant, run.seed) != ("PyG a", 2)]
+    assert "+30.0 ROC-AUC (+30.0, +30.0 by seed)" in example.verdict(done)
+    fewer = [run for run in done if (run.variant, run.seed) != ("PyG a", 1)]
+    assert example.verdict(fewer).startswith("no verdict")
 
 
 def test_report_shows_mean_and_spread():
@@ -148,12 +158,84 @@ def test_missing_data_is_said(tmp_path, capsys):
     assert "--data must name a folder with tudataset-cleaned/Mutagenicity.zip" in capsys.readouterr().err
 
 
-@needs_data
-def test_command_line_trains_all_rows(tmp_path, capsys):
-    assert example.main(["--quick", "--out", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [run["row"] for run in results["runs"]] == list(example.make_rows(BONDS))
-    assert results["graphs"] == example.QUICK_GRAPHS
+def check_results(folder, rows):
+    results = json.loads((folder / "results.json").read_text())
+    assert [run["variant"] for run in results["runs"]] == rows
     assert all(0 <= run[name] <= 1 for run in results["runs"] for name in ("auc", "accuracy", "validation_auc"))
+    return results
+
+
+@needs_data
+def test_command_line_trains_all_rows_on_real_molecules(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(example, "QUICK_GRAPHS", 60)
+    rows = list(example.make_rows(BONDS))
+    command = ["--quick", "--data", str(DATA), "--epochs", "1", "--rows", *rows, "--out", str(tmp_path)]
+    assert example.main(command) == 0
+    results = check_results(tmp_path, rows)
+    assert (results["graphs"], results["dataset"]) == (60, NAME)
     printed = capsys.readouterr().out
-    assert all(name in printed for name in example.make_rows(BONDS))
+    assert "made up" not in printed
+    assert all(name in printed for name in rows)
+
+
+@pytest.fixture
+def short(tmp_path, monkeypatch):
+    monkeypatch.setattr(example, "QUICK_GRAPHS", 40)
+    monkeypatch.setenv("RELGRAPH_DATA", str(tmp_path / "none"))
+    return ["--quick", "--epochs", "1", "--out", str(tmp_path)]
+
+
+ROWS = [name for name in example.make_rows(BONDS) if "walks" not in name]
+
+
+def test_short_mode_makes_up_its_molecules_and_draws(short, tmp_path, capsys):
+    assert example.main(short) == 0
+    results = check_results(tmp_path, ROWS)
+    assert (results["graphs"], results["dataset"]) == (40, "made up")
+    printed = capsys.readouterr().out
+    assert printed.startswith("the molecules are made up")
+    pictures = {path.name for path in tmp_path.glob("*.png")}
+    assert pictures == {"results.png", "bonds.png", "labels.png", "mass.png"}
+    assert all(f"picture: {tmp_path / name}" in printed for name in pictures)
+
+
+def test_a_stopped_command_goes_on_where_it_was(short, tmp_path, capsys, monkeypatch):
+    train, started = example.train, []
+
+    def stopped(name, *rest):
+        started.append(name)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(name, *rest)
+
+    monkeypatch.setattr(example, "train", stopped)
+    command = [*short, "--rows", *ROWS[:3]]
+    assert example.main(command) == 130
+    printed = capsys.readouterr().out
+    assert "stopped: 1 of 3 runs are kept" in printed
+    assert ROWS[0] in printed[printed.index("stopped") :]
+    assert example.main(command) == 0
+    assert started == [ROWS[0], ROWS[1], ROWS[1], ROWS[2]]
+    with pytest.raises(SystemExit, match="begin anew by --fresh"):
+        example.main([*command, "--epochs", "2"])
+
+
+def test_weights_along_bonds_are_rows_of_shares():
+    row = example.make_rows(BONDS)["relgraph bonds"]
+    torch.manual_seed(0)
+    graph = row.prepare(molecules()[2])
+    weights = example.along_bonds(example.Classifier(row, ATOMS).eval(), graph)
+    assert weights.shape == (example.HEADS, 7, 7)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(example.HEADS, 7))
+    bonded = torch.zeros(7, 7, dtype=torch.bool)
+    bonded[graph.edge_index[1], graph.edge_index[0]] = True
+    assert torch.equal(weights > 0, bonded.expand(example.HEADS, 7, 7))
+
+
+def test_label_mass_sums_to_one_where_every_pair_has_a_label():
+    row = example.make_rows(BONDS)["relgraph bonds | paths"]
+    torch.manual_seed(0)
+    model = example.Classifier(row, ATOMS).eval()
+    mass = example.label_mass(model, [row.prepare(graph) for graph in molecules()])
+    assert mass.shape == (example.LAYERS, example.HEADS, model.labels.labeler.num_labels)
+    torch.testing.assert_close(mass.sum(-1), torch.ones(example.LAYERS, example.HEADS))

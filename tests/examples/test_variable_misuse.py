@@ -29,7 +29,8 @@ SOURCE = """class C:
         three = one + two
         return three * one
 """
-REAL = Path(os.environ.get("RELGRAPH_DATA", example.DATA)) / "great-varmisuse"
+DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+REAL = DATA / "great-varmisuse"
 
 
 def line(project="some/project", bug=True, **changes):
@@ -249,39 +250,97 @@ def test_report_shows_mean_and_spread():
     assert example.report(runs, {"chance": {"repair": 0.5}}).count("60.0 ± 10.0") == 4
 
 
-def check_command(arguments, out, capsys):
-    assert example.main([*arguments, "--quick", "--steps", "2", "--out", str(out)]) == 0
+def check_command(arguments, out, capsys, variants=tuple(example.VARIANTS)):
+    command = [*arguments, "--quick", "--steps", "2", "--variants", *variants, "--out", str(out)]
+    assert example.main(command) == 0
     results = json.loads((out / "results.json").read_text())
-    assert [run["variant"] for run in results["runs"]] == list(example.VARIANTS)
+    assert [run["variant"] for run in results["runs"]] == list(variants)
     for run in results["runs"]:
         assert len(run["losses"]) == results["steps"] == 2
         assert all(0 <= run["right"][part][name] <= 1 for part in ("validation", "test") for name in example.COLUMNS)
     assert results["functions_and_bugs"].keys() == great_data.PARTS.keys()
+    assert results["notes"]["baselines"].keys() == {"chance", "most often seen", "last before", "last place"}
     printed = capsys.readouterr().out
-    assert all(name in printed for name in (*example.VARIANTS, "chance"))
-    return results
+    assert all(name in printed for name in (*variants, "chance"))
+    return results, printed
 
 
 @pytest.mark.parametrize("name", ["lines.jsonl", "lines.jsonl.gz"])
 def test_command_line_reads_lines(name, tmp_path, capsys):
     write_lines(tmp_path / name)
-    results = check_command(["--data", str(tmp_path / name)], tmp_path / "out", capsys)
+    results, printed = check_command(["--data", str(tmp_path / name)], tmp_path / "out", capsys)
     assert results["functions_and_bugs"] == {part: [20, 10] for part in great_data.PARTS}
+    assert results["data"] == "GREAT"
+    assert "planted" not in printed
 
 
-def test_command_line_plants_misuses(tmp_path, capsys):
-    files = [tmp_path / "package" / f"m{n}.py" for n in range(20)]
+def write_modules(folder):
+    files = [folder / "package" / f"m{n}.py" for n in range(20)]
     files[0].parent.mkdir()
     for path in files:
         path.write_text(SOURCE.replace("three = one", "three = 1 + one"))
-    check_command(["--source", *map(str, files)], tmp_path, capsys)
+    return files
 
 
-def test_command_line_reads_the_real_data(tmp_path, capsys):
+def test_command_line_plants_misuses(tmp_path, capsys):
+    results, _ = check_command(["--source", *map(str, write_modules(tmp_path))], tmp_path, capsys)
+    assert results["data"] == "planted"
+
+
+def test_short_mode_plants_misuses_in_the_library_and_draws(tmp_path, capsys, monkeypatch):
+    folder = write_modules(tmp_path)[0].parent
+    monkeypatch.setattr(example.sysconfig, "get_paths", lambda: {"stdlib": str(folder)})
+    monkeypatch.setenv("RELGRAPH_DATA", str(tmp_path / "none"))
+    results, printed = check_command([], tmp_path / "out", capsys, example.QUICK_VARIANTS)
+    assert results["longest"] == example.QUICK_LONGEST
+    assert printed.startswith("misuses are planted in the library of Python 3.")
+    assert results["functions_and_bugs"]["train"] == [32, 16]
+    pictures = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert pictures == {"results.png", "labels.png", "attention.png", "mass.png"}
+    assert all(f"picture: {tmp_path / 'out' / name}" in printed for name in pictures)
+
+
+def test_command_line_reads_the_real_data(tmp_path, capsys, monkeypatch):
     if not great_data.great_files(REAL):
-        pytest.skip(f"GREAT's JSON lines are not at {REAL}")
-    results = check_command(["--data", str(REAL)], tmp_path, capsys)
-    assert results["functions_and_bugs"]["train"][0] == example.QUICK_FUNCTIONS
+        pytest.skip(f"GREAT's JSON lines are not at {REAL}; RELGRAPH_DATA names the folder with great-varmisuse")
+    monkeypatch.setattr(example, "QUICK_FUNCTIONS", 24)
+    results, _ = check_command(["--data", str(REAL), "--longest", "250"], tmp_path, capsys)
+    assert results["functions_and_bugs"]["train"][0] == 24
+
+
+def test_a_stopped_command_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
+    write_lines(tmp_path / "lines.jsonl")
+    command = ["--data", str(tmp_path / "lines.jsonl"), "--steps", "1", "--seeds", "1", "--out", str(tmp_path / "out")]
+    train, started = example.train, []
+
+    def stopped(*arguments):
+        started.append(arguments[-1])
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments)
+
+    monkeypatch.setattr(example, "train", stopped)
+    assert example.main(command) == 130
+    printed = capsys.readouterr().out
+    assert "stopped: 1 of 4 runs are kept" in printed
+    assert "none" in printed[printed.index("stopped") :]
+    assert example.main(command) == 0
+    names = list(example.VARIANTS)
+    assert started == [f"{name}, seed 0" for name in (*names[:2], *names[1:])]
+    with pytest.raises(SystemExit, match="begin anew by --fresh"):
+        example.main([*command, "--longest", "200"])
+
+
+def test_label_mass_is_that_of_variables():
+    """Twice the function, or the function beside another without relations, changes the mean of variables alone."""
+    torch.manual_seed(0)
+    model = example.Detective(example.RELATIONS).eval()
+    records = [from_json(line())]
+    mass = example.label_mass(model, [Batch.make(records)])
+    assert mass.shape == (example.LAYERS, example.HEADS, example.RELATIONS.num_labels)
+    torch.testing.assert_close(example.label_mass(model, [Batch.make(records)] * 2), mass)
+    used = {example.RELATIONS.names[label] for label in (mass[0, 0] > 0).nonzero()[:, 0]}
+    assert used == {"LAST_WRITE", "LAST_WRITE⁻¹", "LAST_LEXICAL_USE", "LAST_LEXICAL_USE⁻¹"}  # none of "return"'s
 
 
 def test_missing_data_and_too_little_of_it(tmp_path, capsys):
