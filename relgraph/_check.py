@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph._hints import in_place_of_graph
+
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -34,7 +36,7 @@ def autocast_dtype(device_type: str) -> torch.dtype | None:
 def integer(name: str, value: Any, *, minimum: int | None = None, maximum: int | None = None) -> int:
     """``value`` itself when it is an int (not a bool) within the bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}")
+        raise TypeError(f"{name} must be an int, got {in_place_of_graph(value)}")
     if minimum is not None and value < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value}")
     if maximum is not None and value > maximum:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief_fields
+from relgraph._hints import in_place_of_labels
 from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
 from relgraph.impl.common import Answer, Call, Tables
@@ -330,7 +331,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
                 raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
         return None, [None] * len(tables)
     if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {type(labels).__name__}")
+        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
     if labels.batch_size not in (1, batch):

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._hints import in_place_of_labels
 from relgraph.functional import Table, _check_call, _leave
 from relgraph.impl import IMPLEMENTATIONS, choose
 from relgraph.impl.common import Call
@@ -85,7 +86,7 @@ def edge_attention(
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     if not isinstance(labels, EdgeLabels):
-        raise TypeError(f"labels must be EdgeLabels, got {type(labels).__name__}")
+        raise TypeError(f"labels must be EdgeLabels, got {in_place_of_labels(labels)}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
     named = {"query": query, "key": key, "value": value}

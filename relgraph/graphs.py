@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief
+from relgraph._hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
 
-_MAKERS = {"networkx": "relgraph.interop.networkx.from_networkx", "torch_geometric": "relgraph.pyg.from_data"}
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 
 
@@ -151,13 +151,13 @@ class Graph:
                     [1, 3]]), tensor([0, 2, 4]))
         """
         if not isinstance(graphs, Iterable):
-            raise TypeError(f"graphs must be an iterable of Graphs, got {_kind(graphs)}")
+            raise TypeError(f"graphs must be an iterable of Graphs, got {in_place_of_graph(graphs)}")
         graphs = list(graphs)
         if not graphs:
             raise ValueError("graphs must hold at least one Graph, got none")
         for index, graph in enumerate(graphs):
             if not isinstance(graph, Graph):
-                raise TypeError(f"graphs[{index}] must be a Graph, got {_kind(graph)}")
+                raise TypeError(f"graphs[{index}] must be a Graph, got {in_place_of_graph(graph)}")
         first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
         starts = [first, *ends[:-1]]
         device = graphs[0].edge_index.device
@@ -359,18 +359,8 @@ def check_graph(graph: Any) -> Graph:
     """``graph`` itself when it is a Graph."""
     if not isinstance(graph, Graph):
         hint = "; a layer whose labeler reads graphs is called with labels=graph" if isinstance(graph, int) else ""
-        raise TypeError(f"graph must be a Graph, got {_kind(graph)}{hint}")
+        raise TypeError(f"graph must be a Graph, got {in_place_of_graph(graph)}{hint}")
     return graph
-
-
-def _kind(value: Any) -> str:
-    """The name of a value's type; a graph of another package in full, and what makes a Graph of it."""
-    kind = type(value)
-    for package, maker in _MAKERS.items():
-        # By name alone, as the packages need not be there; subclasses, of which a PyG Batch is one, count too.
-        if any(base.__module__.partition(".")[0] == package for base in kind.__mro__):
-            return f"{kind.__name__} ({kind.__module__}.{kind.__qualname__}): make it a Graph with {maker}"
-    return kind.__name__
 
 
 def alone(graph: Graph, **others: Any) -> Graph:

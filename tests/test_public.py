@@ -12,13 +12,13 @@ import relgraph as rg
 
 NAMES = [
     "CodeRelations", "GREAT_TYPES",
-    "Degree", "NodeType", "PathEdges", "PathLabels", "PersonalizedPageRank", "RandomWalk", "ShortestPath", "ShortestPathTypes", "VirtualNode", "graphormer", "grpe", "shortest_path_lengths", "unique_paths",
+    "Degree", "DistanceLabeler", "NodeType", "PathEdges", "PathLabels", "PersonalizedPageRank", "RandomWalk", "ShortestPath", "ShortestPathTypes", "VirtualNode", "graphormer", "grpe", "shortest_path_lengths", "unique_paths",
     "AncestorDistance", "SiblingDistance", "StructuralPosition", "TreePaths", "TreeRelation", "UD_RELATIONS", "UpDown", "dependency_relations",
     "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
     "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "ImplChoice", "KVCache", "LabelCounts", "LabelTable", "Labeler", "Labels", "LayerCache",
     "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
     "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumCounts", "SumLabels", "Window",
-    "edge_attention", "first_of", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
+    "edge_attention", "first_of", "label_pairs", "record_attention", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
     "restrict", "total", "which_impl",
 ]  # fmt: skip
 

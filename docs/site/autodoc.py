@@ -10,6 +10,8 @@ import relgraph as rg
 
 PUBLIC = {getattr(module, name) for module in (rg, rg.labelers) for name in module.__all__ if name[0].isupper()}
 
+HOOKS = {"extra_repr", "propagate", "edge_updater"}
+
 
 def setup(app: Any) -> dict[str, Any]:
     """Change what napoleon and autodoc would do otherwise."""
@@ -17,7 +19,7 @@ def setup(app: Any) -> dict[str, Any]:
     GoogleDocstring._consume_inline_attribute = _whole_attribute
     GoogleDocstring._consume_returns_section = _whole_returns
     app.connect("autodoc-process-bases", _public_bases)
-    app.connect("autodoc-skip-member", _skip_fields)
+    app.connect("autodoc-skip-member", _skip)
     return {"parallel_read_safe": True}
 
 
@@ -38,6 +40,6 @@ def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> Non
             bases[at] = next((parent for parent in base.__mro__ if parent in PUBLIC), object)
 
 
-def _skip_fields(_: Any, __: str, name: str, member: Any, skip: bool, ____: Any) -> bool | None:
-    """What tells a reader nothing: a named tuple's fields again ("Alias for field number 0"), torch's hook for repr."""
-    return True if type(member).__name__ == "_tuplegetter" or name == "extra_repr" else None
+def _skip(_: Any, __: str, name: str, member: Any, skip: bool, ____: Any) -> bool | None:
+    """Skip named tuples' fields ("Alias for field number 0"), and what torch and PyG hook in or generate."""
+    return True if type(member).__name__ == "_tuplegetter" or name in HOOKS else None

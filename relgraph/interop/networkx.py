@@ -10,7 +10,7 @@ An edge u → v lets v, the query, look at u, the key. Needs the extra ``relgrap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,17 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief_fields
+from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph, check_graph
+from relgraph.interop._networkx_attributes import (
+    Read,
+    ReadNumbers,
+    attribute,
+    distinct,
+    listed_features,
+    read_features,
+    read_types,
+)
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
@@ -27,8 +37,6 @@ try:
     import networkx as nx
 except ImportError:
     raise ImportError("relgraph.interop.networkx needs networkx: pip install 'relgraph[networkx]'") from None
-
-Read = str | Callable[..., Hashable]
 
 
 class FromNetworkx(NamedTuple):
@@ -41,6 +49,8 @@ class FromNetworkx(NamedTuple):
         nodes: the networkx node behind each id.
         types: the edge type behind each id of ``graph.edge_type``; empty without types.
         node_types: the node type behind each id of ``graph.node_type``; empty without types.
+        x: ``[N, F]``, the features of each node in the order of ``nodes``; None where none were read.
+        edge_attr: ``[E, F]``, the features of each edge of ``graph.edge_index``; None where none were read.
 
     Example:
         >>> import networkx as nx
@@ -55,6 +65,8 @@ class FromNetworkx(NamedTuple):
     nodes: tuple[Hashable, ...]
     types: tuple[Hashable, ...]
     node_types: tuple[Hashable, ...]
+    x: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     def __repr__(self) -> str:
         return brief_fields(self, *self._fields)
@@ -67,6 +79,8 @@ def from_networkx(
     types: Sequence[Hashable] | None = None,
     node_type: Read | None = None,
     node_types: Sequence[Hashable] | None = None,
+    node_features: ReadNumbers | None = None,
+    edge_features: ReadNumbers | None = None,
     batch: str | None = None,
 ) -> FromNetworkx:
     """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
@@ -84,6 +98,10 @@ def from_networkx(
         node_type: the node attribute that holds the type, or a function of the node and the dict of its attributes; a
             node of type None has none.
         node_types: the node types in the order of their ids; those that occur, sorted, when left out.
+        node_features: the node attribute that holds numbers, one or a sequence; several attributes, whose numbers stand
+            side by side; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
+        edge_features: likewise of edges, or a function of u, v and the dict of the edge's attributes. They become
+            ``edge_attr``, ``[E, F]``; both directions of an undirected edge have its numbers.
         batch: the node attribute that tells which graph a node belongs to, from 0 and not falling: a packed batch. As
             many graphs as ``graph.graph["num_graphs"]`` says, if it does, else up to the last that has a node.
 
@@ -91,22 +109,23 @@ def from_networkx(
         A :class:`~relgraph.interop.networkx.FromNetworkx`.
 
     Raises:
-        TypeError: no networkx graph, types of the wrong kind.
+        TypeError: no networkx graph, types of the wrong kind, features that are no numbers.
         ValueError: an attribute is missing, a type is not among ``types``, types cannot be sorted or are given without
-            ``edge_type`` or ``node_type``, ``batch`` falls, or an edge crosses from graph to graph.
+            ``edge_type`` or ``node_type``, nodes or edges have different numbers of features, ``batch`` falls, or an
+            edge crosses from graph to graph.
 
     Example:
         >>> import networkx as nx
         >>> from relgraph.interop.networkx import from_networkx
         >>> family = nx.DiGraph()
-        >>> family.add_edge("Ann", "Bob", kind="mother")
-        >>> family.add_edge("Bob", "Cem", kind="brother")
-        >>> graph, nodes, types, _ = from_networkx(family, edge_type="kind")
-        >>> nodes, types
+        >>> family.add_edge("Ann", "Bob", kind="mother", years=31)
+        >>> family.add_edge("Bob", "Cem", kind="brother", years=4)
+        >>> read = from_networkx(family, edge_type="kind", edge_features="years")
+        >>> read.nodes, read.types
         (('Ann', 'Bob', 'Cem'), ('brother', 'mother'))
-        >>> graph.edge_index.tolist(), graph.edge_type.tolist()
-        ([[0, 1], [1, 2]], [1, 0])
-        >>> rg.EdgeType(types)(graph).q_len
+        >>> read.graph.edge_index.tolist(), read.graph.edge_type.tolist(), read.edge_attr.tolist()
+        ([[0, 1], [1, 2]], [1, 0], [[31.0], [4.0]])
+        >>> rg.EdgeType(read.types)(read.graph).q_len
         3
     """
     if not isinstance(graph, nx.Graph):
@@ -115,21 +134,28 @@ def from_networkx(
     number = {node: at for at, node in enumerate(nodes)}
     edges = list(_directed(graph))
     ends = torch.tensor([(number[u], number[v]) for u, v, _ in edges], dtype=torch.int64).view(-1, 2)
-    edge_ids, types = _types("edge", edges, edge_type, types)
-    node_ids, node_types = _types("node", list(graph.nodes(data=True)), node_type, node_types)
+    listed = list(graph.nodes(data=True))
+    edge_ids, types = read_types("edge", edges, edge_type, types)
+    node_ids, node_types = read_types("node", listed, node_type, node_types)
+    features = read_features("node", listed, node_features), read_features("edge", edges, edge_features)
     ptr = None if batch is None else _borders(graph, batch)
     made = Graph(ends.T.contiguous(), len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
-    return FromNetworkx(made, nodes, types, node_types)
+    return FromNetworkx(made, nodes, types, node_types, *features)
 
 
 def to_networkx(
-    graph: Graph, *, types: Sequence[Hashable] | None = None, node_types: Sequence[Hashable] | None = None
+    graph: Graph,
+    *,
+    types: Sequence[Hashable] | None = None,
+    node_types: Sequence[Hashable] | None = None,
+    x: Tensor | None = None,
+    edge_attr: Tensor | None = None,
 ) -> Any:
     """A graph as a :class:`~networkx.MultiDiGraph` of nodes 0, 1, ..., with an edge from each source to its target.
 
     The source is the key, the target the query. Nodes have the attribute ``node_type``, edges ``edge_type``, where the
-    graph has types. Nodes of a packed batch also have ``batch``, which graph they belong to, and the whole has
-    ``num_graphs``.
+    graph has types, and ``x`` and ``edge_attr``, where features are given. Nodes of a packed batch also have ``batch``,
+    which graph they belong to, and the whole has ``num_graphs``.
 
     Source: conventions of networkx (:class:`~networkx.MultiDiGraph`).
 
@@ -137,13 +163,15 @@ def to_networkx(
         graph: a :class:`~relgraph.Graph`, one graph or a packed batch.
         types: a name for each edge type; its id when left out.
         node_types: a name for each node type; its id when left out. A node without a type has the type None.
+        x: ``[N, F]``, features of the nodes, each node's a list; or ``[N]``, each node's a number.
+        edge_attr: ``[E, F]`` or ``[E]``, features of the edges, likewise.
 
     Returns:
         A :class:`~networkx.MultiDiGraph`.
 
     Raises:
-        TypeError: no Graph, or names that are no sequence.
-        ValueError: names without types, names twice, or fewer names than types.
+        TypeError: no Graph, names that are no sequence, or features that are no tensor.
+        ValueError: names without types, names twice, fewer names than types, or features of another length.
 
     Example:
         >>> from relgraph.interop.networkx import to_networkx
@@ -155,10 +183,12 @@ def to_networkx(
     made.add_nodes_from(range(check_graph(graph).num_nodes))
     edge_names = _names("types", graph.edge_type, types)
     node_names = _names("node_types", graph.node_type, node_types)
+    edges = {"edge_type": edge_names, "edge_attr": listed_features("edge_attr", graph.num_edges, edge_attr)}
     for at, (source, target) in enumerate(graph.edge_index.T.tolist()):
-        made.add_edge(source, target, **({} if edge_names is None else {"edge_type": edge_names[at]}))
-    if node_names is not None:
-        nx.set_node_attributes(made, dict(enumerate(node_names)), "node_type")
+        made.add_edge(source, target, **{name: of[at] for name, of in edges.items() if of is not None})
+    for name, of in {"node_type": node_names, "x": listed_features("x", graph.num_nodes, x)}.items():
+        if of is not None:
+            nx.set_node_attributes(made, dict(enumerate(of)), name)
     if graph.ptr is not None:
         nx.set_node_attributes(made, dict(enumerate(graph.graph_of().tolist())), "batch")
         made.graph["num_graphs"] = graph.num_graphs
@@ -192,7 +222,7 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
         [(0, 0, '0'), (0, 1, '-1'), (1, 0, '1'), (1, 1, '0')]
     """
     if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, got {type(labels).__name__}")
+        raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
     if labels.batch_size != 1 or labels.q_len != labels.k_len:
         raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
     made = nx.MultiDiGraph()
@@ -215,58 +245,9 @@ def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
             yield v, u, of
 
 
-def _types(
-    kind: str, items: list[tuple[Any, ...]], read: Read | None, types: Sequence[Hashable] | None
-) -> tuple[Tensor | None, tuple[Hashable, ...]]:
-    """The type of every edge or node as an id, and the types in the order of their ids."""
-    name = "types" if kind == "edge" else "node_types"
-    if read is None:
-        if types is not None:
-            raise ValueError(f"{kind}_type must say where the types are when {name} is given, got None")
-        return None, ()
-    if not isinstance(read, str) and not callable(read):
-        raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
-    values = [_attribute(kind, item, read) if isinstance(read, str) else read(*item) for item in items]
-    for item, value in zip(items, values, strict=True):
-        if not isinstance(value, Hashable):
-            raise TypeError(f"{kind}_type must give hashable types, got {value!r} at {kind} {_shown(item)}")
-    absent = {None} if kind == "node" else set()
-    types = _sorted(name, set(values) - absent) if types is None else _distinct(name, types)
-    number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
-    for item, value in zip(items, values, strict=True):
-        if value not in number:
-            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {_shown(item)}")
-    return torch.tensor([number[value] for value in values], dtype=torch.int64), types
-
-
-def _attribute(kind: str, item: tuple[Any, ...], name: str) -> Any:
-    if name not in item[-1]:
-        raise ValueError(f"{kind} {_shown(item)} must have the attribute {name!r}, got {sorted(map(str, item[-1]))}")
-    return item[-1][name]
-
-
-def _shown(item: tuple[Any, ...]) -> str:
-    return " -> ".join(repr(end) for end in item[:-1])
-
-
-def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
-    try:
-        return tuple(sorted(values))
-    except TypeError as error:
-        raise ValueError(f"{name} must be given where types cannot be sorted: {error}") from None
-
-
-def _distinct(name: str, types: Any) -> tuple[Hashable, ...]:
-    if isinstance(types, str) or not isinstance(types, Sequence):
-        raise TypeError(f"{name} must be a sequence of types, got {types!r}")
-    if len(set(types)) != len(types):
-        raise ValueError(f"{name} must be different, got {list(types)}")
-    return tuple(types)
-
-
 def _borders(graph: Any, batch: str) -> Tensor:
     """The borders of a packed batch from each node's graph."""
-    home = [_attribute("node", item, batch) for item in graph.nodes(data=True)]
+    home = [attribute("node", item, batch) for item in graph.nodes(data=True)]
     for at, number in enumerate(home):
         _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0)
     count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0)
@@ -283,7 +264,7 @@ def _names(name: str, ids: Tensor | None, names: Sequence[Hashable] | None) -> l
     listed = ids.tolist()
     if names is None:
         return [None if at < 0 else at for at in listed]
-    names = _distinct(name, names)
+    names = distinct(name, names)
     if max(listed, default=-1) >= len(names):
         raise ValueError(f"{name} must have a name for each of the {max(listed) + 1} types, got {len(names)}")
     return [None if at < 0 else names[at] for at in listed]

@@ -5,7 +5,8 @@ A labeler knows how many labels there are and what each is called before it sees
 :class:`~relgraph.Graph`, :class:`~relgraph.SchemaRelations` with a :class:`~relgraph.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
-  ``GridColumns``, ``FromFunction``; ``DistanceLabeler`` is what those by distance share.
+  ``GridColumns``.
+- To write one: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` makes labels of ids of all pairs.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
   ``NodeType``, ``VirtualNode``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
 - Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
@@ -45,6 +46,7 @@ from relgraph.labelers.shortest_path import ShortestPath, shortest_path_lengths
 from relgraph.labelers.structural import AncestorDistance, SiblingDistance, StructuralPosition
 from relgraph.labelers.tree import TreeRelation, UpDown
 from relgraph.labelers.tree_paths import TreePaths
+from relgraph.labelers.written import label_pairs
 
 __all__ = [
     "GREAT_TYPES",
@@ -87,6 +89,7 @@ __all__ = [
     "first_of",
     "graphormer",
     "grpe",
+    "label_pairs",
     "product",
     "restrict",
     "shortest_path_lengths",

@@ -27,7 +27,8 @@ class Labeler(ABC):
     :func:`~relgraph.restrict`.
 
     To write one, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Of a function of positions
-    :class:`~relgraph.FromFunction` makes one, of distances alone :class:`~relgraph.labelers.DistanceLabeler`.
+    :class:`~relgraph.FromFunction` makes one, of distances alone :class:`~relgraph.DistanceLabeler`; ids that
+    you compute for all pairs of a graph become labels by :func:`~relgraph.label_pairs`.
 
     Source: relgraph's own.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relgraph._hints import in_place_of_labels
 from relgraph.labelers.join import join
 from relgraph.labelers.rules import PriorityRule, ProductRule, RestrictionRule, Rule
 from relgraph.labels import Labels, SumLabels
@@ -156,4 +157,4 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
 def _check_labels(*given: Any) -> None:
     for labels in given:
         if not isinstance(labels, Labels):
-            raise TypeError(f"labels must be Labels, got {type(labels).__name__}")
+            raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")

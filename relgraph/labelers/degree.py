@@ -10,7 +10,7 @@ import torch
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 DIRECTIONS = ("in", "out", "both")
@@ -79,4 +79,4 @@ class Degree(Labeler):
         ends = {"in": target, "out": source, "both": graph.edge_index.flatten()}[self.direction]
         degree = torch.bincount(ends, minlength=graph.num_nodes).clamp(max=self.max_degree)
         query, key = graph.pairs()
-        return written(graph, degree[query] * (self.max_degree + 1) + degree[key], self.num_labels)
+        return label_pairs(graph, degree[query] * (self.max_degree + 1) + degree[key], self.num_labels)

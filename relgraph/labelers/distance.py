@@ -20,29 +20,35 @@ from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 class DistanceLabeler(Labeler):
     """A labeler that looks at the distance j - i alone, key position minus query position.
 
-    This class is abstract: one of your own has a ``lookup``, its ``reach``, ``num_labels`` and ``names``, and is called
-    like every sequence labeler. :class:`~relgraph.ClippedDistance`, :class:`~relgraph.BucketedDistance` and
-    :class:`~relgraph.Window` are such labelers.
+    This class is abstract: one of your own has a ``lookup``, its ``reach``, ``num_labels`` and ``names``, as properties
+    of a frozen dataclass or as constants, and is called like every sequence labeler.
+    :class:`~relgraph.ClippedDistance`, :class:`~relgraph.BucketedDistance` and :class:`~relgraph.Window` are such
+    labelers.
 
     Source: relgraph's own.
 
     Attributes:
         lookup: the id of each distance from ``-reach`` up (-1 no label, -2 does not attend); the entry at either end
-            stands for all distances beyond. Made once, when the labeler is made.
+            stands for all distances beyond. Read in every call.
         reach: how far to the left the lookup begins.
 
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
-        ... class Side(rg.labelers.DistanceLabeler):
-        ...     lookup = (0, 1, 2)  # of distances up to -1, of 0, and from 1 on
-        ...     reach = 1
-        ...     num_labels = 3
-        ...     names = ("before", "self", "after")
-        >>> Side()(3).to_dense()[0]
-        tensor([[[1, 2, 2],
-                 [0, 1, 2],
-                 [0, 0, 1]]])
+        ... class Parity(rg.DistanceLabeler):
+        ...     far: int                                 # farther keys carry no label
+        ...     num_labels = 2
+        ...     names = ("even", "odd")
+        ...     @property
+        ...     def reach(self):
+        ...         return self.far + 1
+        ...     @property
+        ...     def lookup(self):
+        ...         return (-1, *(distance % 2 for distance in range(-self.far, self.far + 1)), -1)
+        >>> Parity(2)(5).to_dense()[0][0, 0]
+        tensor([ 0,  1,  0, -1, -1])
+        >>> Parity(2)
+        Parity(far=2)
     """
 
     lookup: tuple[int, ...]

@@ -9,6 +9,7 @@ from typing import final
 import torch
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, unusual
 from relgraph.labels import UNLABELED, EdgeLabels
@@ -132,8 +133,12 @@ def type_names(name: str, types: int | Sequence[str]) -> tuple[str, ...]:
     """Different names of types, from the names themselves or from how many there are."""
     if isinstance(types, int):
         return tuple(str(number) for number in range(_check.integer(name, types, minimum=0)))
-    if isinstance(types, str) or not isinstance(types, Sequence) or not all(isinstance(t, str) for t in types):
+    if isinstance(types, str) or not isinstance(types, Sequence):
         raise TypeError(f"{name} must be an int or a sequence of strings, got {types!r}")
+    if not all(isinstance(t, str) for t in types):
+        raise TypeError(
+            f"{name} must be an int or a sequence of strings, got {cut(repr(types))}: pass [str(t) for t in {name}]"
+        )
     if len(set(types)) != len(types):
         raise ValueError(f"{name} must be different names, got {list(types)}")
     return tuple(types)

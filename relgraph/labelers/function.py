@@ -13,7 +13,7 @@ from torch import Tensor
 from relgraph import _check
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs, truth_as_ids
 from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.labels.distance import check_offset
 
@@ -24,9 +24,9 @@ class FromFunction(Labeler):
     """The labels that a function of positions gives: ``fn(i, j)``, vectorised.
 
     ``fn`` receives int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``, and
-    returns integer ids that broadcast to ``[N_q, N_k]``; -1 is no label. Query positions count among the keys: i
-    begins at ``q_offset``. The ids are written out. For a function of j - i alone,
-    :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
+    returns integer ids that broadcast to ``[N_q, N_k]``; -1 is no label. Truth values, of a comparison, are the ids 0
+    and 1 where R is 2. Query positions count among the keys: i begins at ``q_offset``. The ids are written out. For a
+    function of j - i alone, :class:`~relgraph.DistanceLabeler` stores nothing of that size.
 
     Source: relgraph's own.
 
@@ -91,8 +91,8 @@ class FromFunction(Labeler):
 
         Raises:
             TypeError: a length or offset that is no int, or ``fn`` returned no tensor.
-            ValueError: a negative length, lengths beside a graph, or ``fn`` returned other than integers, a shape that
-                does not broadcast, or ids out of range.
+            ValueError: a negative length, lengths beside a graph, or ``fn`` returned other than integers, truth values
+                where R is not 2, a shape that does not broadcast, or ids out of range.
         """
         if isinstance(q_len, Graph):
             return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))
@@ -105,14 +105,18 @@ class FromFunction(Labeler):
             i = i + q_offset[:, None, None]
         elif q_offset is not None:
             i = i + q_offset
-        ids = _check.integer_tensor("the ids that fn returns", self.fn(i, j), dim=(0, 1, 2, 3))
+        ids = self._ids(i, j, (0, 1, 2, 3))
         return DenseLabels(_spread(ids, (*i.shape[:-1], k_len)), self.num_labels)
 
     def _of_graph(self, graph: Graph) -> DenseLabels | BlockLabels:
         query, key = graph.pairs()
         start = graph.borders()[graph.graph_of()[query]]
-        ids = _check.integer_tensor("the ids that fn returns", self.fn(query - start, key - start), dim=(0, 1))
-        return written(graph, _spread(ids, tuple(query.shape)), self.num_labels)
+        ids = self._ids(query - start, key - start, (0, 1))
+        return label_pairs(graph, _spread(ids, tuple(query.shape)), self.num_labels)
+
+    def _ids(self, i: Tensor, j: Tensor, dims: tuple[int, ...]) -> Tensor:
+        name = "the ids that fn returns"
+        return _check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self.fn, "__qualname__", "")

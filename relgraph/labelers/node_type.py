@@ -13,7 +13,7 @@ from relgraph import _check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, distinct
 from relgraph.labelers.edge_type import type_names
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 
 
@@ -77,7 +77,7 @@ class NodeType(Labeler):
         _check.id_range("node_type", types, len(self.types))
         query, key = (types[end] for end in graph.pairs())
         ids = (query * len(self.types) + key).masked_fill((query < 0) | (key < 0), UNLABELED)
-        return written(graph, ids, self.num_labels)
+        return label_pairs(graph, ids, self.num_labels)
 
     def __repr__(self) -> str:
         numbers = self.types == type_names("types", len(self.types))

@@ -14,7 +14,7 @@ from relgraph.labelers.base import Labeler, distinct
 from relgraph.labelers.edge_type import type_names
 from relgraph.labelers.paths import path_edges, walked_types
 from relgraph.labelers.shortest_path import shortest_path_lengths
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
 
 
@@ -104,7 +104,7 @@ class PathEdges(Labeler):
         for hop, names in enumerate(self._names(), start=1):
             kind = types[:, hop - 1]
             ids = torch.where(kind < 0, UNLABELED, (lengths - hop) * width + kind)
-            parts.append(written(graph, ids, len(names)))
+            parts.append(label_pairs(graph, ids, len(names)))
         return SumLabels(*parts) if len(parts) > 1 else parts[0]
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from relgraph._brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.labelers.edge_type import edge_types
 from relgraph.labelers.shortest_path import pair_positions, shortest_path_lengths, walkable
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
 
@@ -179,7 +179,7 @@ class ShortestPathTypes:
         edges = path_edges(graph, lengths, self.max_length, directed=self.directed)
         ids = torch.full_like(lengths, UNLABELED, dtype=torch.int64)
         ids[reached], paths = unique_paths(types[edges[reached]])
-        return PathLabels(written(graph, ids, paths.shape[0]), paths)
+        return PathLabels(label_pairs(graph, ids, paths.shape[0]), paths)
 
     def describe(self, graph: Graph) -> LabelCounts | SumCounts:
         """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.

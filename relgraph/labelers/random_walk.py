@@ -14,7 +14,7 @@ from torch import Tensor
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 LEAST = 1e-12
@@ -72,7 +72,7 @@ class WalkLabeler(Labeler):
         landing = _of_every_pair(check_graph(graph), self._landing, directed=self.directed)
         edges = torch.tensor(self.edges, dtype=torch.float64, device=graph.device) * (1 - SLACK)
         ids = torch.bucketize(landing, edges, right=True) + 1
-        return written(graph, ids.masked_fill(landing < LEAST, 0), self.num_labels)
+        return label_pairs(graph, ids.masked_fill(landing < LEAST, 0), self.num_labels)
 
 
 @final

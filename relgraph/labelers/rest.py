@@ -6,7 +6,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.graphs import Graph
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 DEFAULTS = ("other", "unlabeled")
@@ -27,4 +27,4 @@ def written_with_rest(graph: Graph, ids: Tensor, num_labels: int, default: str |
     rest = ids < 0
     if default == "other":
         ids = ids.masked_fill(rest, num_labels - 1)
-    return written(graph, ids, num_labels, attend=~rest if default is None else None)
+    return label_pairs(graph, ids, num_labels, attend=~rest if default is None else None)

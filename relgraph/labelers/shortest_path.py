@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 BEYOND = ("clip", "label", "unreachable")
@@ -95,7 +95,7 @@ class ShortestPath(Labeler):
         reached = lengths >= 0
         rest = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
         ids = lengths.clamp(max=self.max_distance + (self.beyond == "label")).masked_fill(~reached, rest)
-        return written(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
+        return label_pairs(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
 
 
 def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, directed: bool = False) -> Tensor:

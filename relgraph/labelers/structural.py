@@ -14,7 +14,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import TreeWalk, walk
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
@@ -207,7 +207,7 @@ class StructuralPosition(Labeler):
         steps = tree.steps(query, key)
         across = (tree.depth[query] + tree.depth[key]) * (key - query).sign()
         ids = _clipped(torch.where(steps.in_line, steps.down - steps.up, across), self.clip)
-        return written(graph, torch.where(steps.up < 0, self.num_labels - 1, ids), self.num_labels)
+        return label_pairs(graph, torch.where(steps.up < 0, self.num_labels - 1, ids), self.num_labels)
 
     def __repr__(self) -> str:
         return f"StructuralPosition({self.clip}{unusual(self, forest=False)})"

@@ -13,7 +13,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import walk
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")
@@ -176,7 +176,7 @@ class UpDown(Labeler):
         """
         up, down = walk(graph, forest=self.forest).steps(*graph.pairs())
         ids = up.clamp(max=self.max_up) * (self.max_down + 1) + down.clamp(max=self.max_down)
-        return written(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
+        return label_pairs(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
 
     def __repr__(self) -> str:
         sides = str(self.max_up) if self.max_down == self.max_up else f"{self.max_up}, {self.max_down}"

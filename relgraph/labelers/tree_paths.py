@@ -13,7 +13,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers.edge_type import edge_types
 from relgraph.labelers.paths import PathLabels, unique_paths
 from relgraph.labelers.tree_walk import TreeWalk, walk
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import LabelCounts, SumCounts
 
 LONGER = ("first", "one")
@@ -97,7 +97,7 @@ class TreePaths:
         query, key, up, down = (x[joined] for x in (query, key, up, down))
         found, paths = unique_paths(self._sequences(tree, types, query, key, up, down))
         ids = torch.full_like(joined, -1, dtype=torch.int64).masked_scatter(joined, found)
-        return PathLabels(written(graph, ids, paths.shape[0]), paths)
+        return PathLabels(label_pairs(graph, ids, paths.shape[0]), paths)
 
     def describe(self, graph: Graph) -> LabelCounts | SumCounts:
         """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.

@@ -2,15 +2,73 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from relgraph.graphs import Graph
+from relgraph import _check
+from relgraph.graphs import Graph, check_graph
 from relgraph.labels import BlockLabels, DenseLabels
 
 
-def written(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | None = None) -> DenseLabels | BlockLabels:
-    """Labels from one id a pair, in the order of :meth:`Graph.pairs`; ``attend`` likewise, all pairs when left out."""
-    if graph.ptr is not None:
-        return BlockLabels(ids, num_labels, graph.ptr, attend=attend, lengths=(graph.num_nodes, graph.num_nodes))
-    shape = (1, graph.num_nodes, graph.num_nodes)
-    return DenseLabels(ids.view(shape), num_labels, attend=None if attend is None else attend.view(shape))
+def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | None = None) -> DenseLabels | BlockLabels:
+    """Labels of every pair of nodes of a graph, or of each graph of a packed batch, from one id a pair.
+
+    What a labeler of one's own returns where every pair has a label: a graph alone gets :class:`~relgraph.DenseLabels`,
+    a packed batch :class:`~relgraph.BlockLabels`, in which no pair crosses from graph to graph.
+
+    Source: relgraph's own.
+
+    Args:
+        graph: its nodes are the queries and the keys.
+        ids: ``[P]``, an integer in ``[-1, R)`` for each pair in the order of :meth:`Graph.pairs`; or the matrix ``[N,
+            N]`` of all nodes, row the query, of which the pairs within each graph count. -1 is no label. Truth values
+            are the ids 0 and 1 where R is 2.
+        num_labels: R.
+        attend: bool, of the shape of ``ids``, ``[P]`` or ``[N, N]``, False for pairs that do not attend; all attend
+            when left out.
+
+    Returns:
+        The labels, of N queries and N keys.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: other shapes, ids out of range or other than integers, truth values where R is not 2.
+
+    Example:
+        >>> graph = rg.Graph.batch([rg.Graph(torch.tensor([[0], [1]]), 2), rg.Graph(torch.tensor([[0], [0]]), 1)])
+        >>> query, key = graph.pairs()
+        >>> rg.label_pairs(graph, query == key, 2)
+        BlockLabels(q_len=3, k_len=3, num_labels=2, graphs=2)
+        >>> rg.label_pairs(graph, torch.eye(3) > 0, 2).to_dense()
+        (tensor([[[ 1,  0, -1],
+                 [ 0,  1, -1],
+                 [-1, -1,  1]]]), tensor([[[ True,  True, False],
+                 [ True,  True, False],
+                 [False, False,  True]]]))
+    """
+    nodes = check_graph(graph).num_nodes
+    ids = truth_as_ids("ids", ids, _check.integer("num_labels", num_labels, minimum=0))
+    if _check.integer_tensor("ids", ids, dim=(1, 2)).dim() == 2 and not _check.shaped(ids, (nodes, nodes)):
+        raise ValueError(f"ids must have shape [P] or [N, N] = [{nodes}, {nodes}], got {list(ids.shape)}")
+    if attend is not None and not _check.shaped(_check.tensor("attend", attend), ids.shape):
+        raise ValueError(f"attend must have the shape of ids, {list(ids.shape)}, got {list(attend.shape)}")
+    if graph.ptr is None:
+        if ids.numel() != nodes * nodes:
+            raise ValueError(f"ids must hold one id a pair, {nodes * nodes} in all, got {ids.numel()}")
+        matrix = (1, nodes, nodes)
+        return DenseLabels(ids.reshape(matrix), num_labels, attend=None if attend is None else attend.reshape(matrix))
+    if ids.dim() == 2:
+        pairs = graph.pairs()
+        ids, attend = ids[pairs], None if attend is None else attend[pairs]
+    return BlockLabels(ids, num_labels, graph.ptr, attend=attend, lengths=(nodes, nodes))
+
+
+def truth_as_ids(name: str, ids: Any, num_labels: int) -> Any:
+    """Truth values as the ids 0 and 1, where those are all the ids there are; anything else as it is."""
+    if not isinstance(ids, Tensor) or ids.dtype != torch.bool:
+        return ids
+    if num_labels != 2:
+        raise ValueError(f"{name} may be truth values where num_labels is 2, got them with num_labels = {num_labels}")
+    return ids.to(torch.int8)

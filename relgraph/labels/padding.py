@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._hints import in_place_of_labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_of
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
@@ -47,7 +48,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
                  [0, 0, 0]]], dtype=torch.int32)
     """
     if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, got {type(labels).__name__}")
+        raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
     if labels.q_ptr is None or labels.k_ptr is None:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
     if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._hints import in_place_of_labels
 from relgraph.labels.base import Labels, check_rows
 
 
@@ -48,7 +49,7 @@ class SumLabels(Labels):
         flat: list[Labels] = []
         for part in parts:
             if not isinstance(part, Labels):
-                raise TypeError(f"parts must be Labels, got {type(part).__name__}")
+                raise TypeError(f"parts must be Labels, got {in_place_of_labels(part)}")
             flat.extend(part.parts if isinstance(part, SumLabels) else (part,))
         if len(flat) < 2:
             raise ValueError(f"a sum must have at least two parts, got {len(flat)}")

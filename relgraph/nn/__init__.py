@@ -8,6 +8,7 @@
 - :class:`~relgraph.KVCache`, :class:`~relgraph.LayerCache`, :class:`~relgraph.StackCache`: keys and values kept between
   calls, for one attention, a decoder layer, a stack.
 - :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
+- :func:`~relgraph.record_attention`: what every attention layer inside a model attends to.
 """
 
 from relgraph.nn.attention import RelationAttention
@@ -15,6 +16,7 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.positions import SinusoidalPositions
+from relgraph.nn.record import record_attention
 from relgraph.nn.stack import RelationDecoder, RelationEncoder
 from relgraph.nn.table import LabelTable
 from relgraph.nn.tables import RelationTables
@@ -33,4 +35,5 @@ __all__ = [
     "RelationTransformer",
     "SinusoidalPositions",
     "StackCache",
+    "record_attention",
 ]

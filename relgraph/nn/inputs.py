@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache
@@ -156,7 +157,7 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
             )
         return
     if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {type(labels).__name__}")
+        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
     if tables is not None and not tables.fits(labels.num_labels):
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):

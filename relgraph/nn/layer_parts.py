@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from relgraph import _check
 from relgraph._brief import cut
+from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache
@@ -72,6 +73,9 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if isinstance(labels, Graph) and labeler is not None:
         return labeler(labels)
+    if labels is not None and labeler is not None and not isinstance(labels, (Labels, Tensor)):
+        got = in_place_of_labels(labels, or_graph=True)
+        raise TypeError(f"labels must be Labels, an integer Tensor, a Graph or None, got {got}")
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]

@@ -20,6 +20,7 @@ try:
 except ImportError:
     raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'") from None
 
+from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows RelationConv
 from relgraph.pyg.conv import RelationConv
 from relgraph.pyg.convert import from_transformer_conv
 from relgraph.pyg.data import from_data, to_data

@@ -12,6 +12,7 @@ from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttribu
 from torch_geometric.utils import is_sparse, to_edge_index
 
 from relgraph import _check
+from relgraph._hints import in_place_of_edges
 from relgraph.labels import EdgeLabels, Labels
 
 
@@ -143,6 +144,8 @@ def _check_index(edge_index: Any, sizes: tuple[int, int]) -> Tensor:
     if isinstance(edge_index, EdgeIndex):
         _check_size("an EdgeIndex", edge_index.sparse_size(), sizes)
         edge_index = edge_index.as_tensor()
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index must be a Tensor, got {in_place_of_edges(edge_index)}")
     index = _check.integer_tensor("edge_index", edge_index, dim=2)
     if index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, E], got {list(index.shape)}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph import _check
+from relgraph._hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
@@ -118,7 +119,7 @@ class RelationGlobalAttention(nn.Module):
             if self.attention.tables is not None:
                 raise ValueError("labels must be given to a layer with num_labels, got None")
         elif not isinstance(labels, Labels):
-            raise TypeError(f"labels must be Labels or None, got {type(labels).__name__}")
+            raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and _check.can_look_at_data(batch):
             _check_borders(labels, _borders(batch))
         return self.attention(x, labels=labels, bank_features=bank_features)

@@ -18,7 +18,7 @@ from relgraph import _check
 from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
-from relgraph.labelers.written import written
+from relgraph.labelers.written import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.pyg.data import borders, borders_of, check_data, check_sorted, from_data, known_num_nodes
 
@@ -266,10 +266,10 @@ def _restored(stored: Mapping[str, Any], form: Labels, left: _Left) -> Labels:
         query, key = nodes.pairs()
         distance = (left.numbers[key] - left.numbers[query]).clamp(-form.left, len(form.lookup) - 1 - form.left)
         codes = torch.tensor(form.lookup, device=nodes.device)[distance + form.left]
-        return written(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
+        return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     if isinstance(form, DenseLabels):
         codes = left.pairs(stored["label"])
-        return written(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
+        return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     assert isinstance(form, EdgeLabels)
     default, (edge_index, ids) = form.default, left.edges(stored)
     return EdgeLabels(

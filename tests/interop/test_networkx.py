@@ -78,7 +78,7 @@ def test_their_graphs_against_their_own_view(kind, nodes, edges):
     for u, v, name in edges:
         if NODES[u] in theirs and NODES[v] in theirs:
             theirs.add_edge(NODES[u], NODES[v], kind=name)
-    graph, order, types, node_types = from_networkx(theirs, edge_type="kind")
+    graph, order, types, node_types, *_ = from_networkx(theirs, edge_type="kind")
     assert order == tuple(theirs.nodes)
     assert types == tuple(sorted({name for _, _, name in theirs.edges(data="kind")}))
     assert node_types == () and graph.node_type is None

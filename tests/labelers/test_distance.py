@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Window
 from relgraph.labels import DistanceLabels
 
+from . import conformance
 from .conformance import Case, LabelerSuite
 
 PACKED = {"ptr": torch.tensor([0, 4, 4, 9])}
@@ -242,3 +244,46 @@ def test_a_user_can_write_one():
 
     ids, _ = Sign()(2, 3).to_dense()
     assert ids.tolist() == [[[1, 2, 2], [0, 1, 2]]]
+
+
+@dataclass(frozen=True)
+class Parity(DistanceLabeler):
+    """Written with properties of a frozen dataclass."""
+
+    far: int
+    num_labels = 2
+    names = ("even", "odd")
+
+    @property
+    def reach(self):
+        return self.far + 1
+
+    @property
+    def lookup(self):
+        return (-1, *(distance % 2 for distance in range(-self.far, self.far + 1)), -2)
+
+
+class TestOwnConformance(LabelerSuite):
+    cases = (Case(Parity(1), (4,)), Case(Parity(2), (3, 7), {"q_offset": 4}), Case(Parity(1), (9,), PACKED))
+
+    @pytest.fixture(autouse=True)
+    def name(self, monkeypatch):
+        monkeypatch.setitem(conformance.NAMES, "Parity", Parity)
+
+
+def test_lookup_and_reach_may_be_properties():
+    ids, attend = Parity(1)(4).to_dense()
+    assert ids[0].tolist() == [[0, 1, -1, -1], [1, 0, 1, -1], [-1, 1, 0, 1], [-1, -1, 1, 0]]
+    assert attend[0].tolist() == [[j <= i + 1 for j in range(4)] for i in range(4)]
+    assert repr(Parity(1)) == "Parity(far=1)"
+    assert (Parity(1) | ClippedDistance(2)).names == ("even", "odd", "-2", "-1", "0", "1", "2")
+
+
+def test_one_without_a_lookup_says_so():
+    class Half(DistanceLabeler):
+        reach = 1
+        num_labels = 1
+        names = ("all",)
+
+    with pytest.raises(AttributeError, match="'Half' object has no attribute 'lookup'"):
+        Half()(2)

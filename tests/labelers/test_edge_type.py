@@ -75,6 +75,8 @@ def test_a_sum_names_what_edges_both_ways_need():
 def test_refuses_bad_input():
     with pytest.raises(TypeError, match="types must be an int or a sequence of strings, got 'ab'"):
         EdgeType("ab")
+    with pytest.raises(TypeError, match=r"strings, got \(1, 'b'\): pass \[str\(t\) for t in types\]"):
+        EdgeType((1, "b"))
     with pytest.raises(ValueError, match="types must be different names"):
         EdgeType(["a", "a"])
     with pytest.raises(ValueError, match="types must not be named like the labels that this labeler adds"):

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relgraph.graphs import Graph
 from relgraph.labelers import ClippedDistance, FromFunction
 
 from .conformance import Case, LabelerSuite, before, parity
@@ -62,6 +63,16 @@ def test_the_result_may_broadcast():
     assert batched.to_dense()[0].tolist() == [[[0, 0]], [[1, 1]]]
 
 
+def test_truth_values_are_the_ids_0_and_1():
+    kind = torch.tensor([4, 7, 4])
+    same, ids = (FromFunction(fn, 2) for fn in (lambda i, j: kind[i] == kind[j], lambda i, j: (kind[i] == kind[j]) * 1))
+    assert same(3).to_dense()[0].tolist() == [[[1, 0, 1], [0, 1, 0], [1, 0, 1]]]
+    packed = Graph(torch.zeros(2, 0, dtype=torch.int64), 5, ptr=torch.tensor([0, 2, 5]))
+    for nodes in (3, packed):
+        assert same(nodes) == ids(nodes)
+    assert same(1, 3, q_offset=torch.tensor([0, 1])) == ids(1, 3, q_offset=torch.tensor([0, 1]))
+
+
 def test_names():
     assert FromFunction(parity, 3).names == ("0", "1", "2")
     assert FromFunction(parity, 2, names=["even", "odd"]).names == ("even", "odd")
@@ -102,7 +113,9 @@ def test_refuses_bad_results():
     with pytest.raises(TypeError, match="the ids that fn returns must be a Tensor, got int"):
         FromFunction(lambda i, j: 1, 2)(2)
     with pytest.raises(ValueError, match="the ids that fn returns must have an integer dtype, got torch"):
-        FromFunction(lambda i, j: i < j, 2)(2)
+        FromFunction(lambda i, j: i / 2 + j, 2)(2)
+    with pytest.raises(ValueError, match="fn returns may be truth values where num_labels is 2, got .* num_labels = 3"):
+        FromFunction(lambda i, j: i < j, 3)(2)
     with pytest.raises(ValueError, match=r"must broadcast to \[2, 3\], got shape \[3, 2\]"):
         FromFunction(lambda i, j: (i + j).T, 4)(2, 3)
     with pytest.raises(ValueError, match=r"must broadcast to \[2, 2, 3\], got shape \[3, 2, 3\]"):

@@ -1,0 +1,125 @@
+"""Attributes of networkx's nodes and edges as tensors: types as ids, features as rows of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Read = str | Callable[..., Hashable]
+"""An attribute's name, or a function of an edge's u, v and attributes, or of a node and its attributes."""
+
+ReadNumbers = str | Sequence[str] | Callable[..., Any]
+"""The names of one or more attributes that hold numbers, or a function likewise that gives them."""
+
+Items = list[tuple[Any, ...]]
+"""Edges ``(u, v, attributes)``, or nodes ``(node, attributes)``."""
+
+
+def read_types(
+    kind: str, items: Items, read: Read | None, types: Sequence[Hashable] | None
+) -> tuple[Tensor | None, tuple[Hashable, ...]]:
+    """The type of every edge or node as an id, and the types in the order of their ids."""
+    name = "types" if kind == "edge" else "node_types"
+    if read is None:
+        if types is not None:
+            raise ValueError(f"{kind}_type must say where the types are when {name} is given, got None")
+        return None, ()
+    if not isinstance(read, str) and not callable(read):
+        raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
+    values = [attribute(kind, item, read) if isinstance(read, str) else read(*item) for item in items]
+    for item, value in zip(items, values, strict=True):
+        if not isinstance(value, Hashable):
+            raise TypeError(f"{kind}_type must give hashable types, got {value!r} at {kind} {_shown(item)}")
+    absent = {None} if kind == "node" else set()
+    types = _sorted(name, set(values) - absent) if types is None else distinct(name, types)
+    number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
+    for item, value in zip(items, values, strict=True):
+        if value not in number:
+            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {_shown(item)}")
+    return torch.tensor([number[value] for value in values], dtype=torch.int64), types
+
+
+def attribute(kind: str, item: tuple[Any, ...], name: str) -> Any:
+    """One attribute of an edge or a node, which must have it."""
+    if name not in item[-1]:
+        raise ValueError(f"{kind} {_shown(item)} must have the attribute {name!r}, got {sorted(map(str, item[-1]))}")
+    return item[-1][name]
+
+
+def _shown(item: tuple[Any, ...]) -> str:
+    return " -> ".join(repr(end) for end in item[:-1])
+
+
+def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sorted(values))
+    except TypeError as error:
+        raise ValueError(f"{name} must be given where types cannot be sorted: {error}") from None
+
+
+def distinct(name: str, types: Any) -> tuple[Hashable, ...]:
+    """``types`` as a tuple when it is a sequence of different ones."""
+    if isinstance(types, str) or not isinstance(types, Sequence):
+        raise TypeError(f"{name} must be a sequence of types, got {types!r}")
+    if len(set(types)) != len(types):
+        raise ValueError(f"{name} must be different, got {list(types)}")
+    return tuple(types)
+
+
+def read_features(kind: str, items: Items, read: ReadNumbers | None) -> Tensor | None:
+    """The numbers of every edge or node, ``[E or N, F]``, in the default floating type; None where none are read."""
+    if read is None:
+        return None
+    names = _names(kind, read)
+    rows = [_row(kind, item, _values(kind, item, read)) for item in items]
+    width = len(rows[0]) if rows else len(names or ())
+    for item, row in zip(items, rows, strict=True):
+        if len(row) != width:
+            raise ValueError(
+                f"{kind}_features must be as many for every {kind}, {width} at {_shown(items[0])}, "
+                f"got {len(row)} at {kind} {_shown(item)}"
+            )
+    return torch.tensor(rows, dtype=torch.get_default_dtype()).view(len(rows), width)
+
+
+def listed_features(name: str, count: int, features: Any) -> list[Any] | None:
+    """The features of every edge or node as an attribute: a number, or a list of numbers."""
+    if features is None:
+        return None
+    if not isinstance(features, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {type(features).__name__}")
+    if features.dim() not in (1, 2) or features.shape[0] != count:
+        raise ValueError(f"{name} must have shape [{count}] or [{count}, F], got {list(features.shape)}")
+    return features.detach().tolist()
+
+
+def _names(kind: str, read: Any) -> tuple[str, ...] | None:
+    """The attributes that are read; None for a function."""
+    if isinstance(read, str):
+        return (read,)
+    if isinstance(read, Sequence) and read and all(isinstance(name, str) for name in read):
+        return tuple(read)
+    if not callable(read):
+        raise TypeError(f"{kind}_features must be attributes' names or a function, got {read!r}")
+    return None
+
+
+def _values(kind: str, item: tuple[Any, ...], read: Any) -> list[Any]:
+    names = _names(kind, read)
+    return [read(*item)] if names is None else [attribute(kind, item, name) for name in names]
+
+
+def _row(kind: str, item: tuple[Any, ...], values: list[Any]) -> list[float]:
+    """All numbers of some values: each a number, or a sequence, an array or a tensor of numbers."""
+    row: list[float] = []
+    for value in values:
+        listed = value.tolist() if hasattr(value, "tolist") else value
+        numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
+        if not all(isinstance(number, Real) for number in numbers):
+            raise TypeError(f"{kind}_features must be numbers, got {value!r} at {kind} {_shown(item)}")
+        row.extend(float(number) for number in numbers)
+    return row

@@ -1,0 +1,116 @@
+"""Numbers on networkx's nodes and edges as rows of tensors, and back."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.interop.networkx import from_networkx, to_networkx
+
+
+def towns(kind=nx.Graph):
+    made = kind()
+    made.add_node("b", people=2, at=(0.5, 1.5))
+    made.add_node("a", people=7.5, at=torch.tensor([2.0, 3.0]))
+    made.add_edge("b", "a", hours=3, open=True)
+    made.add_edge("a", "a", hours=0.5, open=False)
+    return made
+
+
+def test_node_features_stand_in_the_order_of_nodes():
+    read = from_networkx(towns(), node_features=["at", "people"])
+    assert read.nodes == ("b", "a")
+    assert read.x.dtype == torch.float32
+    assert read.x.tolist() == [[0.5, 1.5, 2.0], [2.0, 3.0, 7.5]]
+    assert read.edge_attr is None
+
+
+def test_both_directions_have_an_edges_features():
+    read = from_networkx(towns(), edge_features=("hours", "open"))
+    assert read.graph.edge_index.tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert read.edge_attr.tolist() == [[3.0, 1.0], [3.0, 1.0], [0.5, 0.0]]
+    assert read.x is None
+
+
+def test_a_directed_edge_has_its_features_once_and_each_parallel_one_its_own():
+    assert from_networkx(towns(nx.DiGraph), edge_features="hours").edge_attr.tolist() == [[3.0], [0.5]]
+    many = towns(nx.MultiDiGraph)
+    many.add_edge("b", "a", hours=9)
+    read = from_networkx(many, edge_features="hours")
+    assert sorted(zip(*read.graph.edge_index.tolist(), read.edge_attr[:, 0].tolist(), strict=True)) == [
+        (0, 1, 3.0),
+        (0, 1, 9.0),
+        (1, 1, 0.5),
+    ]
+
+
+def test_features_by_function_see_each_direction():
+    read = from_networkx(
+        towns(), edge_features=lambda u, v, of: [of["hours"], u < v], node_features=lambda node, of: of["people"] * 2
+    )
+    assert read.edge_attr.tolist() == [[3.0, 0.0], [3.0, 1.0], [0.5, 0.0]]
+    assert read.x.tolist() == [[4.0], [15.0]]
+
+
+def test_arrays_and_their_scalars_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    theirs = nx.DiGraph()
+    theirs.add_node(0, of=numpy.array([1, 2]), on=numpy.float32(0.25))
+    assert from_networkx(theirs, node_features=["of", "on"]).x.tolist() == [[1.0, 2.0, 0.25]]
+
+
+def test_a_graph_without_nodes_or_edges_has_no_rows():
+    read = from_networkx(nx.Graph(), node_features=["a", "b"], edge_features=lambda u, v, of: 1)
+    assert read.x.shape == (0, 2) and read.edge_attr.shape == (0, 0)
+
+
+def test_the_default_type_is_taken():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert from_networkx(towns(), node_features="people").x.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_features_come_back():
+    read = from_networkx(towns(), node_features="at", edge_features="hours")
+    theirs = to_networkx(read.graph, x=read.x, edge_attr=read.edge_attr[:, 0])
+    assert theirs.nodes(data="x")[1] == [2.0, 3.0]
+    assert sorted(theirs.edges(data="edge_attr")) == [(0, 1, 3.0), (1, 0, 3.0), (1, 1, 0.5)]
+    back = from_networkx(theirs, node_features="x", edge_features="edge_attr")
+    assert torch.equal(back.x, read.x)
+    assert sorted(back.edge_attr.tolist()) == sorted(read.edge_attr.tolist())
+    assert (
+        "x" not in to_networkx(read.graph).nodes[0]
+        and "edge_attr" not in next(iter(to_networkx(read.graph).edges(data=True)))[2]
+    )
+
+
+def test_the_features_fit_a_layer_over_edges():
+    pytest.importorskip("torch_geometric")
+    read = from_networkx(towns(), node_features="at", edge_features="hours")
+    conv = rg.pyg.RelationConv(2, 4, edge_dim=1)
+    assert conv(read.x, read.graph.edge_index, edge_attr=read.edge_attr).shape == (2, 4)
+
+
+def test_refuses_bad_features():
+    theirs = towns()
+    with pytest.raises(TypeError, match="node_features must be attributes' names or a function, got 3"):
+        from_networkx(theirs, node_features=3)
+    with pytest.raises(TypeError, match=r"edge_features must be attributes' names or a function, got \[\]"):
+        from_networkx(theirs, edge_features=[])
+    with pytest.raises(ValueError, match=r"edge 'b' -> 'a' must have the attribute 'weight', got \['hours', 'open'\]"):
+        from_networkx(theirs, edge_features="weight")
+    with pytest.raises(TypeError, match="edge_features must be numbers, got 'far' at edge 'b' -> 'a'"):
+        from_networkx(theirs, edge_features=lambda u, v, of: "far")
+    with pytest.raises(TypeError, match=r"node_features must be numbers, got \[1, None\] at node 'b'"):
+        from_networkx(theirs, node_features=lambda node, of: [1, None])
+    with pytest.raises(ValueError, match="node_features must be as many for every node, 1 at 'b', got 2 at node 'a'"):
+        from_networkx(theirs, node_features=lambda node, of: [1] if node == "b" else [1, 2])
+    graph = from_networkx(theirs).graph
+    with pytest.raises(TypeError, match="x must be a Tensor, got list"):
+        to_networkx(graph, x=[1.0, 2.0])
+    with pytest.raises(ValueError, match=r"edge_attr must have shape \[3\] or \[3, F\], got \[2, 1\]"):
+        to_networkx(graph, edge_attr=torch.zeros(2, 1))

@@ -1,0 +1,152 @@
+"""What came in place of a graph, of labels or of edges, and what makes the one of the other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph._hints import in_place_of_edges, in_place_of_graph, in_place_of_labels
+
+GRAPH = rg.Graph(torch.tensor([[0], [1]]), 3)
+LABELER = rg.ClippedDistance(1)
+LABELS = LABELER(3)
+X = torch.randn(3, 8)
+NETWORKX = "relgraph.interop.networkx.from_networkx(...).graph"
+
+
+def networkx_graphs():
+    nx = pytest.importorskip("networkx")
+    from relgraph.interop.networkx import from_networkx
+
+    return nx.path_graph(3, create_using=nx.DiGraph), from_networkx(nx.path_graph(3))
+
+
+def pyg_data():
+    data = pytest.importorskip("torch_geometric.data")
+    return data.Data(edge_index=GRAPH.edge_index, num_nodes=3)
+
+
+def test_in_place_of_a_graph():
+    theirs, read = networkx_graphs()
+    assert in_place_of_graph(3) == "int"
+    assert in_place_of_graph(torch.zeros(1)) == "Tensor"
+    assert in_place_of_graph(read) == "FromNetworkx: pass its .graph"
+    assert in_place_of_graph(theirs) == f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}"
+
+
+def test_in_place_of_a_graph_of_pyg():
+    data = pytest.importorskip("torch_geometric.data")
+    assert in_place_of_graph(data.Batch.from_data_list([pyg_data()])).endswith(
+        ": make it a Graph with relgraph.pyg.from_data(...)"
+    )
+    assert in_place_of_graph(data.HeteroData()).endswith(
+        ": make it a Graph with relgraph.pyg.from_hetero_data(...).graph"
+    )
+
+
+def test_in_place_of_labels():
+    theirs, read = networkx_graphs()
+    assert in_place_of_labels("near") == "str"
+    assert in_place_of_labels(GRAPH) == "Graph: a labeler makes labels of it, labels=labeler(graph)"
+    assert in_place_of_labels(read) == "FromNetworkx: a labeler makes labels of its .graph, labels=labeler(read.graph)"
+    assert in_place_of_labels(LABELER) == ("ClippedDistance: call it with a length or a graph, labels=labeler(length)")
+    assert in_place_of_labels([[0]]) == "list: make it a tensor with torch.tensor(...)"
+    assert in_place_of_labels(torch.zeros(1)) == "Tensor: make labels of it with rg.DenseLabels(ids, num_labels)"
+    assert in_place_of_labels(theirs) == (
+        "DiGraph (networkx.classes.digraph.DiGraph): "
+        f"make it a Graph with {NETWORKX}, and labels of that, labels=labeler(graph)"
+    )
+    assert in_place_of_labels(rg.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
+
+
+def test_in_place_of_labels_an_array():
+    numpy = pytest.importorskip("numpy")
+    assert in_place_of_labels(numpy.zeros(1)) == "ndarray: make it a tensor with torch.from_numpy(...)"
+
+
+def test_in_place_of_edges():
+    theirs, read = networkx_graphs()
+    assert in_place_of_edges(GRAPH) == "Graph: pass its .edge_index and .edge_type"
+    assert in_place_of_edges(read) == "FromNetworkx: pass its .graph.edge_index and .graph.edge_type"
+    assert in_place_of_edges(LABELER) == "ClippedDistance: call it with a graph for EdgeLabels, labeler(graph)"
+    assert in_place_of_edges([[0], [1]]) == "list: make it a tensor with torch.tensor(...)"
+    assert in_place_of_edges(theirs).endswith(f"{NETWORKX}, and pass graph.edge_index and graph.edge_type")
+    assert in_place_of_edges(pyg_data()) == "Data (torch_geometric.data.data.Data): pass its .edge_index"
+
+
+def attention(labels):
+    q = X[None, None]
+    return rg.relation_attention(q, q, q, labels, torch.randn(3, 8))
+
+
+LAYERS = {
+    "relation_attention": attention,
+    "which_impl": lambda labels: rg.which_impl(*[X[None, None]] * 3, labels),
+    "RelationAttention": lambda labels: rg.RelationAttention(8, 2, num_labels=3)(X, labels=labels),
+    "RelationEncoderLayer": lambda labels: rg.RelationEncoderLayer(8, 2, 8, num_labels=3)(X, labels=labels),
+    "RelationEncoder": lambda labels: rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 8, num_labels=3), 1)(
+        X, labels=labels
+    ),
+    "RelationDecoderLayer": lambda labels: rg.RelationDecoderLayer(8, 2, 8, num_labels=3)(X, X, labels=labels),
+    "padded": rg.padded,
+    "first_of": lambda labels: rg.first_of(labels, LABELS),
+    "SumLabels": lambda labels: rg.SumLabels(LABELS, labels),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_everything_that_takes_labels_says_what_to_do(name):
+    theirs, read = networkx_graphs()
+    for came in (GRAPH, read, LABELER, [[0]], theirs, pyg_data()):
+        wanted = re.escape(f"got {in_place_of_labels(came)}")
+        with pytest.raises(TypeError, match=f"(labels|parts) must be Labels.* {wanted}"):
+            LAYERS[name](came)
+
+
+def test_a_layer_with_a_labeler_wants_the_graph_itself():
+    theirs, read = networkx_graphs()
+    layer = rg.RelationEncoderLayer(8, 2, 8, labeler=rg.ShortestPath(1))
+    stack = rg.RelationEncoder(layer, 1)
+    assert layer(X, labels=GRAPH).shape == (3, 8)
+    for came, hint in (
+        (read, "FromNetworkx: pass its .graph"),
+        (theirs, f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}"),
+        (LABELER, "ClippedDistance: call it with a length or a graph, labels=labeler(length)"),
+        ([[0]], "list: make it a tensor with torch.tensor(...)"),
+    ):
+        message = re.escape(f"labels must be Labels, an integer Tensor, a Graph or None, got {hint}")
+        for called in (layer, stack):
+            with pytest.raises(TypeError, match=f"{message}$"):
+                called(X, labels=came)
+
+
+def test_layers_of_pyg_say_what_to_do():
+    theirs, read = networkx_graphs()
+    pytest.importorskip("torch_geometric")
+    everyone, conv = rg.pyg.RelationGlobalAttention(8, 2, num_labels=3), rg.pyg.RelationConv(8, 4)
+    for came in (GRAPH, read, LABELER, [[0]], theirs, pyg_data()):
+        with pytest.raises(TypeError, match=f"labels must be .* got {re.escape(in_place_of_labels(came))}"):
+            everyone(X, came)
+        with pytest.raises(TypeError, match=f"edge_index must be a Tensor, got {re.escape(in_place_of_edges(came))}"):
+            conv(X, came)
+
+
+def test_edge_attention_says_what_to_do():
+    q = torch.randn(3, 2, 4)
+    with pytest.raises(TypeError, match=r"labels must be EdgeLabels, got Graph: .*labels=labeler\(graph\)"):
+        rg.edge_attention(q, q, q, GRAPH)
+
+
+def test_labelers_say_what_to_do():
+    theirs, read = networkx_graphs()
+    with pytest.raises(TypeError, match="graph must be a Graph, got FromNetworkx: pass its .graph"):
+        rg.ShortestPath(2)(read)
+    with pytest.raises(TypeError, match="q_len must be an int, got FromNetworkx: pass its .graph"):
+        LABELER(read)
+    with pytest.raises(TypeError, match=f"q_len must be an int, got DiGraph .*{re.escape(NETWORKX)}"):
+        LABELER(theirs)
+    with pytest.raises(TypeError, match=f"q_len must be an int, got DiGraph .*{re.escape(NETWORKX)}"):
+        rg.FromFunction(lambda i, j: i, 3)(theirs)
