@@ -15,12 +15,14 @@ All persons have the same input; ego is marked by the label of an edge to itself
 - with a^K alone, nothing can be learned: where all values are equal, so is every mean of them, whatever the weights.
   All persons leave each layer with one vector, as they came, and get one answer. ``none`` does the same.
 
-::
+.. code-block:: sh
 
     python examples/kinship.py            # all rows with three seeds, about six minutes on one CPU core
     python examples/kinship.py --quick    # one seed, less than a minute
 
-Percent right by links, three seeds, mean ± standard deviation, as the first command printed::
+Percent right by links, three seeds, mean ± standard deviation, as the first command printed:
+
+.. code-block:: text
 
     tables              2–4            5            6            7            8            9           10         2–10
     both        100.0 ± 0.0   99.4 ± 0.8   98.1 ± 0.8   97.5 ± 1.0   93.6 ± 2.9   89.7 ± 5.2   89.6 ± 3.9   96.4 ± 1.4

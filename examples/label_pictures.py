@@ -6,7 +6,7 @@ trains three small models, a few seconds each, and looks at what their tables an
 
 Every picture is one call of ``relgraph.plot``; the numbers behind it are computed here.
 
-::
+.. code-block:: sh
 
     python examples/label_pictures.py
 

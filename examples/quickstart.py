@@ -12,7 +12,7 @@ that belongs there. The rows of the table differ only in what attention knows ab
 - code relations: such vectors for each relation of syntax and data flow (Hellendoorn et al. 2020), and for the distance
   between tokens that have no other relation.
 
-::
+.. code-block:: sh
 
     python examples/quickstart.py              # a few minutes on two CPU cores
     python examples/quickstart.py --quick      # less than a minute, too short to learn much
@@ -20,7 +20,9 @@ that belongs there. The rows of the table differ only in what attention knows ab
     python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
 
 Right answers to 2,571 questions about functions in files that were not trained on, as ``--seeds 3`` printed (mean ±
-standard deviation, range; one thread, Python 3.11.7's standard library, November 2026)::
+standard deviation, range; one thread, Python 3.11.7's standard library, November 2026):
+
+.. code-block:: text
 
     none              34.8 % ± 0.2 (34.7–35.0)
     sinusoidal        59.0 % ± 0.7 (58.2–59.7)

@@ -5,7 +5,9 @@ A small model finds the column that a question asks for, with and without RAT-SQ
 
 Databases and questions are made up. Every table has a key, and often a foreign key to another table; some column names
 stand in several tables. A question names a column and a table, between words without meaning, and says by a word
-whether the column is in that table (``of``) or in the one that this table's foreign key refers to (``behind``)::
+whether the column is in that table (``of``) or in the one that this table's foreign key refers to (``behind``):
+
+.. code-block:: text
 
     dofi dobi reke behind lula   →  the column reke in the table that dobi refers to
 
@@ -13,12 +15,14 @@ Each table with a foreign key has the column asked for, and so does the table it
 settle the answer. Every word has a random vector that is never trained, and words of test questions occur in none of
 training. Without relations a model can at best compare these vectors; which table a column belongs to, or what a key
 refers to, is told by the relations alone. Columns stand table by table, so distances tell a little of it.
-::
+.. code-block:: sh
 
     python examples/schema_linking.py            # three seeds, about five minutes on one CPU core
     python examples/schema_linking.py --quick    # one seed, less than a minute
 
-Percent right, three seeds, mean ± standard deviation, as the first command printed (one thread, November 2026)::
+Percent right, three seeds, mean ± standard deviation, as the first command printed (one thread, November 2026):
+
+.. code-block:: text
 
     variant                       accuracy                of            behind
     no relations              21.3 % ± 0.6      21.3 % ± 1.0      21.3 % ± 0.4
