@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 import relgraph as rg
 
@@ -188,34 +188,3 @@ def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list
     for run in runs:
         rows.setdefault(run.variant, []).append(share(run))
     return rows
-
-
-def watch(model: nn.Module, call: Callable[[], Any], *, weights: bool = False) -> list[dict[str, Any]]:
-    """What every :class:`relgraph.RelationAttention` of a model gave while it was called.
-
-    Args:
-        model: whose parts are watched.
-        call: makes the model do its work.
-        weights: whether to keep attention weights too; their size is quadratic.
-
-    Returns:
-        A layer each: ``mass`` ``[.., H, N, R]``, a tuple for a sum of labels, and with ``weights`` also ``weights``.
-    """
-    wanted = {"need_label_mass": True, **({"need_weights": True} if weights else {})}
-    seen: list[dict[str, Any]] = []
-
-    def keep(_: nn.Module, __: Any, output: tuple[Any, ...]) -> Tensor:
-        seen.append(dict(zip(("weights", "mass") if weights else ("mass",), output[1:], strict=True)))
-        return output[0]
-
-    handles = []
-    for module in model.modules():
-        if isinstance(module, rg.RelationAttention):
-            ask = module.register_forward_pre_hook(lambda _, args, more: (args, more | wanted), with_kwargs=True)
-            handles += [ask, module.register_forward_hook(keep)]
-    try:
-        call()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen

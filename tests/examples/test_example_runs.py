@@ -1,4 +1,4 @@
-"""What examples share: runs are kept and not done twice, shares are printed, pictures written, layers watched."""
+"""What examples share: runs are kept and not done twice, shares are printed, pictures written."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from example_runs import Runs, announce, bars, by_row, percent, picture, positive, watch
-
-import relgraph as rg
+from example_runs import Runs, announce, bars, by_row, percent, picture, positive
 
 
 @dataclass
@@ -194,28 +191,3 @@ def test_bars_are_means_with_a_dot_for_each_of_several_seeds(tmp_path):
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["near", "far"]
         assert [text.get_text() for text in ax.texts] == ["30.0", "50.0", "10.0", "10.0"]
         assert ax.get_title() == "Right"
-
-
-def test_watch_sees_what_every_layer_gives():
-    labeler = rg.ClippedDistance(1)
-    layer = rg.RelationEncoderLayer(8, 2, 16, 0.0, num_labels=labeler.num_labels)
-    encoder = rg.RelationEncoder(layer, 2).eval()
-    x, labels = torch.randn(2, 5, 8), labeler(5)
-    plain = encoder(x, labels=labels)
-    outputs = []
-    seen = watch(encoder, lambda: outputs.append(encoder(x, labels=labels)), weights=True)
-    torch.testing.assert_close(outputs[0], plain)
-    assert [(tuple(s["mass"].shape), tuple(s["weights"].shape)) for s in seen] == [((2, 2, 5, 3), (2, 2, 5, 5))] * 2
-    torch.testing.assert_close(seen[0]["mass"][..., 1], seen[0]["weights"].diagonal(dim1=-2, dim2=-1))
-    assert watch(encoder, lambda: encoder(x, labels=labels))[0].keys() == {"mass"}
-
-
-def test_watch_leaves_the_model_as_it_was_when_the_call_fails():
-    layer = rg.RelationAttention(8, 2, num_labels=3)
-
-    def call():
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError, match="no"):
-        watch(layer, call)
-    assert isinstance(layer(torch.randn(1, 4, 8), labels=rg.ClippedDistance(1)(4)), torch.Tensor)
