@@ -159,17 +159,28 @@ def _train(args: argparse.Namespace) -> int:
         compiled = mine.device.type == "cuda" if args.compile is None else args.compile
         training = Training(args.data, args.run, model, settings, mine, compiled=compiled)
         if mine.leads:
-            begin = f"going on after step {step}" if (step := training.position.step) else "a new training"
-            print(f"{args.run}: {begin}, {training.describe()['parameters']:,} parameters, on {mine.device}")
-            if training.too_long:
-                print(f"{args.run}: {training.too_long:,} pairs of more than --longest tokens are left out")
-            print(
-                f"{args.run}: metrics.csv, config.json, {checkpoints.model_path(Path(), 0).name} and so on, latest.pt"
-            )
+            _announce(args.run, training, args.tensorboard)
         finished = training.train(tensorboard=args.tensorboard)
         if mine.leads and not finished:
             print(f"{args.run}: stopped after step {training.position.step}; the same command goes on")
+        elif mine.leads:
+            print(f"{args.run}: {training.position.step:,} steps are done")
     return 0 if finished else INTERRUPTED
+
+
+def _announce(run: Path, training: Training, tensorboard: bool) -> None:
+    """Say what is about to be trained, and what it writes."""
+    step, settings = training.position.step, training.settings
+    begin = f"going on after step {step}" if step else "a new training"
+    print(f"{run}: {begin}, {training.describe()['parameters']:,} parameters, on {training.processes.device}")
+    if training.too_long:
+        print(f"{run}: {training.too_long:,} pairs of more than --longest tokens are left out")
+    if step < settings.steps:
+        files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
+        model = checkpoints.model_path(Path(), 0).name
+        print(
+            f"{run}: writes {', '.join(files)}, and every {settings.save_every:,} steps latest.pt and {model}, numbered"
+        )
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -194,7 +205,7 @@ def _translate(args: argparse.Namespace) -> None:
     how = _search(args)
     model, vocabulary = checkpoints.load_model(_model_file(args.model), find_device(args.device))
     lines = list(read_lines(args.input) if args.input else decode_lines(sys.stdin.buffer, "standard input"))
-    with tqdm(total=len(lines), unit="line", disable=not args.output) as bar:
+    with tqdm(total=len(lines), unit="line", leave=False, disable=None if args.output else True) as bar:
         found = translate(model, vocabulary, lines, how, longest=args.longest, progress=bar.update)
     text = "".join(f"{line}\n" for line in found)
     if args.output:
@@ -217,7 +228,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     }
     results: dict[str, Any] = {}
     for name, pairs in tests.items():
-        with tqdm(total=len(pairs), unit="line", desc=name) as bar:
+        with tqdm(total=len(pairs), unit="line", desc=name, leave=False, disable=None) as bar:
             results[name], found = evaluate(model, vocabulary, pairs, how, bar.update)
         row = results[name]
         print(f"{name}: perplexity {row['perplexity']:.2f}, BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}")

@@ -68,7 +68,9 @@ def run(args: argparse.Namespace) -> None:
     for name, part in given.items():
         if shared := sum(sentence_key(source) in trained_on for source, _ in part):
             print(f"note: {shared:,} of the {len(part):,} sources of {name} stand among the training pairs too")
-    with tqdm(total=4, desc="vocabulary") as bar:
+    tests = ", ".join(f"{name}.tsv" for name in parts)
+    print(f"{args.out}: writes vocabulary.json, train.pt, valid.pt, {tests} and sizes.json")
+    with tqdm(total=4, desc="vocabulary", leave=False, disable=None) as bar:
         vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
         bar.update()
         bar.set_description("ids of the training pairs")

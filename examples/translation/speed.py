@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> None:
         ]
         rounds = [
             _round(trainings if number % 2 else trainings[::-1], args.steps)
-            for number in tqdm(range(args.rounds + WARM_UP_ROUNDS), unit="round", disable=not mine.leads)
+            for number in tqdm(
+                range(args.rounds + WARM_UP_ROUNDS), unit="round", leave=False, disable=None if mine.leads else True
+            )
         ][WARM_UP_ROUNDS:]
         if not mine.leads:
             return

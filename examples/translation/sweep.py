@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -68,8 +69,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"{args.runs} holds runs with the options {before}, got {args.options}: they would not compare"
         )
+    print(f"{args.runs}: {len(waiting)} of {len(jobs)} runs are to be done, each in a folder that is named after it")
     failed: list[Path] = []
-    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(jobs), initial=len(jobs) - len(waiting)) as bar:
+    with ThreadPoolExecutor(args.workers) as pool, _bar(len(jobs), len(waiting)) as bar:
         futures: dict[Future[bool], Path] = {
             pool.submit(_one, model, seed, folder, args.data, tests, args.options, args.threads): folder
             for model, seed, folder in waiting
@@ -88,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
     for folder in failed:
         print(f"failed: {folder}; see {folder}.txt", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _bar(jobs: int, waiting: int) -> Any:
+    return tqdm(total=jobs, initial=jobs - waiting, unit="run", leave=False, disable=None)
 
 
 def _one(

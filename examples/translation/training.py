@@ -104,9 +104,7 @@ class Training:
         with (
             _alone_in(self.run) if leads else nullcontext(),
             Log(self.run, position.step, tensorboard) if leads else nullcontext() as log,
-            tqdm(
-                total=settings.steps, initial=position.step, unit="step", disable=quiet or not leads, dynamic_ncols=True
-            ) as bar,
+            _bar(settings.steps, position.step, shown=leads and not quiet) as bar,
             _asked_to_stop(leads) as asked,
         ):
             if leads:
@@ -291,6 +289,13 @@ class Training:
         own = state["own"][self.processes.rank]
         _set_random_state(own["random"], self.processes.device)
         self.window = own["window"].to(self.processes.device)
+
+
+def _bar(steps: int, done: int, *, shown: bool) -> Any:
+    """Progress on a terminal; where lines go to a file there is none."""
+    return tqdm(
+        total=steps, initial=done, unit="step", leave=False, dynamic_ncols=True, disable=None if shown else True
+    )
 
 
 @contextmanager

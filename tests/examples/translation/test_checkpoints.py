@@ -237,7 +237,10 @@ class TestGoingOn:
         before = contents()
         assert train(data, finished, **FINISHED) == 0
         assert contents() == before
-        assert "going on after step 30" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert "going on after step 30" in printed
+        assert f"{finished}: 30 steps are done" in printed
+        assert "writes" not in printed
 
     @pytest.mark.parametrize(
         ("changed", "message"),
