@@ -10,6 +10,8 @@ from docs.site.blocks import sybil
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures without a screen
 
+collect_ignore_glob = ["docs/conf.py", "docs/site/*", "docs/gallery/*", "docs/_build/*"]  # Sphinx's, and what it makes
+
 pytest_collect_file = sybil().pytest()
 
 
