@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from relgraph._brief import cut
+
 _MAKERS = {
     "networkx": "relgraph.interop.networkx.from_networkx(...).graph",
     "torch_geometric": "relgraph.pyg.from_data(...)",
@@ -18,21 +20,27 @@ def in_place_of_graph(value: Any) -> str:
     maker = _maker(value)
     if maker:
         return f"{_full_name(value)}: make it a Graph with {maker}"
-    if _has_graph(value):
+    if has_graph(value):
         return f"{_name(value)}: pass its .graph"
+    several = _several_graphs(value)
+    if several:
+        return f"{_name(value)} of graphs: make one Graph of them with {several}"
     return _name(value)
 
 
 def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
     """The kind of a value that came where Labels were wanted (or a Graph would do too), and how to come by them."""
     maker = _maker(value)
-    if or_graph and (maker or _has_graph(value)):
+    several = _several_graphs(value)
+    if or_graph and (maker or has_graph(value) or several):
         return in_place_of_graph(value)
+    if several:
+        return f"{in_place_of_graph(value)}, and labels of that, labels=labeler(graph)"
     if maker:
         return f"{_full_name(value)}: make it a Graph with {maker}, and labels of that, labels=labeler(graph)"
     if _is(value, "relgraph.graphs.Graph"):
         return f"{_name(value)}: a labeler makes labels of it, labels=labeler(graph)"
-    if _has_graph(value):
+    if has_graph(value):
         return f"{_name(value)}: a labeler makes labels of its .graph, labels=labeler(read.graph)"
     if _is(value, "relgraph.labelers.base.Labeler"):
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
@@ -50,11 +58,30 @@ def in_place_of_edges(value: Any) -> str:
         return f"{_full_name(value)}: make it a Graph with {maker}, and pass graph.edge_index and graph.edge_type"
     if _is(value, "relgraph.graphs.Graph"):
         return f"{_name(value)}: pass its .edge_index and .edge_type"
-    if _has_graph(value):
+    if has_graph(value):
         return f"{_name(value)}: pass its .graph.edge_index and .graph.edge_type"
     if _is(value, "relgraph.labelers.base.Labeler"):
         return f"{_name(value)}: call it with a graph for EdgeLabels, labeler(graph)"
     return _as_tensor(value)
+
+
+def in_place_of_types(value: Any, kind: str) -> str:
+    """What came where names of types of edges or nodes were wanted, and where the names are."""
+    if not has_graph(value):
+        return cut(repr(value))
+    names = ("node_types",) if kind == "node" else ("types", "edge_types")
+    return f"{_name(value)}: pass its .{next((name for name in names if hasattr(value, name)), names[0])}"
+
+
+def _several_graphs(value: Any) -> str | None:
+    """What makes one Graph of a list of graphs."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    if all(_is(one, "relgraph.graphs.Graph") for one in value):
+        return "rg.Graph.batch(graphs)"
+    if all(_is(one, "networkx.classes.graph.Graph") for one in value):
+        return _MAKERS["networkx"].replace("...", "graphs")
+    return None
 
 
 def _as_tensor(value: Any, of_tensor: str = "") -> str:
@@ -76,7 +103,7 @@ def _maker(value: Any) -> str | None:
     return next((maker for package, maker in _MAKERS.items() if any(_package(base) == package for base in bases)), None)
 
 
-def _has_graph(value: Any) -> bool:
+def has_graph(value: Any) -> bool:
     """Whether it is a value of ours that holds a Graph, such as what from_networkx gives."""
     return _package(type(value)) == "relgraph" and _is(getattr(value, "graph", None), "relgraph.graphs.Graph")
 

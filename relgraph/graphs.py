@@ -133,6 +133,9 @@ class Graph:
     def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Graphs laid end to end as one packed batch; those that are batches themselves are taken apart.
 
+        Types are taken as they are: the same number must mean the same type in every graph. Graphs of networkx are read
+        together for that, by one call of :func:`~relgraph.interop.networkx.from_networkx`.
+
         Args:
             graphs: one or more, on one device.
 

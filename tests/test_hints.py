@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph._hints import in_place_of_edges, in_place_of_graph, in_place_of_labels
+from relgraph._hints import in_place_of_edges, in_place_of_graph, in_place_of_labels, in_place_of_types
 
 GRAPH = rg.Graph(torch.tensor([[0], [1]]), 3)
 LABELER = rg.ClippedDistance(1)
@@ -62,6 +62,31 @@ def test_in_place_of_labels():
     assert in_place_of_labels(rg.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
 
 
+def test_in_place_of_one_graph_several():
+    theirs, _ = networkx_graphs()
+    batch = "list of graphs: make one Graph of them with rg.Graph.batch(graphs)"
+    assert in_place_of_graph([GRAPH, GRAPH]) == batch
+    assert in_place_of_labels([GRAPH], or_graph=True) == batch
+    assert in_place_of_labels([GRAPH]) == f"{batch}, and labels of that, labels=labeler(graph)"
+    assert in_place_of_graph((theirs, theirs)) == (
+        "tuple of graphs: make one Graph of them with relgraph.interop.networkx.from_networkx(graphs).graph"
+    )
+    assert in_place_of_graph([GRAPH, theirs]) == "list" and in_place_of_graph([]) == "list"
+
+
+def test_in_place_of_types():
+    _, read = networkx_graphs()
+    assert in_place_of_types(read, "edge") == "FromNetworkx: pass its .types"
+    assert in_place_of_types(read, "node") == "FromNetworkx: pass its .node_types"
+    assert in_place_of_types(3.5, "edge") == "3.5"
+    hetero = pytest.importorskip("torch_geometric.data").HeteroData()
+    hetero["a"].num_nodes, hetero["a", "to", "a"].edge_index = 2, torch.tensor([[0], [1]])
+    assert in_place_of_types(rg.pyg.from_hetero_data(hetero), "edge") == "HeteroGraph: pass its .edge_types"
+    for labeler, names in ((rg.EdgeType, "types"), (rg.NodeType, "node_types")):
+        with pytest.raises(TypeError, match=f"types must be an int or .* got FromNetworkx: pass its .{names}$"):
+            labeler(read)
+
+
 def test_in_place_of_labels_an_array():
     numpy = pytest.importorskip("numpy")
     assert in_place_of_labels(numpy.zeros(1)) == "ndarray: make it a tensor with torch.from_numpy(...)"
@@ -100,7 +125,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_everything_that_takes_labels_says_what_to_do(name):
     theirs, read = networkx_graphs()
-    for came in (GRAPH, read, LABELER, [[0]], theirs, pyg_data()):
+    for came in (GRAPH, [GRAPH, GRAPH], read, LABELER, [[0]], theirs, pyg_data()):
         wanted = re.escape(f"got {in_place_of_labels(came)}")
         with pytest.raises(TypeError, match=f"(labels|parts) must be Labels.* {wanted}"):
             LAYERS[name](came)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from relgraph._brief import cut
+from relgraph.interop._networkx_items import Item, attribute
 
 Read = str | Callable[..., Hashable]
 """An attribute's name, or a function of an edge's u, v and attributes, or of a node and its attributes."""
@@ -15,12 +18,9 @@ Read = str | Callable[..., Hashable]
 ReadNumbers = str | Sequence[str] | Callable[..., Any]
 """The names of one or more attributes that hold numbers, or a function likewise that gives them."""
 
-Items = list[tuple[Any, ...]]
-"""Edges ``(u, v, attributes)``, or nodes ``(node, attributes)``."""
-
 
 def read_types(
-    kind: str, items: Items, read: Read | None, types: Sequence[Hashable] | None
+    kind: str, items: list[Item], read: Read | None, types: Sequence[Hashable] | None
 ) -> tuple[Tensor | None, tuple[Hashable, ...]]:
     """The type of every edge or node as an id, and the types in the order of their ids."""
     name = "types" if kind == "edge" else "node_types"
@@ -30,28 +30,33 @@ def read_types(
         return None, ()
     if not isinstance(read, str) and not callable(read):
         raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
-    values = [attribute(kind, item, read) if isinstance(read, str) else read(*item) for item in items]
+    values = [_value(kind, item, read) for item in items]
     for item, value in zip(items, values, strict=True):
         if not isinstance(value, Hashable):
-            raise TypeError(f"{kind}_type must give hashable types, got {value!r} at {kind} {_shown(item)}")
+            raise TypeError(f"{kind}_type must give hashable types, got {cut(repr(value))} at {kind} {item}")
+        if types is None and isinstance(read, str) and _is_measure(value):
+            raise ValueError(
+                f"{kind}_type must be an attribute with few kinds of values, got the number {value} at {kind} {item}: "
+                f"read numbers with {kind}_features={read!r}, make kinds of them with a function, or list them in "
+                f"{name}"
+            )
     absent = {None} if kind == "node" else set()
     types = _sorted(name, set(values) - absent) if types is None else distinct(name, types)
     number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
     for item, value in zip(items, values, strict=True):
         if value not in number:
-            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {_shown(item)}")
+            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {item}")
     return torch.tensor([number[value] for value in values], dtype=torch.int64), types
 
 
-def attribute(kind: str, item: tuple[Any, ...], name: str) -> Any:
-    """One attribute of an edge or a node, which must have it."""
-    if name not in item[-1]:
-        raise ValueError(f"{kind} {_shown(item)} must have the attribute {name!r}, got {sorted(map(str, item[-1]))}")
-    return item[-1][name]
+def _value(kind: str, item: Item, read: Any) -> Any:
+    """What an attribute's name or a function reads of an edge or a node."""
+    return attribute(kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
 
 
-def _shown(item: tuple[Any, ...]) -> str:
-    return " -> ".join(repr(end) for end in item[:-1])
+def _is_measure(value: Any) -> bool:
+    """Whether it is a number with a fraction (or no number at all, nan), which would be a type of its own."""
+    return isinstance(value, Real) and not isinstance(value, Integral) and not float(value).is_integer()
 
 
 def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
@@ -61,27 +66,29 @@ def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
         raise ValueError(f"{name} must be given where types cannot be sorted: {error}") from None
 
 
-def distinct(name: str, types: Any) -> tuple[Hashable, ...]:
+def distinct(name: str, types: Any, *, of: str = "types") -> tuple[Hashable, ...]:
     """``types`` as a tuple when it is a sequence of different ones."""
     if isinstance(types, str) or not isinstance(types, Sequence):
-        raise TypeError(f"{name} must be a sequence of types, got {types!r}")
+        raise TypeError(f"{name} must be a sequence of {of}, got {cut(repr(types))}")
+    if not all(isinstance(value, Hashable) for value in types):
+        raise TypeError(f"{name} must be hashable, got {cut(repr(types))}")
     if len(set(types)) != len(types):
-        raise ValueError(f"{name} must be different, got {list(types)}")
+        raise ValueError(f"{name} must be different, got {cut(str(list(types)))}")
     return tuple(types)
 
 
-def read_features(kind: str, items: Items, read: ReadNumbers | None) -> Tensor | None:
+def read_features(kind: str, items: list[Item], read: ReadNumbers | None) -> Tensor | None:
     """The numbers of every edge or node, ``[E or N, F]``, in the default floating type; None where none are read."""
     if read is None:
         return None
     names = _names(kind, read)
-    rows = [_row(kind, item, _values(kind, item, read)) for item in items]
+    rows = [_row(kind, item, read) for item in items]
     width = len(rows[0]) if rows else len(names or ())
     for item, row in zip(items, rows, strict=True):
         if len(row) != width:
             raise ValueError(
-                f"{kind}_features must be as many for every {kind}, {width} at {_shown(items[0])}, "
-                f"got {len(row)} at {kind} {_shown(item)}"
+                f"{kind}_features must be as many for every {kind}, {width} at {items[0]}, "
+                f"got {len(row)} at {kind} {item}"
             )
     return torch.tensor(rows, dtype=torch.get_default_dtype()).view(len(rows), width)
 
@@ -108,18 +115,15 @@ def _names(kind: str, read: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _values(kind: str, item: tuple[Any, ...], read: Any) -> list[Any]:
+def _row(kind: str, item: Item, read: Any) -> list[float]:
+    """All numbers of an edge or a node: each value a number, or a sequence, an array or a tensor of numbers."""
     names = _names(kind, read)
-    return [read(*item)] if names is None else [attribute(kind, item, name) for name in names]
-
-
-def _row(kind: str, item: tuple[Any, ...], values: list[Any]) -> list[float]:
-    """All numbers of some values: each a number, or a sequence, an array or a tensor of numbers."""
+    values = [_value(kind, item, of) for of in ((read,) if names is None else names)]
     row: list[float] = []
     for value in values:
         listed = value.tolist() if hasattr(value, "tolist") else value
         numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
         if not all(isinstance(number, Real) for number in numbers):
-            raise TypeError(f"{kind}_features must be numbers, got {value!r} at {kind} {_shown(item)}")
+            raise TypeError(f"{kind}_features must be numbers, got {cut(repr(value))} at {kind} {item}")
         row.extend(float(number) for number in numbers)
     return row

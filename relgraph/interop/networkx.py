@@ -1,6 +1,6 @@
 """networkx graphs as graphs for labelers, graphs as networkx graphs, and a labeling as a picture-ready graph.
 
-- :func:`~relgraph.interop.networkx.from_networkx`: a networkx graph as a :class:`~relgraph.Graph`.
+- :func:`~relgraph.interop.networkx.from_networkx`: a networkx graph, or several, as a :class:`~relgraph.Graph`.
 - :class:`~relgraph.interop.networkx.FromNetworkx`: that graph, and what its ids stand for.
 - :func:`~relgraph.interop.networkx.to_networkx`: the way back.
 - :func:`~relgraph.interop.networkx.labels_to_networkx`: labels as edges of a networkx graph.
@@ -10,25 +10,23 @@ An edge u → v lets v, the query, look at u, the key. Needs the extra ``relgrap
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from relgraph import _check
 from relgraph._brief import brief_fields
 from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
     Read,
     ReadNumbers,
-    attribute,
-    distinct,
     listed_features,
     read_features,
     read_types,
 )
+from relgraph.interop._networkx_items import borders_by_attribute, borders_of, listed
+from relgraph.interop._networkx_names import named_nodes, names_of_parts, names_of_types
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
@@ -46,7 +44,7 @@ class FromNetworkx(NamedTuple):
 
     Args:
         graph: a :class:`~relgraph.Graph`, its nodes in the order of ``nodes``.
-        nodes: the networkx node behind each id.
+        nodes: the networkx node behind each id; of several graphs ``(g, node)``, the number of its graph before it.
         types: the edge type behind each id of ``graph.edge_type``; empty without types.
         node_types: the node type behind each id of ``graph.node_type``; empty without types.
         x: ``[N, F]``, the features of each node in the order of ``nodes``; None where none were read.
@@ -86,15 +84,20 @@ def from_networkx(
     """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
 
     Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel edge
-    of a multigraph is kept.
+    of a multigraph is kept. Several graphs become one packed batch, read with the same types: read one by one, each
+    graph numbers the types that occur in itself, and unless ``types`` and ``node_types`` are given the same id means
+    another type in each.
 
     Source: conventions of networkx (:class:`~networkx.DiGraph`).
 
     Args:
-        graph: any networkx graph, such as a :class:`~networkx.Graph` or a :class:`~networkx.MultiDiGraph`.
+        graph: any networkx graph, such as a :class:`~networkx.Graph` or a :class:`~networkx.MultiDiGraph`; or several,
+            as a list.
         edge_type: the edge attribute that holds the type, or a function of u, v and the dict of the edge's attributes;
-            None for edges without types.
-        types: the types in the order of their ids; those that occur, sorted, when left out.
+            None for edges without types. An attribute of numbers with a fraction is refused unless ``types`` lists
+            them.
+        types: the types in the order of their ids; those that occur, sorted, when left out. Give them where other
+            graphs are read elsewhere: for the same layer they must have the same ids.
         node_type: the node attribute that holds the type, or a function of the node and the dict of its attributes; a
             node of type None has none.
         node_types: the node types in the order of their ids; those that occur, sorted, when left out.
@@ -102,17 +105,20 @@ def from_networkx(
             side by side; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
         edge_features: likewise of edges, or a function of u, v and the dict of the edge's attributes. They become
             ``edge_attr``, ``[E, F]``; both directions of an undirected edge have its numbers.
-        batch: the node attribute that tells which graph a node belongs to, from 0 and not falling: a packed batch. As
-            many graphs as ``graph.graph["num_graphs"]`` says, if it does, else up to the last that has a node.
+        batch: of one networkx graph that holds several: the node attribute that tells which graph a node belongs to,
+            from 0 and not falling: a packed batch. As many graphs as ``graph.graph["num_graphs"]`` says, if it does,
+            else up to the last that has a node.
 
     Returns:
-        A :class:`~relgraph.interop.networkx.FromNetworkx`.
+        A :class:`~relgraph.interop.networkx.FromNetworkx`; of several graphs its ``graph`` is packed, and rows of all
+        stand end to end.
 
     Raises:
         TypeError: no networkx graph, types of the wrong kind, features that are no numbers.
-        ValueError: an attribute is missing, a type is not among ``types``, types cannot be sorted or are given without
-            ``edge_type`` or ``node_type``, nodes or edges have different numbers of features, ``batch`` falls, or an
-            edge crosses from graph to graph.
+        ValueError: no graphs at all, an attribute is missing or holds numbers with a fraction as types, a type is not
+            among ``types``, types cannot be sorted or are given without ``edge_type`` or ``node_type``, nodes or edges
+            have different numbers of features, ``batch`` beside several graphs, ``batch`` falls, or an edge crosses
+            from graph to graph.
 
     Example:
         >>> import networkx as nx
@@ -127,25 +133,26 @@ def from_networkx(
         ([[0, 1], [1, 2]], [1, 0], [[31.0], [4.0]])
         >>> rg.EdgeType(read.types)(read.graph).q_len
         3
+        >>> two = from_networkx([family, nx.DiGraph([("Ann", "Dan", {"kind": "aunt"})])], edge_type="kind")
+        >>> two.types, two.nodes[2:], two.graph.ptr.tolist()
+        (('aunt', 'brother', 'mother'), ((0, 'Cem'), (1, 'Ann'), (1, 'Dan')), [0, 3, 5])
     """
-    if not isinstance(graph, nx.Graph):
-        raise TypeError(f"graph must be a networkx graph, got {type(graph).__name__}")
-    nodes = tuple(graph.nodes)
-    number = {node: at for at, node in enumerate(nodes)}
-    edges = list(_directed(graph))
-    ends = torch.tensor([(number[u], number[v]) for u, v, _ in edges], dtype=torch.int64).view(-1, 2)
-    listed = list(graph.nodes(data=True))
+    several = not isinstance(graph, nx.Graph)
+    graphs = _checked_graphs(graph, batch) if several else (graph,)
+    nodes, edges, edge_index = listed(graphs, several=several)
     edge_ids, types = read_types("edge", edges, edge_type, types)
-    node_ids, node_types = read_types("node", listed, node_type, node_types)
-    features = read_features("node", listed, node_features), read_features("edge", edges, edge_features)
-    ptr = None if batch is None else _borders(graph, batch)
-    made = Graph(ends.T.contiguous(), len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
-    return FromNetworkx(made, nodes, types, node_types, *features)
+    node_ids, node_types = read_types("node", nodes, node_type, node_types)
+    features = read_features("node", nodes, node_features), read_features("edge", edges, edge_features)
+    ptr = borders_of(graphs) if several else None if batch is None else borders_by_attribute(graph, nodes, batch)
+    made = Graph(edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
+    names = tuple((item.graph, *item.ends) if several else item.ends[0] for item in nodes)
+    return FromNetworkx(made, names, types, node_types, *features)
 
 
 def to_networkx(
     graph: Graph,
     *,
+    nodes: Sequence[Hashable] | None = None,
     types: Sequence[Hashable] | None = None,
     node_types: Sequence[Hashable] | None = None,
     x: Tensor | None = None,
@@ -161,6 +168,8 @@ def to_networkx(
 
     Args:
         graph: a :class:`~relgraph.Graph`, one graph or a packed batch.
+        nodes: what stands in place of the numbers 0, 1, ..., all different, such as the ``nodes`` that
+            :func:`~relgraph.interop.networkx.from_networkx` gave.
         types: a name for each edge type; its id when left out.
         node_types: a name for each node type; its id when left out. A node without a type has the type None.
         x: ``[N, F]``, features of the nodes, each node's a list; or ``[N]``, each node's a number.
@@ -170,27 +179,31 @@ def to_networkx(
         A :class:`~networkx.MultiDiGraph`.
 
     Raises:
-        TypeError: no Graph, names that are no sequence, or features that are no tensor.
-        ValueError: names without types, names twice, fewer names than types, or features of another length.
+        TypeError: no Graph, names that are no sequence or cannot be hashed, or features that are no tensor.
+        ValueError: names without types, names twice, fewer names than types, another number of nodes, or features of
+            another length.
 
     Example:
         >>> from relgraph.interop.networkx import to_networkx
         >>> graph = rg.Graph(torch.tensor([[0], [1]]), 3, edge_type=torch.tensor([0]))
         >>> list(to_networkx(graph, types=["child"]).edges(data="edge_type"))
         [(0, 1, 'child')]
+        >>> list(to_networkx(graph, nodes=["Ann", "Bob", "Cem"]).edges())
+        [('Ann', 'Bob')]
     """
     made = nx.MultiDiGraph()
-    made.add_nodes_from(range(check_graph(graph).num_nodes))
-    edge_names = _names("types", graph.edge_type, types)
-    node_names = _names("node_types", graph.node_type, node_types)
+    named = named_nodes(check_graph(graph).num_nodes, nodes)
+    made.add_nodes_from(named)
+    edge_names = names_of_types("types", graph.edge_type, types)
+    node_names = names_of_types("node_types", graph.node_type, node_types)
     edges = {"edge_type": edge_names, "edge_attr": listed_features("edge_attr", graph.num_edges, edge_attr)}
     for at, (source, target) in enumerate(graph.edge_index.T.tolist()):
-        made.add_edge(source, target, **{name: of[at] for name, of in edges.items() if of is not None})
+        made.add_edge(named[source], named[target], **{name: of[at] for name, of in edges.items() if of is not None})
     for name, of in {"node_type": node_names, "x": listed_features("x", graph.num_nodes, x)}.items():
         if of is not None:
-            nx.set_node_attributes(made, dict(enumerate(of)), name)
+            nx.set_node_attributes(made, dict(zip(named, of, strict=True)), name)
     if graph.ptr is not None:
-        nx.set_node_attributes(made, dict(enumerate(graph.graph_of().tolist())), "batch")
+        nx.set_node_attributes(made, dict(zip(named, graph.graph_of().tolist(), strict=True)), "batch")
         made.graph["num_graphs"] = graph.num_graphs
     return made
 
@@ -228,7 +241,7 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     made = nx.MultiDiGraph()
     made.add_nodes_from(range(labels.q_len))
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
-    named = _names_of_parts(parts, names)
+    named = names_of_parts(parts, names)
     for number, (part, of) in enumerate(zip(parts, named, strict=True)):
         extra = {"part": number} if len(parts) > 1 else {}
         keys, queries, ids = _labeled(part)
@@ -237,48 +250,19 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     return made
 
 
-def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
-    """Every edge with its attributes, an undirected one both ways."""
-    for u, v, of in graph.edges(data=True):
-        yield u, v, of
-        if u != v and not graph.is_directed():
-            yield v, u, of
-
-
-def _borders(graph: Any, batch: str) -> Tensor:
-    """The borders of a packed batch from each node's graph."""
-    home = [attribute("node", item, batch) for item in graph.nodes(data=True)]
-    for at, number in enumerate(home):
-        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0)
-    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0)
-    counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-
-
-def _names(name: str, ids: Tensor | None, names: Sequence[Hashable] | None) -> list[Any] | None:
-    """The name of every id; the ids themselves without names."""
-    if ids is None:
-        if names is not None:
-            raise ValueError(f"{name} must be left out for a graph without such types, got {list(names)}")
-        return None
-    listed = ids.tolist()
-    if names is None:
-        return [None if at < 0 else at for at in listed]
-    names = distinct(name, names)
-    if max(listed, default=-1) >= len(names):
-        raise ValueError(f"{name} must have a name for each of the {max(listed) + 1} types, got {len(names)}")
-    return [None if at < 0 else names[at] for at in listed]
-
-
-def _names_of_parts(parts: Sequence[Any], names: Sequence[Any] | None) -> list[Sequence[str]]:
-    """A name for each id of each part."""
-    if names is None:
-        return [[str(label) for label in range(part.num_labels)] for part in parts]
-    named = [names] if len(parts) == 1 else list(names)
-    wanted = [part.num_labels for part in parts]
-    if any(isinstance(of, str) for of in named) or [len(of) for of in named] != wanted:
-        raise ValueError(f"names must be {wanted} names, as a labeler's are, got {names!r}")
-    return named
+def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
+    """Several networkx graphs, at least one."""
+    if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
+        raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
+    graphs = tuple(graphs)
+    for at, graph in enumerate(graphs):
+        if not isinstance(graph, nx.Graph):
+            raise TypeError(f"graphs[{at}] must be a networkx graph, got {type(graph).__name__}")
+    if not graphs:
+        raise ValueError("graph must be a networkx graph or several, got none")
+    if batch is not None:
+        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {batch!r}")
+    return graphs
 
 
 def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:

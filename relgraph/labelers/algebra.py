@@ -8,7 +8,7 @@ from itertools import product as combinations
 from math import prod
 from typing import Any, ClassVar, Self, final
 
-from relgraph.labelers.base import Labeler, check_operand, distinct
+from relgraph.labelers.base import Labeler, check_made, check_operand, distinct
 from relgraph.labelers.combine import first_of, product, restrict, total
 from relgraph.labels import Labels, SumLabels
 
@@ -49,11 +49,11 @@ class Composed(Labeler):
             distances are edges, and what was written out stays so; ``+`` gives a sum of labels.
 
         Raises:
-            TypeError: an input that a part refuses.
+            TypeError: an input that a part refuses, or a part that made other than Labels.
             ValueError: likewise, or parts whose labels do not cover the same pairs or count from other offsets.
             NotImplementedError: parallel edges, each of which counts, that meet labels which cannot keep them apart.
         """
-        return self._combine([part(*args, **kwargs) for part in self.parts])
+        return self._combine([check_made(part, part(*args, **kwargs)) for part in self.parts])
 
     @abstractmethod
     def _combine(self, labels: list[Labels]) -> Labels:
@@ -289,10 +289,10 @@ class Dense(Labeler):
             :class:`~relgraph.DenseLabels` with the labeler's ids, or a sum of them.
 
         Raises:
-            TypeError: an input that the labeler refuses.
+            TypeError: an input that the labeler refuses, or one that made other than Labels.
             ValueError: likewise, or parallel edges that each count.
         """
-        labels = self.labeler(*args, **kwargs)
+        labels = check_made(self.labeler, self.labeler(*args, **kwargs))
         if isinstance(labels, SumLabels):
             return SumLabels(*(part.dense() for part in labels.parts))
         return labels.dense()

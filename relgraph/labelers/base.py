@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from relgraph._hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Labeler(ABC):
             :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
 
         Raises:
-            TypeError: what calling the labeler raises, likewise ValueError and NotImplementedError.
+            TypeError: a labeler that made other than Labels, and what calling it raises, likewise ValueError and
+                NotImplementedError.
 
         Example:
             >>> rg.EdgeType(["child", "next"], default="unlabeled").describe()
@@ -104,7 +106,7 @@ class Labeler(ABC):
             (1, 7)
         """
         if inputs or kwargs:
-            return self(*inputs, **kwargs).describe(self.names)
+            return check_made(self, self(*inputs, **kwargs)).describe(self.names)
         if isinstance(self.num_labels, int):
             return LabelCounts(self.num_labels, self.names)  # pyright: ignore[reportArgumentType]
         parts = zip(self.num_labels, self.names, strict=True)
@@ -162,6 +164,14 @@ def check_operand(symbol: str, value: Any) -> Labeler:
     if not isinstance(value, Labeler):
         raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}")
     return value
+
+
+def check_made(labeler: Any, labels: Any) -> Labels:
+    """``labels`` itself when a labeler of one's own made Labels."""
+    if not isinstance(labels, Labels):
+        made = in_place_of_labels(labels)
+        raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {made}")
+    return labels
 
 
 def unusual(thing: Any, **usual: Any) -> str:

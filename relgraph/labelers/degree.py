@@ -21,7 +21,9 @@ DIRECTIONS = ("in", "out", "both")
 class Degree(Labeler):
     """One label for each pair of degrees, clipped: ``degree_i * (max_degree + 1) + degree_j``, the query's first.
 
-    A node's degree is how many edges it has. Labels of all pairs of a graph are written out.
+    A node's degree is how many edges it has. A name reads query→key, ``"1→>=4"`` for a query with one edge that looks
+    at a key with four or more: against the direction of edges, which lead from key to query. Labels of all pairs of a
+    graph are written out.
 
     Source: relgraph's own.
 
@@ -58,7 +60,7 @@ class Degree(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"query's degree→key's degree"``, the largest as ``">=4"``."""
+        """``"query's degree→key's degree"``, who looks, then who is looked at; the largest as ``">=4"``."""
         degrees = (*map(str, range(self.max_degree)), f">={self.max_degree}")
         return tuple(f"{query}→{key}" for query in degrees for key in degrees)
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import cut
+from relgraph._hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, unusual
 from relgraph.labels import UNLABELED, EdgeLabels
@@ -32,7 +34,9 @@ class EdgeType(Labeler):
         types: the names of the edge types in the order of their numbers, or how many there are (then named ``"0"``,
             ``"1"`` and so on). A graph without types has one.
         inverse: whether every edge also goes the other way, under a label of its own.
-        self_loop: whether every node also looks at itself, under the label ``self``.
+        self_loop: whether every node also looks at itself, under the label ``self``; one with a loop in the graph too.
+            Such a node has two edges to itself, and with ``inverse`` three: in edges-only attention each attends on its
+            own, with a default ``duplicates`` says what becomes of them, and ``"first"`` keeps the loop's own type.
         default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
             attend without a label, so that ``|`` can fill in another; ``"none"``, they carry the label ``none``.
         duplicates: what several edges between one pair do when a default makes every pair attend: ``"error"``, the
@@ -41,7 +45,7 @@ class EdgeType(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, or names that are not different.
+        ValueError: a negative number of types, an unknown choice, or names that are not different.
 
     Example:
         >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
@@ -87,7 +91,9 @@ class EdgeType(Labeler):
         inverses = tuple(f"{name}⁻¹" for name in self.types) if self.inverse else ()
         names = (*self.types, *inverses, *["self"] * self.self_loop, *["none"] * (self.default == "none"))
         if len(set(names)) != len(names):
-            raise ValueError(f"types must not be named like the labels that this labeler adds, got {list(names)}")
+            raise ValueError(
+                f"types must not be named like the labels that this labeler adds, got {cut(str(list(names)))}"
+            )
         return names
 
     def __call__(self, graph: Graph) -> EdgeLabels:
@@ -113,15 +119,28 @@ class EdgeType(Labeler):
             index.append(torch.stack([nodes, nodes]))
             ids.append(torch.full_like(nodes, len(self.types) * (1 + self.inverse)))
         default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
-        return EdgeLabels(
-            torch.cat(index, 1),
-            torch.cat(ids),
-            self.num_labels,
-            q_len=graph.num_nodes,
-            default=default,
-            duplicates=self.duplicates,
-            ptr=graph.ptr,
-        )
+        try:
+            return EdgeLabels(
+                torch.cat(index, 1),
+                torch.cat(ids),
+                self.num_labels,
+                q_len=graph.num_nodes,
+                default=default,
+                duplicates=self.duplicates,
+                ptr=graph.ptr,
+            )
+        except ValueError as error:
+            raise ValueError(f"{error}{self._added(index, graph.num_nodes)}") from None
+
+    def _added(self, index: list[Tensor], nodes: int) -> str:
+        """How many edges of the first pair with several were added, and by which option."""
+        pairs = [target * nodes + source for source, target in index]
+        pair, count = torch.cat(pairs).unique(return_counts=True)
+        several = pair[count > 1]
+        options = ["inverse=True"] * self.inverse + ["self_loop=True"] * self.self_loop
+        counts = [int((added == several[:1]).sum()) for added in pairs[1:]]
+        told = zip(options, counts, strict=True)
+        return "".join(f", {number} of them added by {option}" for option, number in told if number)
 
     def __repr__(self) -> str:
         numbers = self.types == type_names("types", len(self.types))
@@ -129,22 +148,22 @@ class EdgeType(Labeler):
         return f"EdgeType({len(self.types) if numbers else self.types!r}{options})"
 
 
-def type_names(name: str, types: int | Sequence[str]) -> tuple[str, ...]:
+def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:
     """Different names of types, from the names themselves or from how many there are."""
     if isinstance(types, int):
         return tuple(str(number) for number in range(_check.integer(name, types, minimum=0)))
-    if isinstance(types, str) or not isinstance(types, Sequence):
-        raise TypeError(f"{name} must be an int or a sequence of strings, got {types!r}")
+    if isinstance(types, str) or not isinstance(types, Sequence) or has_graph(types):
+        raise TypeError(f"{name} must be an int or a sequence of strings, got {in_place_of_types(types, kind)}")
     if not all(isinstance(t, str) for t in types):
         raise TypeError(
             f"{name} must be an int or a sequence of strings, got {cut(repr(types))}: pass [str(t) for t in {name}]"
         )
     if len(set(types)) != len(types):
-        raise ValueError(f"{name} must be different names, got {list(types)}")
+        raise ValueError(f"{name} must be different names, got {cut(str(list(types)))}")
     return tuple(types)
 
 
-def edge_types(graph: Graph, count: int) -> torch.Tensor:
+def edge_types(graph: Graph, count: int) -> Tensor:
     """The type of every edge, ``[E]``; a graph without types has the one type 0."""
     if graph.edge_type is None:
         if count != 1:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs, truth_as_ids
@@ -60,9 +61,9 @@ class FromFunction(Labeler):
         _check.integer("num_labels", num_labels, minimum=0)
         named = _numbers(num_labels) if names is None else tuple(names)
         if isinstance(names, str) or not all(isinstance(name, str) for name in named):
-            raise TypeError(f"names must be strings, one a label, got {names!r}")
+            raise TypeError(f"names must be strings, one a label, got {cut(repr(names))}")
         if len(named) != num_labels or len(set(named)) != num_labels:
-            raise ValueError(f"names must hold num_labels = {num_labels} different names, got {list(named)}")
+            raise ValueError(f"names must hold num_labels = {num_labels} different names, got {cut(str(list(named)))}")
         self._set(fn=fn, _num_labels=num_labels, _names=named)
 
     @property

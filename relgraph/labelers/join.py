@@ -171,9 +171,15 @@ def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
         restricts = isinstance(rule, RestrictionRule) and labels is b
         apart = isinstance(other, DistanceLabels) and not restricts and not isinstance(rule, PriorityRule)
         if several_labels(labels) and not apart:
+            advice = (
+                "merge them, or give EdgeLabels a default and duplicates='first'"
+                if isinstance(rule, RestrictionRule)
+                else "give the labeler (or EdgeLabels) a default and duplicates='first', which keeps one of them, or "
+                "duplicates='sum' and compose by +, which adds up the terms of all"
+            )
             raise NotImplementedError(
-                f"{rule.name}: parallel edges give a pair several labels and cannot be combined with "
-                f"{type(other).__name__} here; merge them, or give EdgeLabels a default and duplicates='first'"
+                f"{rule.name} (a {rule.symbol} b): parallel edges give a pair several labels and cannot be combined "
+                f"with {type(other).__name__} here; {advice}"
             )
 
 

@@ -22,7 +22,9 @@ from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 class NodeType(Labeler):
     """One label for each ordered pair of node types: ``type_i * num_types + type_j``, the query's first.
 
-    A node of type -1 has none, and its pairs carry no label. Labels of all pairs of a graph are written out.
+    A name reads query→key, ``"C→N"`` for a query C that looks at a key N: against the direction of edges, which lead
+    from key to query. A node of type -1 has none, and its pairs carry no label. Labels of all pairs of a graph are
+    written out.
 
     Source: relgraph's own.
 
@@ -47,7 +49,7 @@ class NodeType(Labeler):
     types: tuple[str, ...]
 
     def __init__(self, types: int | Sequence[str]) -> None:
-        self._set(types=type_names("types", types))
+        self._set(types=type_names("types", types, kind="node"))
 
     @property
     def num_labels(self) -> int:
@@ -56,7 +58,7 @@ class NodeType(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"query's type→key's type"``."""
+        """``"query's type→key's type"``: who looks, then who is looked at."""
         return distinct(f"{query}→{key}" for query in self.types for key in self.types)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
@@ -92,7 +94,8 @@ class VirtualNode(Labeler):
     Made for priority: ``VirtualNode(9) | ShortestPath(4)`` tells a virtual node's pairs from all others, whatever edges
     it has. A virtual node with edges to all nodes shortens every path through it: leave them out.
 
-    Ids: 0 where a virtual node is the key alone, 1 where it is the query alone, 2 where both are virtual.
+    Ids: 0 where a virtual node is the key alone, 1 where it is the query alone, 2 where both are virtual. A name reads
+    query→key, against the direction of edges, which lead from key to query.
 
     Source: relgraph's own; Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
 
@@ -125,7 +128,7 @@ class VirtualNode(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"node→virtual"``, ``"virtual→node"`` and ``"virtual→virtual"``, the query first."""
+        """``"node→virtual"``, ``"virtual→node"`` and ``"virtual→virtual"``, who looks before who is looked at."""
         return ("node→virtual", "virtual→node", "virtual→virtual")
 
     def __call__(self, graph: Graph) -> EdgeLabels:

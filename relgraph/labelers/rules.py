@@ -23,6 +23,7 @@ class Rule(ABC):
     """How labels a and b, with ``r_a`` and ``r_b`` ids, combine pair by pair."""
 
     name: ClassVar[str]
+    symbol: ClassVar[str]
 
     r_a: int
     r_b: int
@@ -52,6 +53,7 @@ class ProductRule(Rule):
     """Mixed radix, a counting slowest; labeled where both are, attending where both do."""
 
     name = "product"
+    symbol = "*"
 
     @property
     def num_labels(self) -> int:
@@ -68,6 +70,7 @@ class PriorityRule(Rule):
     """The code of a, or that of b where a attends without a label; ids of b come after those of a."""
 
     name = "first_of"
+    symbol = "|"
 
     @property
     def num_labels(self) -> int:
@@ -83,6 +86,7 @@ class RestrictionRule(Rule):
     """The code of a where b attends."""
 
     name = "restrict"
+    symbol = "&"
 
     @property
     def num_labels(self) -> int:

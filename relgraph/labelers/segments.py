@@ -17,8 +17,10 @@ from relgraph.labels import UNLABELED, DenseLabels
 class Segments(Labeler):
     """One label for each ordered pair of segments: ``segment_i * num_segments + segment_j``, query's segment first.
 
-    Called with the segment of every position, such as 0 for a question and 1 for a passage, it gives
-    :class:`~relgraph.DenseLabels`. A position of segment -1 is in none, and its pairs carry no label.
+    A name reads query→key, ``"0→1"`` for a query in segment 0 that looks at a key in segment 1; an edge of a graph
+    leads the other way, from key to query. Called with the segment of every position, such as 0 for a question and 1
+    for a passage, it gives :class:`~relgraph.DenseLabels`. A position of segment -1 is in none, and its pairs carry no
+    label.
 
     Source: relgraph's own.
 
@@ -52,7 +54,7 @@ class Segments(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"query's segment→key's segment"``."""
+        """``"query's segment→key's segment"``: who looks, then who is looked at."""
         segments = range(self.num_segments)
         return tuple(f"{query}→{key}" for query in segments for key in segments)
 

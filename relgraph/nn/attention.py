@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
@@ -52,6 +53,7 @@ class RelationAttention(nn.Module):
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: where the parameters live.
         dtype: floating type of the parameters.
+        labeler: is refused, with a word on what to give instead: :class:`~relgraph.RelationEncoderLayer` takes one.
 
     Shapes:
         query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, packed ``[T, E]``.
@@ -61,7 +63,7 @@ class RelationAttention(nn.Module):
         tables: ``[R, D]``, with rows of each head's own ``[H, R, D]``; a bias table ``[R]`` or ``[H, R]``.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``.
+        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
         ValueError: heads that do not divide, sizes below 1, a dropout outside ``[0, 1)``, unknown kinds of tables or an
             unknown ``impl``; options of tables where the layer makes none; given tables of another size.
 
@@ -104,8 +106,15 @@ class RelationAttention(nn.Module):
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        labeler: None = None,
     ) -> None:
         super().__init__()
+        if labeler is not None:
+            raise TypeError(
+                f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="
+                "labeler.num_labels and names=labeler.names, and labels=labeler(...) when called; "
+                "encoder and decoder layers take a labeler"
+            )
         self.embed_dim = _check.integer("embed_dim", embed_dim, minimum=1)
         self.num_heads = _check.integer("num_heads", num_heads, minimum=1)
         if embed_dim % num_heads:
@@ -333,5 +342,5 @@ def _check_unused(options: dict[str, Any]) -> None:
         if value is not None and value is not False:
             raise ValueError(
                 f"{arguments.get(name, name)} must be left out where the layer makes no tables "
-                f"(num_labels=None, or tables that are given), got {value!r}"
+                f"(num_labels=None, or tables that are given), got {cut(repr(value))}"
             )

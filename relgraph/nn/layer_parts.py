@@ -13,6 +13,7 @@ from relgraph import _check
 from relgraph._brief import cut
 from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph
+from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache
 from relgraph.nn.tables import RelationTables
@@ -57,7 +58,7 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
         raise TypeError(f"labeler must be callable and know num_labels and names, got {type(labeler).__name__}")
     for name, value in (("num_labels", num_labels), ("names", names)):
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a labeler, which knows them, got {value!r}")
+            raise ValueError(f"{name} must be left out beside a labeler, which knows them, got {cut(repr(value))}")
     known: Any = labeler
     if known.num_labels == 0:
         return None, None
@@ -72,15 +73,15 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
     if _check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if isinstance(labels, Graph) and labeler is not None:
-        return labeler(labels)
+        return check_made(labeler, labeler(labels))
     if labels is not None and labeler is not None and not isinstance(labels, (Labels, Tensor)):
         got = in_place_of_labels(labels, or_graph=True)
         raise TypeError(f"labels must be Labels, an integer Tensor, a Graph or None, got {got}")
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]
-    made = labeler(length, past + length, q_offset=past) if past else labeler(length)
-    return made.to(x.device) if isinstance(made, Labels) and made.device not in (None, x.device) else made
+    made = check_made(labeler, labeler(length, past + length, q_offset=past) if past else labeler(length))
+    return made.to(x.device) if made.device not in (None, x.device) else made
 
 
 def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Tensor], Tensor]]) -> Tensor:

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from relgraph import _check
+from relgraph._brief import cut
+from relgraph.labelers import Labeler
+from relgraph.labels import Labels
 
 
 class LabelTable(nn.Module):
@@ -71,6 +74,8 @@ class LabelTable(nn.Module):
             raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
         if num_labels is None and bank is None:
             raise ValueError("num_labels must be given for a table without a bank, got None")
+        if isinstance(num_labels, (Labeler, Labels)):
+            raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
         for name, value in (("num_labels", num_labels), ("dim", dim), ("heads", heads)):
             if value is not None:
                 _check.integer(name, value, minimum=0 if name == "num_labels" else 1)
@@ -196,7 +201,7 @@ def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be a sequence of strings, got {names!r}")
+        raise TypeError(f"names must be a sequence of strings, got {cut(repr(names))}")
     if len(names) != num_labels or len(set(names)) != len(names):
         raise ValueError(f"names must be {num_labels} different strings, got {len(names)}, {len(set(names))} different")
     return tuple(names)

@@ -150,7 +150,7 @@ def test_parallel_edges_and_sums_of_a_labeling():
 
 def test_refuses_bad_graphs():
     typed = nx.DiGraph([("u", "v", {"kind": "k"})])
-    with pytest.raises(TypeError, match="graph must be a networkx graph, got dict"):
+    with pytest.raises(TypeError, match="graph must be a networkx graph or several, got dict"):
         from_networkx({})
     with pytest.raises(ValueError, match=r"edge 'u' -> 'v' must have the attribute 'type', got \['kind'\]"):
         from_networkx(typed, edge_type="type")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from textwrap import dedent
 
 import pytest
@@ -34,6 +35,53 @@ def test_with_an_input_the_labeler_is_called():
     assert labeler.describe(q_len=4).pairs == 16
     with pytest.raises(TypeError, match="q_len must be an int, got str"):
         labeler.describe("four")
+
+
+@dataclass(frozen=True)
+class Bare(rg.Labeler):
+    """One that forgot to make labels of its ids."""
+
+    num_labels = 2
+    names = ("other", "same")
+
+    def __call__(self, length):
+        return torch.eye(length).long()
+
+
+@dataclass(frozen=True)
+class BareOfGraphs(rg.Labeler):
+    """One that gives a list."""
+
+    num_labels = 1
+    names = ("any",)
+
+    def __call__(self, graph):
+        return [[0] * graph.num_nodes] * graph.num_nodes
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Bare().describe(3),
+        lambda: (Bare() + rg.ClippedDistance(1))(3),
+        lambda: (rg.ClippedDistance(1) | Bare())(3),
+        lambda: Bare().dense()(3),
+        lambda: rg.RelationEncoderLayer(8, 2, 8, labeler=Bare())(torch.zeros(3, 8)),
+    ],
+)
+def test_a_labeler_that_gives_a_bare_tensor(made):
+    with pytest.raises(
+        TypeError,
+        match=r"the labels of Bare must be Labels, got Tensor: make labels of it with rg.DenseLabels\(ids, num_labels\)",
+    ):
+        made()
+
+
+def test_a_layer_calls_a_bare_labeler_with_a_graph():
+    graph = rg.Graph(torch.zeros(2, 0).long(), 3)
+    layer = rg.RelationEncoderLayer(8, 2, 8, labeler=BareOfGraphs())
+    with pytest.raises(TypeError, match="the labels of BareOfGraphs must be Labels, got list: make it a tensor"):
+        layer(torch.zeros(3, 8), labels=graph)
 
 
 def test_a_sum_is_told_part_by_part():

@@ -72,6 +72,63 @@ def test_a_sum_names_what_edges_both_ways_need():
         assert (edges + rg.ShortestPath(2))(both_ways).num_labels == (2, 4)
 
 
+def test_a_loop_of_the_graph_and_one_of_the_labeler():
+    looped = rg.Graph(torch.tensor([[0, 0], [1, 0]]), 2)
+    alone = EdgeType(["loop"], self_loop=True)(looped)
+    assert alone.edge_index.tolist() == [[0, 0, 0, 1], [1, 0, 0, 1]]
+    assert alone.ids.tolist() == [0, 0, 1, 1]  # node 0 attends to itself twice
+    weights = rg.relation_attention_with_aux(*[torch.zeros(1, 1, 2, 4)] * 3, alone, need_label_mass=True)[1].label_mass
+    torch.testing.assert_close(weights[0, 0], torch.tensor([[0.5, 0.5], [0.5, 0.5]]))
+    first = EdgeType(["loop"], self_loop=True, default="unlabeled", duplicates="first")(looped)
+    assert first.to_dense()[0][0].tolist() == [[0, -1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "options", "match"),
+    [
+        ([(0, 1), (1, 0)], {"inverse": True}, "from 1 to 0, 1 of them added by inverse=True$"),
+        ([(0, 1), (0, 1)], {"inverse": True}, "from 1 to 0, 2 of them added by inverse=True$"),
+        ([(0, 1), (1, 1)], {"self_loop": True}, "from 1 to 1, 1 of them added by self_loop=True$"),
+        (
+            [(1, 1)],
+            {"self_loop": True, "inverse": True},
+            "from 1 to 1, 1 of them added by inverse=True, 1 of them added by self_loop=True$",
+        ),
+        ([(0, 2), (0, 2)], {"self_loop": True}, "more than one edge from 0 to 2$"),
+        ([(0, 1), (0, 1)], {}, "more than one edge from 0 to 1$"),
+    ],
+)
+def test_parallel_edges_name_the_option_that_made_them(edges, options, match):
+    graph = rg.Graph(torch.tensor(edges).T, 3)
+    with pytest.raises(ValueError, match=f"duplicates must be 'first' or 'sum' .* got 'error' and .*{match}"):
+        EdgeType(1, default="unlabeled", **options)(graph)
+
+
+def test_priority_over_parallel_edges_says_how():
+    twice = rg.Graph(torch.tensor([[0, 0], [1, 1]]), 2, edge_type=torch.tensor([0, 1]))
+    summed = EdgeType(2, default="unlabeled", duplicates="sum")
+    says = r"first_of \(a \| b\): .* duplicates='first', .* or duplicates='sum' and compose by \+"
+    for labeler in (EdgeType(2), summed):
+        with pytest.raises(NotImplementedError, match=says):
+            (labeler | rg.ShortestPath(2))(twice)
+    first = EdgeType(2, default="unlabeled", duplicates="first") | rg.ShortestPath(2)
+    assert first(twice).to_dense()[0][0].tolist() == [[2, 3], [0, 2]]
+    assert (summed + rg.ShortestPath(2))(twice).num_labels == (2, 4)
+
+
+def test_long_lists_of_names_are_cut():
+    with pytest.raises(TypeError, match=r"strings, got \[0, 1, 2, .{60,90} \.\.\. .{30,50}, 999\]: pass \[str\(t\)"):
+        EdgeType(list(range(1000)))
+    with pytest.raises(ValueError, match=r"types must be different names, got \['a', .{60,90} \.\.\. .{30,50}'a'\]$"):
+        EdgeType(["a"] * 1000)
+    with pytest.raises(ValueError, match=r"that this labeler adds, got \['0', .{60,90} \.\.\. .{30,50}'self'\]$"):
+        EdgeType([*map(str, range(1000)), "self"], self_loop=True)
+    with pytest.raises(
+        TypeError, match=r"types must be an int or a sequence of strings, got \{0, 1, .* \.\.\. .*999\}$"
+    ):
+        EdgeType(set(range(1000)))
+
+
 def test_refuses_bad_input():
     with pytest.raises(TypeError, match="types must be an int or a sequence of strings, got 'ab'"):
         EdgeType("ab")

@@ -195,6 +195,19 @@ def test_static_caches():
         ),
         ((12, 4), {"num_labels": 5, "names": ("a",)}, ValueError, "names must be 5 different strings"),
         ((12, 4), {"names": ("a",)}, ValueError, r"names must be left out .* got \('a',\)"),
+        (
+            (12, 4),
+            {"labeler": ClippedDistance(1)},
+            TypeError,
+            "labeler must be left out, got ClippedDistance: this layer takes num_labels=labeler.num_labels and "
+            r"names=labeler.names, and labels=labeler\(...\) when called; encoder and decoder layers take a labeler",
+        ),
+        (
+            (12, 4),
+            {"num_labels": ClippedDistance(1)},
+            TypeError,
+            "num_labels must be an int, got ClippedDistance: pass its .num_labels",
+        ),
         ((12, 4), {"frozen": 0}, ValueError, "frozen must be left out where the layer makes no tables .* got 0"),
         ((12, 4), {"per_head": True}, ValueError, "per_head must be left out where the layer makes no tables"),
         ((12, 4), {"tie_tables": True}, ValueError, "tie_tables must be left out where the layer makes no tables"),

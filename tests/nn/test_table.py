@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import relgraph as rg
 from relgraph.nn import LabelTable
 
 F64 = torch.float64
@@ -171,6 +172,12 @@ def test_features_and_banks_belong_together():
         ((3, 4, {"bank": 1}), TypeError, "bank must be a Module, got int"),
         ((None, 4, {}), ValueError, "num_labels must be given for a table without a bank, got None"),
         ((3.0, 4, {}), TypeError, "num_labels must be an int, got float"),
+        (
+            (rg.Window(1) + rg.ClippedDistance(1), 4, {"names": ((), ("a", "b"))}),
+            TypeError,
+            "num_labels must be an int, got Sum: pass its .num_labels",
+        ),
+        ((rg.ClippedDistance(1)(3), 4, {}), TypeError, "num_labels must be an int, got DistanceLabels: pass its .num"),
         ((-1, 4, {}), ValueError, "num_labels must be at least 0, got -1"),
         ((3, 0, {}), ValueError, "dim must be at least 1, got 0"),
         ((3, 4, {"heads": 0}), ValueError, "heads must be at least 1, got 0"),

@@ -1,0 +1,78 @@
+"""Nodes and edges of one or several networkx graphs, listed with their attributes and numbered row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph import _check
+from relgraph._brief import cut
+
+
+class Item(NamedTuple):
+    """An edge or a node with its attributes: its two ends, or itself, and of several graphs the number of its own."""
+
+    ends: tuple[Any, ...]
+    of: dict[str, Any]
+    graph: int | None
+
+    def __str__(self) -> str:
+        ends = " -> ".join(map(repr, self.ends))
+        return ends if self.graph is None else f"{ends} of graphs[{self.graph}]"
+
+
+class Items(NamedTuple):
+    """All nodes, all edges with both directions of an undirected one, and the rows of each edge's ends, ``[2, E]``."""
+
+    nodes: list[Item]
+    edges: list[Item]
+    edge_index: Tensor
+
+
+def listed(graphs: Sequence[Any], *, several: bool) -> Items:
+    """The nodes of all graphs in order, then their edges; one graph alone has no number."""
+    nodes: list[Item] = []
+    edges: list[Item] = []
+    ends: list[tuple[int, int]] = []
+    for at, graph in enumerate(graphs):
+        number = at if several else None
+        row = {node: len(nodes) + index for index, node in enumerate(graph)}
+        nodes.extend(Item((node,), of, number) for node, of in graph.nodes(data=True))
+        for u, v, of in _directed(graph):
+            edges.append(Item((u, v), of, number))
+            ends.append((row[u], row[v]))
+    edge_index = torch.tensor(ends, dtype=torch.int64).view(-1, 2).T.contiguous()
+    return Items(nodes, edges, edge_index)
+
+
+def attribute(kind: str, item: Item, name: str) -> Any:
+    """One attribute of an edge or a node, which must have it."""
+    if name not in item.of:
+        raise ValueError(f"{kind} {item} must have the attribute {name!r}, got {cut(str(sorted(map(str, item.of))))}")
+    return item.of[name]
+
+
+def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tensor:
+    """The borders of a packed batch, ``[G+1]``, from the number of its graph that each node has as an attribute."""
+    home = [attribute("node", item, batch) for item in nodes]
+    for at, number in enumerate(home):
+        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0)
+    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0)
+    counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def borders_of(graphs: Sequence[Any]) -> Tensor:
+    """The borders of graphs laid end to end, ``[G+1]``."""
+    return torch.tensor([0, *(len(graph) for graph in graphs)]).cumsum(0)
+
+
+def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
+    """Every edge with its attributes, an undirected one both ways."""
+    for u, v, of in graph.edges(data=True):
+        yield u, v, of
+        if u != v and not graph.is_directed():
+            yield v, u, of
