@@ -381,7 +381,7 @@ def draw(
     level = mass.amax((0, 1))
     most = (level >= min(LEAST, level.max())).nonzero()[:, 0]
     with picture(folder / "relations.png", 9, 5) as ax:
-        rg.plot.label_mass(mass[..., most], [names[label] for label in most], ax=ax)
+        rg.plot.label_mass(mass[..., most], [names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title(f"Attention of hidden verbs by relation, where a head gives it {LEAST:.0%} or more")
 
 

@@ -406,7 +406,7 @@ def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols:
         rg.plot.label_matrix(relation_labels(graphs[0], model.labels), names, tokens=atoms, ax=ax)
         ax.set_title("The label of every pair: the kind of bond, else the length of the shortest path")
     with picture(folder / "mass.png", 9, 5.5) as ax:
-        rg.plot.label_mass(label_mass(model, graphs), names, ax=ax)
+        rg.plot.label_mass(label_mass(model, graphs), names, axes="LHR", ax=ax)
         ax.set_title("Attention over all pairs, by label")
 
 

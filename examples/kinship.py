@@ -360,7 +360,7 @@ def draw_model(folder: Path, model: Kin) -> None:
     (calls,) = record.values()  # of the one layer
     masses = [call.label_mass.mean(1) for call in calls if isinstance(call.label_mass, Tensor)]
     with picture(folder / "attention.png", 9, 6) as ax:
-        rg.plot.label_mass(torch.stack(masses), LABELER.names, ax=ax)
+        rg.plot.label_mass(torch.stack(masses), LABELER.names, axes="LHR", ax=ax)
         ax.set_title("Attention by label, each time that the one layer is applied")
 
 

@@ -222,7 +222,7 @@ named(rg.plot.table_similarity(tables.key), "similarity", "key table: cosines of
 
 symbols, labels, wanted = sequences(random.Random("look"))
 _, mass = fetcher.look(symbols, labels)
-named(rg.plot.label_mass(mass.mean(1), distance.names), "mass", "attention by label and head")
+named(rg.plot.label_mass(mass, distance.names, axes="HNR"), "mass", "attention by label and head")
 
 # %%
 # Attention over tokens
@@ -238,7 +238,7 @@ named(rg.plot.attention_tokens(weights, tokens), "attention-tokens", "attention,
 # %%
 # The same for one query, number 9:
 
-named(rg.plot.attention_tokens(weights, tokens, query=9), "attention-query", "attention of one query")
+named(rg.plot.attention_tokens(weights, tokens, query=9), "attention-query", "attention of position 9")
 
 # %%
 # Attention over a tree

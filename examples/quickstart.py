@@ -413,7 +413,7 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
     mass = torch.stack([label_mass(model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
     with picture(folder / f"attention-{row}.png", 11, 4.5) as ax:
-        rg.plot.label_mass(mass[..., near], [names[label] for label in near], ax=ax)
+        rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)
         ax.set_title(f"{model.variant.name}: attention by label, but for the clipped distances, which get the rest")
 
 

@@ -386,7 +386,7 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
     mass = label_mass(model, tests)
     most = mass.amax((0, 1)).topk(14).indices.sort().values
     with picture(folder / "mass.png", 9, 6) as ax:
-        rg.plot.label_mass(mass[..., most], [RELATIONS.names[label] for label in most], ax=ax)
+        rg.plot.label_mass(mass[..., most], [RELATIONS.names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title("Attention by label: the fourteen labels that get most in any head")
 
 

@@ -63,7 +63,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import example_runs
 import torch
@@ -344,10 +343,9 @@ def draw_distances(path: Path, model: Translator, vocabulary: Vocabulary, source
     ids = Ragged.of([[*row, END] for row in vocabulary.encode(sources)]).padded(torch.arange(len(sources)))
     with rg.record_attention(model.transformer.encoder) as record:
         model.encode(ids)
-    masses: list[Any] = [calls[0].label_mass for calls in record.values()]
     names = rg.ClippedDistance(MODEL["--max-distance"]).names
     with picture(path, 9, 4.5) as ax:
-        rg.plot.label_mass(torch.stack([mass.mean((0, 2)) for mass in masses]), names, ax=ax)
+        rg.plot.label_mass(record, names, ax=ax)
         ax.set_title(f"Attention in the encoder by distance, names of {TRAINED} words")
 
 

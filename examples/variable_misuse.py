@@ -341,7 +341,7 @@ def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor)
         rg.plot.attention_tokens(last.weights, tokens, query=record.error, ax=ax)
         ax.set_title(f"What the wrong “{bug}” looks at in the last layer, mean of heads")
     with picture(folder / "mass.png", 10, 5) as ax:
-        rg.plot.label_mass(mass, RELATIONS.names, ax=ax)
+        rg.plot.label_mass(mass, RELATIONS.names, axes="LHR", ax=ax)
         ax.set_title("Attention of variables by relation, mean over test functions")
 
 

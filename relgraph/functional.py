@@ -31,8 +31,10 @@ class AttentionAux(NamedTuple):
 
     Args:
         weights: α, ``[B, H, N_q, N_k]``; packed ``[H, T_q, T_k]``.
-        label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
-            labels a tuple, one tensor a part. A row sums to 1 less the attention on pairs without a label.
+        label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``, as the queries
+            came. For a sum of labels a tuple, one tensor a part. A row sums to 1 less the attention on pairs without a
+            label. Layers, and :func:`~relgraph.record_attention`, give ``[H, T_q, R]`` where it is packed, and
+            ``[H, N_q, R]`` without a batch.
         lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
             sees nothing.
 

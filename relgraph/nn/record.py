@@ -66,9 +66,11 @@ def record_attention(
 
     Returns:
         A context manager, which gives a dict from the name of each layer in ``model.named_modules()`` to a list that
-        grows by one :class:`~relgraph.AttentionAux` a call, with ``label_mass`` ``[B, H, N_q, R]`` (a tuple for a sum;
-        None in a call without labels) and ``weights`` ``[B, H, N_q, N_k]`` as the layer gives them, before dropout. A
-        RelationConv has mass ``[N, H, R]`` and weights ``[E, H]``.
+        grows by one :class:`~relgraph.AttentionAux` a call, with ``label_mass`` and ``weights`` as the layer gives
+        them, before dropout: mass ``[B, H, N_q, R]``, of packed labels, of inputs without a batch and of a RelationConv
+        ``[H, N_q, R]`` (a tuple for a sum; None in a call without labels), so that ``.mean(-2)`` is always the mean
+        over queries; weights ``[B, H, N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv
+        ``[E, H]``, as PyG's layers give them.
 
     Raises:
         TypeError: ``model`` that is no module, or a choice that is no bool.
@@ -84,7 +86,7 @@ def record_attention(
         >>> record["layers.1.self_attn"][0].label_mass.shape
         torch.Size([2, 4, 7, 5])
         >>> masses = torch.stack([calls[-1].label_mass.mean((0, 2)) for calls in record.values()])
-        >>> masses.shape                                                # [L, H, R], for rg.plot.label_mass
+        >>> masses.shape                                # [L, H, R]; rg.plot.label_mass(record) draws the same
         torch.Size([3, 4, 5])
     """
     if not isinstance(model, nn.Module):

@@ -5,6 +5,10 @@ Labels: :func:`~relgraph.plot.label_matrix`. Learned tables: :func:`~relgraph.pl
 :func:`~relgraph.plot.attention_tokens`, :func:`~relgraph.plot.attention_tree` and
 :func:`~relgraph.plot.attention_graph`.
 
+Names and tokens are written as they are, dollars too, control characters as escapes. At axes and in legends those of
+more than 32 characters, at nodes and in titles those of more than 16, are shortened in the middle. Characters that the
+font lacks come out as boxes, with a warning by matplotlib: name fonts that have them in ``rcParams["font.family"]``.
+
 Every function draws on the matplotlib Axes given as ``ax``, or on those of a new pyplot figure, and returns them. None
 of them shows or saves anything.
 """

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from relgraph.plot import _style
 from relgraph.plot._names import Naming
+from relgraph.plot._text import AS_IS, longest
 
 HEADS_NAMED = 8
 MEAN = "mean of heads"
@@ -16,8 +17,7 @@ def size_by_label(known: Naming) -> tuple[float, float]:
     """Inches of a new figure."""
     if known.distances:
         return 6.4, 3.4 if not known.rest else 3.9
-    longest = max((len(name) for name in known.names), default=0)
-    return 4.6 + 0.08 * longest, float(np.clip(0.9 + 0.21 * len(known.names), 2.0, 12.0))
+    return 4.6 + 0.08 * longest(known.texts), float(np.clip(0.9 + 0.21 * len(known.names), 2.0, 12.0))
 
 
 def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) -> None:
@@ -71,13 +71,13 @@ def _distance_ticks(ax: Axes, x: np.ndarray, known: Naming) -> None:
     if known.integers is not None and not known.rest:
         ax.xaxis.set_major_locator(_style.whole_numbers())
         return
-    far, names = len(known.distances), known.ordered_names
+    far, names = len(known.distances), known.ordered_texts
     fits = max(int(_style.room(ax)[0] / 14) - len(known.rest), 3)
     every = max(-(-far // fits), 1)
     shown = [at for at in range(far) if (at - known.centre) % every == 0] + list(range(far, len(names)))
-    longest = max(len(names[at]) for at in shown)
-    turn = 90 if longest * 5.5 * len(shown) > _style.room(ax)[0] else 0
-    ax.set_xticks(x[shown], [names[at] for at in shown], rotation=turn, fontsize=8)
+    widest = longest([names[at] for at in shown])
+    turn = 90 if widest * 5.5 * len(shown) > _style.room(ax)[0] else 0
+    ax.set_xticks(x[shown], [names[at] for at in shown], rotation=turn, fontsize=8, **AS_IS)
 
 
 def _draw_bars(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Naming) -> None:
@@ -88,7 +88,7 @@ def _draw_bars(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Na
             ax.plot(row, y, "o", markersize=3.5, color=colour, markeredgewidth=0, label=f"head {number}")
     if mean.min() < 0:
         ax.axvline(0, color=_style.INK, linewidth=0.8)
-    _style.name_ticks(ax, "y", y.tolist(), known.ordered_names, _style.room(ax)[1])
+    _style.name_ticks(ax, "y", y.tolist(), known.ordered_texts, _style.room(ax)[1])
     ax.set_ylim(len(mean) - 0.4, -0.6)
     ax.set_ylabel("label")
 

@@ -27,6 +27,7 @@ from relgraph.plot._style import (
     room,
     sampled,
 )
+from relgraph.plot._text import AS_IS
 
 FEW = 12
 LEGEND_LINE = 13.0  # points from one entry of a legend to the next
@@ -49,9 +50,9 @@ class LabelColours:
 
     def explain(self, ax: Axes, more: Sequence[Any] = (), *, show_ids: bool = False) -> None:
         """A legend beside the Axes, then ``more`` entries, then a colour bar beneath when there is one."""
-        names = self.naming.names
-        prefix = {label: f"{label}  " if show_ids and names[label] != str(label) else "" for label in self.swatches}
-        handles = [Patch(facecolor=self.colours[r], label=f"{prefix[r]}{names[r]}") for r in self.swatches]
+        texts = self.naming.texts
+        prefix = {label: f"{label}  " if show_ids and texts[label] != str(label) else "" for label in self.swatches}
+        handles = [Patch(facecolor=self.colours[r], label=f"{prefix[r]}{texts[r]}") for r in self.swatches]
         handles += list(more)
         height = room(ax)[1]
         columns = 1 + int(len(handles) * LEGEND_LINE > (0.6 if self.scale else 1.15) * height)
@@ -70,7 +71,8 @@ class LabelColours:
         size = SMALL if self.scale != self.naming.distances and count * 9 > height >= count * 6 else 7.0
         most = 9 if self.naming.integers is not None else int(height / (1.3 * size))
         at = _spread(count, most, self._centre())
-        bar.set_ticks(at, labels=[self.naming.names[self.scale[place]] for place in at], fontsize=size)
+        texts = self.naming.texts
+        bar.set_ticks(at, labels=[texts[self.scale[place]] for place in at], fontsize=size, **AS_IS)
         bar.minorticks_off()
 
     def _centre(self) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relgraph.plot._text import written
+
 INVERSE = "⁻¹"
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 _DISTANCE = re.compile(rf"(?P<side><=|>=|<|>)?(?P<low>{_NUMBER})(?:\.\.{_NUMBER})?")
@@ -34,9 +36,14 @@ class Naming:
         return self.distances + self.rest
 
     @property
-    def ordered_names(self) -> list[str]:
-        """The names in that order."""
-        return [self.names[label] for label in self.order]
+    def texts(self) -> tuple[str, ...]:
+        """The names as they are written."""
+        return tuple(map(written, self.names))
+
+    @property
+    def ordered_texts(self) -> list[str]:
+        """The same in the order of ``order``."""
+        return [written(self.names[label]) for label in self.order]
 
     @property
     def integers(self) -> tuple[int, ...] | None:
@@ -72,10 +79,10 @@ def naming(names: Any, num_labels: int) -> Naming:
 
 
 def strings(argument: str, value: Any) -> tuple[str, ...]:
-    """``value`` as a tuple when it is a sequence of strings."""
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
+    """The entries of a sequence as strings."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{argument} must be a sequence of strings, got {value!r}")
-    return tuple(value)
+    return tuple(map(str, value))
 
 
 def _distance(name: str) -> tuple[float, int] | None:

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
 from matplotlib.patches import FancyArrowPatch
 
 from relgraph._hints import in_place_of_graph
 from relgraph.graphs import Graph
 from relgraph.plot import _style
+from relgraph.plot._text import AS_IS, NODE, columns, longest, written
 
 ARROWS = 300
 NAMES = 80
@@ -74,21 +74,33 @@ def draw_arrows(ax: Axes, pos: np.ndarray, arrows: Sequence[Arrow], colours: Seq
 
 
 def draw_nodes(
-    ax: Axes, pos: np.ndarray, shade: np.ndarray, names: Sequence[str], query: int | None, title: str
+    ax: Axes,
+    pos: np.ndarray,
+    shade: np.ndarray,
+    names: Sequence[str],
+    query: int | None,
+    leaves: np.ndarray | None = None,
 ) -> None:
-    """Nodes as dots, darker the more attention; the query in a ring. Names inside where short, else beneath."""
+    """Nodes as dots, darker the more attention; the query in a ring and named in the title.
+
+    Names stand inside where they are short, else beneath; those of ``leaves`` (bool ``[N]``, nodes with nothing beneath
+    them) upright where there is no room to the sides.
+    """
     radius = node_radius(ax, pos)
-    norm = Normalize(0, max(float(shade.max()), 1e-12))
+    norm, texts = _style.from_zero(shade), [written(name, NODE) for name in names]
     edge, width = np.full(len(pos), _style.INK, dtype=object), np.full(len(pos), 0.7 if radius > 3 else 0.3)
     if query is not None:
         edge[query], width[query] = _style.HERE, 2.4
     dots = ax.scatter(
-        pos[:, 0], pos[:, 1], s=(2 * radius) ** 2, c=shade, cmap=_style.SHADES, norm=norm, zorder=3,
+        pos[:, 0], pos[:, 1], s=(2 * radius) ** 2, c=shade, cmap=_style.SHADES, norm=norm, zorder=3, clip_on=False,
         edgecolors=list(edge), linewidths=list(width),
     )  # fmt: skip
     if len(pos) <= NAMES:
-        _write_names(ax, pos, shade / norm.vmax, names, radius)
-    _style.colour_bar(ax, dots, title, top=0.8 if ax.get_legend() is None else 0.6)
+        _write_names(ax, pos, norm(shade), texts, radius, query, leaves)
+    if query is not None:
+        _style.title(ax, f"attention of {texts[query]}", pad=radius)
+    words = "attention received" if query is None else "attention"
+    _style.colour_bar(ax, dots, words, top=0.8 if ax.get_legend() is None else 0.6)
 
 
 def node_radius(ax: Axes, pos: np.ndarray) -> float:
@@ -123,15 +135,47 @@ def frame(ax: Axes, pos: np.ndarray, aspect: Any) -> None:
     ax.set_aspect(aspect, adjustable="datalim")
 
 
-def _write_names(ax: Axes, pos: np.ndarray, share: np.ndarray, names: Sequence[str], radius: float) -> None:
-    inside = max(map(len, names), default=0) <= max(int(radius / 3.2), 1)
+def _write_names(
+    ax: Axes,
+    pos: np.ndarray,
+    share: np.ndarray,
+    texts: Sequence[str],
+    radius: float,
+    query: int | None,
+    leaves: np.ndarray | None,
+) -> None:
+    """Inside the dots, or beneath them as far as they do not overlap: the query's first, then by attention."""
+    if longest(texts) <= max(int(radius / 3.2), 1):
+        for (x, y), part, text in zip(pos.tolist(), share.tolist(), texts, strict=True):
+            look = {"fontsize": min(8.5, 1.3 * radius), "color": "white" if part > 0.6 else _style.INK}
+            ax.annotate(text, (x, y), ha="center", va="center", zorder=5, **look, **AS_IS)
+        return
+    first = sorted(range(len(texts)), key=lambda node: (node != query, -share[node]))
+    places = pos * scale(ax, pos)
+    turned = np.zeros(len(texts), bool)
+    kept = _not_overlapping(places, texts, turned, first)
+    if leaves is not None and len(kept) < len(texts):
+        upright = _not_overlapping(places, texts, leaves, first)
+        turned, kept = (leaves, upright) if len(upright) > len(kept) else (turned, kept)
     halo = [patheffects.withStroke(linewidth=2.2, foreground="white")]
-    for (x, y), part, name in zip(pos.tolist(), share.tolist(), names, strict=True):
-        if inside:
-            colour = "white" if part > 0.6 else _style.INK
-            ax.annotate(name, (x, y), ha="center", va="center", fontsize=min(8.5, 1.3 * radius), color=colour, zorder=5)
-            continue
+    for node in sorted(kept):
         ax.annotate(
-            name, (x, y), xytext=(0, -radius - 2), textcoords="offset points", ha="center", va="top", fontsize=8,
-            color=_style.INK, path_effects=halo, zorder=5,
+            texts[node], tuple(pos[node]), xytext=(0, -radius - 2), textcoords="offset points", ha="center", va="top",
+            rotation=90 if turned[node] else 0, fontsize=8, color=_style.INK, path_effects=halo, zorder=5, **AS_IS,
         )  # fmt: skip
+
+
+def _not_overlapping(places: np.ndarray, texts: Sequence[str], turned: np.ndarray, first: Sequence[int]) -> list[int]:
+    """The nodes whose names, hanging beneath places in points, overlap none of a node that comes before them."""
+    boxes = np.empty((0, 4))
+    kept = []
+    for node in first:
+        wide, high = 4.9 * columns(texts[node]), 8.5
+        wide, high = (high, wide) if turned[node] else (wide, high)
+        (x, y), half = places[node], wide / 2
+        box = np.array([x - half, x + half, y - high, y])
+        over = (boxes[:, [0, 2]] < box[[1, 3]]) & (box[[0, 2]] < boxes[:, [1, 3]])
+        if not over.all(1).any():
+            boxes = np.concatenate([boxes, box[None]])
+            kept.append(node)
+    return kept

@@ -11,8 +11,10 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import to_rgba_array
+from matplotlib.colors import Normalize, to_rgba_array
 from matplotlib.ticker import MaxNLocator
+
+from relgraph.plot._text import AS_IS, longest
 
 Colours = np.ndarray  # [n, 4], floats from 0 to 1
 
@@ -57,6 +59,21 @@ def lighter(colours: Colours, by: float = 0.55) -> Colours:
     return np.concatenate([colours[..., :3] * (1 - by) + by, colours[..., 3:]], -1)
 
 
+def from_zero(values: np.ndarray) -> Normalize:
+    """A scale from 0 to the largest number; to 1 where all are 0."""
+    return Normalize(0, float(values.max()) or 1.0)
+
+
+def margin(texts: Sequence[str]) -> float:
+    """Inches that long names at an axis take beyond what each figure has for them."""
+    return max(0.075 * longest(texts) - 0.5, 0.0)
+
+
+def title(ax: Axes, text: str, pad: float = 6.0) -> None:
+    """A title so many points above the Axes, in the size of the names at them."""
+    ax.set_title(text, fontsize=LARGE, pad=pad, **(AS_IS if "$" in text else {}))  # it stays with a later title
+
+
 def text_colour(background: Any) -> str:
     """Black or white, whichever reads better on a colour."""
     red, green, blue = background[:3]
@@ -75,8 +92,7 @@ def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[st
     """
     count = max(len(names), 1)
     each = points / count
-    longest = max(map(len, names), default=0)
-    flat = which == "y" or longest * 0.62 * LARGE < 0.9 * each
+    flat = which == "y" or longest(names) * 0.62 * LARGE < 0.9 * each
     size = float(np.clip(each / 1.2, SMALL, LARGE))
     every = 1 if each >= 1.1 * SMALL else int(np.ceil(1.3 * LARGE / each))
     size = LARGE if every > 1 else size
@@ -85,7 +101,7 @@ def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[st
     if not flat:
         turn = {"rotation": 90} if count > 14 else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
     axis = ax.xaxis if which == "x" else ax.yaxis
-    axis.set_ticks([places[at] for at in shown], labels=[names[at] for at in shown], fontsize=size, **turn)
+    axis.set_ticks([places[at] for at in shown], labels=[names[at] for at in shown], fontsize=size, **turn, **AS_IS)
 
 
 def position_ticks(ax: Axes, which: str, count: int) -> None:
@@ -124,7 +140,9 @@ def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0,
 
 def legend_beside(ax: Axes, handles: Sequence[Any], columns: int = 1) -> None:
     """A legend at the right of the Axes, at the top."""
-    ax.legend(
+    legend = ax.legend(
         handles=list(handles), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, frameon=False,
         fontsize=8, ncols=columns, handlelength=1.4, handleheight=1.2, columnspacing=1.0, labelspacing=0.35,
     )  # fmt: skip
+    for text in legend.get_texts():
+        text.set(**AS_IS)

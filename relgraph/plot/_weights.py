@@ -53,6 +53,27 @@ def query_row(query: Any, count: int) -> int | None:
     return None if query is None else _check.integer("query", query, minimum=0, maximum=count - 1)
 
 
+def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | None:
+    """The number of the node to draw, or None; a node of a networkx graph that is no int may stand for its number."""
+    if nodes is None:
+        if query is not None and not isinstance(query, int):
+            raise TypeError(
+                f"query must be the number of a node, got {query!r}; where nodes is a list of names, "
+                f"nodes.index({query!r}) is it"
+            )
+        return query_row(query, count)
+    if isinstance(query, int) and query in nodes and not 0 <= query < count:
+        raise ValueError(
+            f"query must lie in [0, {count}), got {query}: an int is the number of a node, "
+            f"list(graph.nodes).index({query}) = {nodes.index(query)} for the node {query}"
+        )
+    if query is None or isinstance(query, int):
+        return query_row(query, count)
+    if query not in nodes:
+        raise ValueError(f"query must be a node of the graph or its number, got {query!r}")
+    return nodes.index(query)
+
+
 def named_nodes(names: Any, known: Sequence[Any] | None, count: int) -> tuple[str, ...]:
     """A name for every node: those given, else the nodes of a networkx graph, else numbers."""
     if names is None:

@@ -16,19 +16,20 @@ from relgraph.plot._codes import codes_of, one_part
 from relgraph.plot._colours import LabelColours, label_colours
 from relgraph.plot._layout import given_positions, graph_layout
 from relgraph.plot._names import naming
-from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, strongest
-from relgraph.plot._weights import named_nodes, node_weights, query_row
+from relgraph.plot._network import NAMES, Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, strongest
+from relgraph.plot._text import NODE, longest
+from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 
 def attention_graph(
     weights: Any,
     graph: Any,
     *,
-    query: int | None = None,
+    query: Any = None,
     pos: Any = None,
-    node_names: Sequence[str] | None = None,
+    node_names: Sequence[Any] | None = None,
     labels: Labels | None = None,
-    names: Sequence[str] | None = None,
+    names: Sequence[Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw attention over a graph.
@@ -48,11 +49,12 @@ def attention_graph(
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
         graph: a :class:`~relgraph.Graph`, or a networkx graph whose nodes are numbered in its own order.
-        query: the number of the node whose attention is drawn.
+        query: the number of the node whose attention is drawn; of a networkx graph, also a node itself that is no int.
         pos: places of the nodes: a mapping from each node to its place, as networkx's layouts give, or a Tensor
             ``[N, 2]``.
-        node_names: a string for each node; the nodes of a networkx graph, else numbers, when left out. More than 80
-            nodes have no names.
+        node_names: a string for each node, or what ``str`` makes one of; the nodes of a networkx graph, else numbers,
+            when left out. More than 80 nodes have no names; of names that would overlap, those of the nodes with less
+            attention are left out.
         labels: labels of the same nodes, not a sum, which colour the arrows.
         names: the labeler's ``names``, for the legend; ids when left out.
         ax: where to draw; a new figure when left out.
@@ -78,30 +80,30 @@ def attention_graph(
     if read.num_nodes == 0:
         raise ValueError("graph must have at least one node, got none")
     values = node_weights(weights, read.num_nodes)
-    query = query_row(query, read.num_nodes)
+    query = query_node(query, nodes, read.num_nodes)
     shown = named_nodes(node_names, nodes, read.num_nodes)
     place = graph_layout(read) if pos is None else given_positions(pos, nodes, read.num_nodes)
     codes = None if labels is None else _codes(labels, read.num_nodes)
     arrows = strongest(_arrows(values, read.edge_index.T.tolist(), query))
     colours = None if codes is None else _colours(arrows, codes, labels, names)
-    ax = _style.axes_or_new(ax, *_size(place))
+    ax = _style.axes_or_new(ax, *_size(place, shown))
     frame(ax, place, "equal")
     draw_lines(ax, place, read.edge_index.numpy())
     draw_arrows(ax, place, arrows, [_colour(arrow, codes, colours) for arrow in arrows])
     if colours is not None:
         colours.explain(ax, _state_handles(arrows, codes))
     shade = values.mean(0) if query is None else values[query]
-    draw_nodes(
-        ax, place, shade, shown, query, "attention received" if query is None else f"attention of {shown[query]}"
-    )
+    draw_nodes(ax, place, shade, shown, query)
     return ax
 
 
-def _size(place: np.ndarray) -> tuple[float, float]:
+def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:
     """Inches of a new figure, as broad and high as the layout asks."""
     side = float(np.clip(1.0 * np.sqrt(len(place)) + 1.0, 3.0, 9.0))
     width, height = np.clip(place.max(0) - place.min(0), 1e-6, None)
-    return side * float(np.clip(width / height, 0.6, 1.0)) + 1.4, side * float(np.clip(height / width, 0.5, 1.0))
+    more = max(0.07 * min(longest(names), NODE) - 0.3, 0.0) if len(place) <= NAMES else 0.0
+    width, height = float(np.clip(width / height, 0.6, 1.0)), float(np.clip(height / width, 0.5, 1.0))
+    return side * width + 1.4 + more, side * height + 0.3
 
 
 def _arrows(values: np.ndarray, edges: list[list[int]], query: int | None) -> list[Arrow]:

@@ -7,31 +7,45 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
+from relgraph.plot._mass_rows import MassRows, mass_rows
 from relgraph.plot._names import Naming, naming
-from relgraph.plot._weights import non_negative, numbers
-
-SHAPES = "[R], [H, R], [L, H, R] or [B, H, N, R]"
+from relgraph.plot._text import AS_IS, longest
 
 
-def label_mass(mass: Any, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw the share of attention that each label receives, by head and layer.
+def label_mass(
+    mass: Any,
+    names: Sequence[Any] | None = None,
+    *,
+    axes: str | None = None,
+    part: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the share of attention that each label receives, by head and layer, as the mean over all queries.
 
-    ``[R]`` is drawn as :func:`~relgraph.plot.table_norms` draws norms; ``[H, R]`` as a map with a row a head, and
-    ``[L, H, R]`` with the heads of each layer under those of the layer before it. Labels stand in the order of their
-    distances where their names are distances, with the rest after them. A row sums to less than 1 where pairs attend
-    without a label.
+    The masses of a record are drawn with a row for each head, the heads of each layer under those of the layer before
+    it and under the layer's name. Of a tensor, ``axes`` says what its axes are: L layers, B batch, H heads, N queries
+    (packed or not) and R labels. The mean is taken over B and N, rows are layers and heads, and ``[R]`` alone is drawn
+    as :func:`~relgraph.plot.table_norms` draws norms.
+
+    Labels stand in the order of their distances where their names are distances, with the rest after them. A row sums
+    to 1 less the attention on pairs without a label, and less where queries see nothing. Queries that are padding count
+    as any other: leave them out before.
 
     Source: relgraph's own.
 
     Args:
-        mass: a Tensor ``[R]``, ``[H, R]`` or ``[L, H, R]`` (the masses of several layers, stacked), or
-            ``[B, H, N, R]`` as a layer gives it, which is averaged over queries. Packed masses ``[H, T, R]`` are
-            averaged before: ``mass.mean(1)``. Of a sum, one part.
-        names: one a label; ids when left out.
+        mass: what :func:`~relgraph.record_attention` gives, a dict from layers' names to their calls, which all count;
+            layers without masses are left out. Or a Tensor whose axes are ``axes``; for a sum of labels the tuple of
+            its parts'.
+        names: one a label; ids when left out. For a sum one sequence a part.
+        axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Left out, ``[R]``, ``[H, R]`` and ``[B, H, N, R]``
+            are taken for these. Of three axes it must be given, such as ``"LHR"`` for the stacked masses of layers,
+            ``"HNR"`` as a layer gives it for a packed batch or an input without a batch, and ``"NHR"`` as
+            :func:`~relgraph.relation_attention_with_aux` does for a packed batch.
+        part: which part of a sum; must be given for one.
         ax: where to draw; a new figure when left out.
 
     Returns:
@@ -39,61 +53,67 @@ def label_mass(mass: Any, names: Sequence[str] | None = None, *, ax: Axes | None
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: another shape, numbers below 0 or not finite, or not one name a label.
+        ValueError: another shape, three axes that are not told or axes that do not fit, a part that there is not,
+            layers with different numbers of labels, numbers below 0 or not finite, or not one name a label.
 
     Example:
         >>> from matplotlib import pyplot as plt
+        >>> labeler = rg.ClippedDistance(1)
         >>> layer = rg.RelationAttention(8, 2, num_labels=3)
-        >>> z, mass = layer(torch.randn(1, 5, 8), labels=rg.ClippedDistance(1)(5), need_label_mass=True)
-        >>> ax = rg.plot.label_mass(mass, rg.ClippedDistance(1).names)
+        >>> z, mass = layer(torch.randn(5, 8), labels=labeler(5), need_label_mass=True)     # [H, N, R]
+        >>> ax = rg.plot.label_mass(mass, labeler.names, axes="HNR")
         >>> [text.get_text() for text in ax.get_yticklabels()], ax.images[0].get_array().shape
         (['head 0', 'head 1'], (2, 3))
-        >>> plt.close()
+        >>> model = rg.RelationEncoderLayer(8, 2, 16, labeler=labeler)
+        >>> with rg.record_attention(model) as record:
+        ...     z = model(torch.randn(1, 5, 8))
+        >>> ax = rg.plot.label_mass(record, labeler.names)
+        >>> [text.get_text() for text in ax.get_yticklabels()]
+        ['self_attn   head 0', 'head 1']
+        >>> plt.close("all")
     """
-    if isinstance(mass, (tuple, list)):
-        raise TypeError(f"mass must be a Tensor, that of one part of the sum, got a {type(mass).__name__}")
-    values = non_negative("mass", numbers("mass", mass, (1, 2, 3, 4), SHAPES))
-    values = values.mean((0, 2)) if values.ndim == 4 else values
-    known = naming(names, values.shape[-1])
-    if values.ndim == 1:
+    rows = mass_rows(mass, axes, part)
+    known = naming(_names_of(names, part), rows.values.shape[-1])
+    if rows.values.ndim == 1:
         ax = _style.axes_or_new(ax, *size_by_label(known))
-        draw_by_label(ax, values, known, "attention")
+        draw_by_label(ax, rows.values, known, "attention")
         return ax
-    layers = values[None] if values.ndim == 2 else values
-    ax = _style.axes_or_new(ax, *_size(layers, known))
-    _draw_map(
-        ax, layers[..., list(known.order)], known, [_row(values.ndim, *at) for at in np.ndindex(layers.shape[:2])]
-    )
+    ax = _style.axes_or_new(ax, *_size(rows, known))
+    _draw_map(ax, rows, known)
     return ax
 
 
-def _size(layers: np.ndarray, known: Naming) -> tuple[float, float]:
-    rows, columns = layers.shape[0] * layers.shape[1], layers.shape[2]
-    longest = max(map(len, known.names))
-    below = 0.0 if known.integers is not None and not known.rest else 0.06 * longest
-    return float(np.clip(0.3 * columns, 2.6, 8.0)) + 2.2, float(np.clip(0.26 * rows, 1.1, 10.0)) + 0.9 + below
+def _names_of(names: Any, part: int | None) -> Any:
+    """Of a sum's names, those of the part."""
+    if names is None or part is None:
+        return names
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"names must be a sequence, got {names!r}")
+    if len(names) <= part or any(isinstance(of, str) for of in names):
+        raise ValueError(f"names must be a tuple of names for each part of the sum, got {names!r}")
+    return names[part]
 
 
-def _row(dim: int, layer: int, head: int) -> str:
-    """What a row of the map is: the first head of a layer also names the layer."""
-    return f"layer {layer}   head {head}" if dim == 3 and head == 0 else f"head {head}"
+def _size(rows: MassRows, known: Naming) -> tuple[float, float]:
+    count, labels = rows.values.shape
+    below = 0.0 if known.integers is not None and not known.rest else 0.07 * longest(known.texts)
+    width = float(np.clip(0.3 * labels, 2.6, 8.0)) + 1.9 + _style.margin(rows.names)
+    return width, float(np.clip(0.26 * count, 1.1, 10.0)) + 0.9 + below
 
 
-def _draw_map(ax: Axes, layers: np.ndarray, known: Naming, rows: list[str]) -> None:
-    count, heads, labels = layers.shape
-    table = layers.reshape(count * heads, labels)
-    image = ax.imshow(
-        table, cmap=_style.MANY, norm=Normalize(0, max(table.max(), 1e-12)), aspect="auto", interpolation="nearest"
-    )
+def _draw_map(ax: Axes, rows: MassRows, known: Naming) -> None:
+    table = rows.values[:, list(known.order)]
+    count, labels = table.shape
+    image = ax.imshow(table, cmap=_style.MANY, norm=_style.from_zero(table), aspect="auto", interpolation="nearest")
     width, height = _style.room(ax)
-    for layer in range(1, count):
-        ax.axhline(layer * heads - 0.5, color="white", linewidth=3)
+    for start in rows.starts[1:]:
+        ax.axhline(start - 0.5, color="white", linewidth=3)
     if known.distances and known.rest:
         ax.axvline(len(known.distances) - 0.5, color="white", linewidth=2)
-    every = 1 if height / len(rows) > 1.1 * _style.SMALL else heads
-    _style.name_ticks(ax, "y", range(0, len(rows), every), rows[::every], height)
+    shown = range(count) if height / count > 1.1 * _style.SMALL else rows.starts
+    _style.name_ticks(ax, "y", shown, [rows.names[at] for at in shown], height)
     _label_ticks(ax, known, width)
-    if min(width / labels / 2.2, height / len(rows)) > 11:
+    if min(width / labels / 2.2, height / count) > 11:
         _write(ax, table, image)
     ax.set_xlabel("distance" if known.distances and not known.rest else "label")
     _style.colour_bar(ax, image, "attention")
@@ -101,16 +121,16 @@ def _draw_map(ax: Axes, layers: np.ndarray, known: Naming, rows: list[str]) -> N
 
 def _label_ticks(ax: Axes, known: Naming, width: float) -> None:
     """A name under every column, or under as many as fit, distance 0 among them."""
-    names, far = known.ordered_names, len(known.distances)
+    texts, far = known.ordered_texts, len(known.distances)
     if not far:
-        _style.name_ticks(ax, "x", range(len(names)), names, width)
+        _style.name_ticks(ax, "x", range(len(texts)), texts, width)
         return
-    each = 14 if known.integers is None else 6 + 6 * max(len(names[at]) for at in range(far))
+    each = 14 if known.integers is None else 6 + 6 * longest(texts[:far])
     every = max(int(np.ceil(each * far / width)), 1)
-    shown = [at for at in range(far) if (at - known.centre) % every == 0] + list(range(far, len(names)))
-    longest = max(len(names[at]) for at in shown)
-    turn = 90 if longest * 5.5 > width / len(names) * every else 0
-    ax.set_xticks(shown, [names[at] for at in shown], rotation=turn, fontsize=8)
+    shown = [at for at in range(far) if (at - known.centre) % every == 0] + list(range(far, len(texts)))
+    widest = longest([texts[at] for at in shown])
+    turn = 90 if widest * 5.5 > width / len(texts) * every else 0
+    ax.set_xticks(shown, [texts[at] for at in shown], rotation=turn, fontsize=8, **AS_IS)
 
 
 def _write(ax: Axes, table: np.ndarray, image: Any) -> None:

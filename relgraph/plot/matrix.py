@@ -18,6 +18,7 @@ from relgraph.plot import _style
 from relgraph.plot._codes import codes_of, one_part, several_of
 from relgraph.plot._colours import LEGEND_LINE, LabelColours, label_colours
 from relgraph.plot._names import naming, strings
+from relgraph.plot._text import AS_IS, longest, written
 
 GRID_UP_TO = 32
 RARE = 0.04  # of the pairs; where a cell is but a point, fewer than these would vanish among the others
@@ -50,7 +51,8 @@ def label_matrix(
         names: the labeler's ``names``; ids when left out. For a sum the names of all its parts.
         batch: which row of a padded batch.
         part: which part of a sum.
-        tokens: a string for each position; where queries are not the keys, ``(query tokens, key tokens)``.
+        tokens: a string for each position, or what ``str`` makes one of; where queries are not the keys, the tuple
+            ``(query tokens, key tokens)``.
         ax: where to draw; a new figure when left out.
 
     Returns:
@@ -79,7 +81,9 @@ def label_matrix(
     codes, several = codes_of(one, batch), several_of(one, batch)
     query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
     colours = label_colours(known, np.unique(codes[codes >= 0]).tolist())
-    ax = _style.axes_or_new(ax, *_size(one.q_len, one.k_len, colours))
+    width, height = _size(one.q_len, one.k_len, colours)
+    beside, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
+    ax = _style.axes_or_new(ax, width + beside, height + below)
     _draw_codes(ax, codes, colours)
     _draw_borders(ax, one)
     _enlarge(ax, codes, colours)
@@ -94,7 +98,7 @@ def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | 
     """The tokens of queries and of keys, each as many as there are positions."""
     if tokens is None:
         return None, None
-    if isinstance(tokens, Sequence) and len(tokens) == 2 and not any(isinstance(side, str) for side in tokens):
+    if _is_pair(tokens):
         sides = strings("tokens[0]", tokens[0]), strings("tokens[1]", tokens[1])
     else:
         sides = strings("tokens", tokens), strings("tokens", tokens)
@@ -103,6 +107,19 @@ def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | 
             f"tokens must be {q_len} of queries and {k_len} of keys, got {len(sides[0])} and {len(sides[1])}"
         )
     return sides
+
+
+def _is_pair(tokens: Any) -> bool:
+    """Whether these are two sequences of tokens; two tuples in a list are two tokens."""
+    if not isinstance(tokens, Sequence) or len(tokens) != 2:
+        return False
+    sides = isinstance(tokens, tuple) or all(isinstance(side, list) for side in tokens)
+    return sides and all(isinstance(side, Sequence) and not isinstance(side, str) for side in tokens)
+
+
+def token_texts(tokens: Sequence[str] | None) -> list[str]:
+    """Tokens as they are written."""
+    return [] if tokens is None else [written(token) for token in tokens]
 
 
 def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: Any) -> None:
@@ -115,7 +132,7 @@ def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: A
         if names is None:
             _style.position_ticks(ax, which, count)
         else:
-            _style.name_ticks(ax, which, range(count), names, points)
+            _style.name_ticks(ax, which, range(count), token_texts(names), points)
     ax.set_xlabel("key")
     ax.set_ylabel("query")
     if max(rows, columns) <= GRID_UP_TO:
@@ -129,16 +146,16 @@ def matrix_aspect(rows: int, columns: int) -> Any:
 
 def matrix_side(rows: int, columns: int) -> tuple[float, float]:
     """Width and height in inches of a matrix of so many cells."""
-    longest = float(np.clip(0.44 * max(rows, columns), 2.6, 5.6))
+    long = float(np.clip(0.44 * max(rows, columns), 2.6, 5.6))
     if matrix_aspect(rows, columns) == "auto":
-        return (longest, 2.2) if columns > rows else (2.2, longest)
-    return longest * min(columns / rows, 1.0), longest * min(rows / columns, 1.0)
+        return (long, 2.2) if columns > rows else (2.2, long)
+    return long * min(columns / rows, 1.0), long * min(rows / columns, 1.0)
 
 
 def _size(rows: int, columns: int, colours: LabelColours) -> tuple[float, float]:
     width, height = matrix_side(rows, columns)
-    longest = max((len(colours.naming.names[label]) for label in colours.swatches or colours.scale), default=0)
-    legend = 0.7 + 0.075 * max(longest, 12)
+    texts = colours.naming.texts
+    legend = 0.7 + 0.075 * max(longest([texts[label] for label in colours.swatches or colours.scale]), 12)
     beside = 1 + (72 * height * (0.6 if colours.scale else 1.0) < LEGEND_LINE * len(colours.swatches))
     return width + 0.8 + beside * legend, height + 0.9
 
@@ -182,9 +199,9 @@ def _write_cells(ax: Axes, codes: np.ndarray, several: np.ndarray, colours: Labe
     """The label of every cell that has room for it: names, or ids that the legend explains; whether these are ids."""
     width, height = _style.room(ax)
     cell = min(width / codes.shape[1], height / codes.shape[0])
-    names = colours.naming.names
-    longest = max((len(names[label]) for label in np.unique(codes[codes >= 0]).tolist()), default=1)
-    size, as_ids = min(8.0, cell / 2.0, 1.55 * cell / longest), False
+    texts = colours.naming.texts
+    widest = max(longest([texts[label] for label in np.unique(codes[codes >= 0]).tolist()]), 1)
+    size, as_ids = min(8.0, cell / 2.0, 1.55 * cell / widest), False
     if size < _style.SMALL:
         size, as_ids = min(8.0, cell / 2.2), not colours.scale and not colours.naming.distances
         if size < 6.5 or not as_ids:
@@ -192,8 +209,8 @@ def _write_cells(ax: Axes, codes: np.ndarray, several: np.ndarray, colours: Labe
     for i, j in np.argwhere((codes >= 0) & ~several).tolist():
         label = int(codes[i, j])
         ax.text(
-            j, i, str(label) if as_ids else names[label], ha="center", va="center", zorder=2, fontsize=size,
-            color=_style.text_colour(colours.colours[label]),
+            j, i, str(label) if as_ids else texts[label], ha="center", va="center", zorder=2, fontsize=size,
+            color=_style.text_colour(colours.colours[label]), **AS_IS,
         )  # fmt: skip
     return as_ids
 

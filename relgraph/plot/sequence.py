@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 
 from relgraph.plot import _style
+from relgraph.plot._text import NODE, written
 from relgraph.plot._weights import pair_weights, query_row
-from relgraph.plot.matrix import both_tokens, matrix_aspect, matrix_side, pair_axes
+from relgraph.plot.matrix import both_tokens, matrix_aspect, matrix_side, pair_axes, token_texts
 
 CELLS = 400
 
@@ -27,8 +27,8 @@ def attention_tokens(
 
     Args:
         weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
-        tokens: a string for each position; where queries are not the keys, ``(query tokens, key tokens)``. None numbers
-            them.
+        tokens: a string for each position, or what ``str`` makes one of; where queries are not the keys, the tuple
+            ``(query tokens, key tokens)``. None numbers them.
         query: the position whose attention is drawn alone.
         ax: where to draw; a new figure when left out.
 
@@ -56,12 +56,13 @@ def attention_tokens(
     query_tokens, key_tokens = both_tokens(tokens, rows, columns)
     query = query_row(query, rows)
     if query is not None:
-        name = f"token {query}" if query_tokens is None else f"“{query_tokens[query]}” ({query})"
+        name = f"token {query}" if query_tokens is None else f"“{written(query_tokens[query], NODE)}” ({query})"
         return _bars(values[query], key_tokens, name, query if rows == columns else None, ax)
     width, height = matrix_side(rows, columns)
-    ax = _style.axes_or_new(ax, width + 1.8, height + 0.9)
+    beside, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
+    ax = _style.axes_or_new(ax, width + 1.8 + beside, height + 0.9 + below)
     cells, extent = _largest(values)
-    norm = Normalize(0, max(values.max(), 1e-12))
+    norm = _style.from_zero(values)
     image = ax.imshow(cells, cmap=_style.SHADES, norm=norm, interpolation="nearest", extent=extent)
     ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect=matrix_aspect(rows, columns))
     pair_axes(ax, rows, columns, query_tokens, key_tokens)
@@ -80,17 +81,18 @@ def _largest(values: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float,
 def _bars(values: np.ndarray, tokens: tuple[str, ...] | None, name: str, here: int | None, ax: Any) -> Axes:
     """A bar for each key, the query's own in another colour."""
     count = len(values)
-    ax = _style.axes_or_new(ax, float(np.clip(0.32 * count + 1.2, 3.2, 11.0)), 2.8)
+    ax = _style.axes_or_new(ax, float(np.clip(0.32 * count + 1.2, 3.6, 11.0)), 2.8 + _style.margin(token_texts(tokens)))
     bars = ax.bar(range(count), values, width=0.8 if count < 200 else 1.0, color=_style.LINE)
     if here is not None:
         bars[here].set_color(_style.HERE)
     if tokens is None:
         _style.position_ticks(ax, "x", count)
     else:
-        _style.name_ticks(ax, "x", range(count), tokens, _style.room(ax)[0])
+        _style.name_ticks(ax, "x", range(count), token_texts(tokens), _style.room(ax)[0])
     if here is not None and tokens is not None:
         for tick, text in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True):
             text.set_color(_style.HERE if tick == here else _style.INK)
-    ax.set(xlabel="key", ylabel=f"attention of {name}", xlim=(-0.7, count - 0.3), ylim=(0, None))
+    _style.title(ax, f"attention of {name}")
+    ax.set(xlabel="key", ylabel="attention", xlim=(-0.7, count - 0.3), ylim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)
     return ax

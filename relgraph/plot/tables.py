@@ -19,7 +19,7 @@ from relgraph.plot._names import Naming, naming
 from relgraph.plot._weights import numbers
 
 
-def table_norms(table: Any, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
+def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the length of every row of a table; of a bias table, whose rows are scalars, the scalars themselves.
 
     Where names are distances (``"-3"``, ``"8..11"``, ``">=4"``) it is a line along them, with labels that are none at
@@ -61,7 +61,7 @@ def table_norms(table: Any, names: Sequence[str] | None = None, *, ax: Axes | No
 
 
 def table_similarity(
-    table: Any, names: Sequence[str] | None = None, *, head: int | None = None, ax: Axes | None = None
+    table: Any, names: Sequence[Any] | None = None, *, head: int | None = None, ax: Axes | None = None
 ) -> Axes:
     """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
 
@@ -102,7 +102,8 @@ def table_similarity(
     known = naming(names, rows.shape[-2])
     cosines = _cosines(rows)[np.ix_(known.order, known.order)]
     side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))
-    ax = _style.axes_or_new(ax, side + 1.6, side + 0.8)
+    more = 0.0 if known.integers is not None and not known.rest else _style.margin(known.texts)
+    ax = _style.axes_or_new(ax, side + 1.6 + more, side + 0.8 + more)
     _draw_cosines(ax, cosines, known)
     return ax
 
@@ -139,12 +140,12 @@ def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:
     side = min(_style.room(ax))
     for which in ("x", "y"):
         if integers is None:
-            _style.name_ticks(ax, which, range(count), known.ordered_names, side)
+            _style.name_ticks(ax, which, range(count), known.ordered_texts, side)
         elif count > 12:
             axis = ax.xaxis if which == "x" else ax.yaxis
             axis.set_major_locator(_style.whole_numbers())
         else:
-            _style.name_ticks(ax, which, integers, known.ordered_names, side)
+            _style.name_ticks(ax, which, integers, known.ordered_texts, side)
     words = "distance" if integers is not None else "label"
     ax.set(xlabel=words, ylabel=words)
     _style.colour_bar(ax, image, "cosine", ticks=[-1, -0.5, 0, 0.5, 1])

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from relgraph.plot import _style
 from relgraph.plot._layout import tree_layout
 from relgraph.plot._network import Arrow, draw_arrows, draw_lines, draw_nodes, frame, read_graph, scale, strongest
-from relgraph.plot._weights import named_nodes, node_weights, query_row
+from relgraph.plot._text import NODE, longest
+from relgraph.plot._weights import named_nodes, node_weights, query_node
 
 RISE = 32.0  # points by which an arrow leaves the straight line
 
@@ -20,8 +21,8 @@ def attention_tree(
     weights: Any,
     tree: Any,
     *,
-    query: int | None = None,
-    node_names: Sequence[str] | None = None,
+    query: Any = None,
+    node_names: Sequence[Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw attention over a tree, level by level, parents above the middle of their children.
@@ -36,9 +37,10 @@ def attention_tree(
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
         tree: a :class:`~relgraph.Graph` with edges from parent to child, or a networkx graph of that kind whose nodes
             are numbered in its own order. Several trees stand side by side.
-        query: the number of the node whose attention is drawn.
-        node_names: a string for each node; the nodes of a networkx graph, else numbers, when left out. More than 80
-            nodes have no names.
+        query: the number of the node whose attention is drawn; of a networkx graph, also a node itself that is no int.
+        node_names: a string for each node, or what ``str`` makes one of; the nodes of a networkx graph, else numbers,
+            when left out. More than 80 nodes have no names. Names of leaves stand upright where there is no room; of
+            names that would overlap, those of the nodes with less attention are left out.
         ax: where to draw; a new figure when left out.
 
     Returns:
@@ -65,7 +67,7 @@ def attention_tree(
         raise ValueError("tree must have at least one node, got none")
     parents = read.parents(forest=True).numpy()
     values = node_weights(weights, read.num_nodes)
-    query = query_row(query, read.num_nodes)
+    query = query_node(query, nodes, read.num_nodes)
     shown = named_nodes(node_names, nodes, read.num_nodes)
     place = tree_layout(parents)
     ax = _style.axes_or_new(ax, *_size(place, shown))
@@ -75,9 +77,8 @@ def attention_tree(
         arrows = _arrows(ax, values, query, place)
         draw_arrows(ax, place, arrows, [_style.ARROW] * len(arrows))
     shade = values.mean(0) if query is None else values[query]
-    draw_nodes(
-        ax, place, shade, shown, query, "attention received" if query is None else f"attention of {shown[query]}"
-    )
+    leaves = ~np.isin(np.arange(len(parents)), parents)
+    draw_nodes(ax, place, shade, shown, query, leaves)
     return ax
 
 
@@ -94,5 +95,7 @@ def _arrows(ax: Axes, values: np.ndarray, query: int, place: np.ndarray) -> list
 
 def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:
     leaves, levels = place.max(0) - place.min(0) + 1
-    widest = 0.35 + 0.04 * min(max(map(len, names)), 12)
-    return float(np.clip(leaves * widest + 2.2, 4.0, 11.0)), float(np.clip(0.75 * levels + 0.6, 2.2, 8.0))
+    letters = min(longest(names), NODE)
+    width = leaves * (0.35 + 0.04 * min(letters, 12)) + 2.2
+    upright = 0.07 * letters if width > 11.0 else 0.0
+    return float(np.clip(width, 4.0, 11.0)), float(np.clip(0.75 * levels + 0.8, 2.4, 8.0)) + upright

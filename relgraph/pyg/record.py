@@ -42,7 +42,7 @@ def _gives_weights(came: Arguments) -> bool:
 
 
 def _mass(layer: RelationConv, came: dict[str, Any], alpha: Tensor) -> Tensor | None:
-    """The attention that each node gives to each relation, ``[N, H, R]``; None without relations."""
+    """The attention that each node gives to each relation, ``[H, N, R]``; None without relations."""
     if layer.num_relations is None:
         return None
     x = came["x"]
@@ -58,7 +58,7 @@ def _mass(layer: RelationConv, came: dict[str, Any], alpha: Tensor) -> Tensor | 
     shape = (targets.shape[0] * layer.num_relations, layer.heads)
     mass = alpha.new_zeros(shape, dtype=torch.promote_types(alpha.dtype, torch.float32))
     mass = mass.index_add(0, slots[related], alpha[related].to(mass.dtype)).to(alpha.dtype)
-    return mass.view(-1, layer.num_relations, layer.heads).transpose(1, 2)
+    return mass.view(-1, layer.num_relations, layer.heads).permute(2, 0, 1)
 
 
 REPORTERS[RelationConv] = Reporter(_ask, _tell)

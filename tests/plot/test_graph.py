@@ -54,7 +54,7 @@ def test_one_query_shades_its_keys_and_gets_their_arrows():
     ringed = [np.allclose(colour, to_rgba(_style.HERE)) for colour in nodes(ax).get_edgecolors()]
     assert ringed == [False, False, True]
     assert nodes(ax).get_linewidths()[2] > nodes(ax).get_linewidths()[0]
-    assert ax.child_axes[0].get_ylabel() == "attention of c"
+    assert ax.get_title() == "attention of c" and ax.child_axes[0].get_ylabel() == "attention"
 
 
 def test_heads_are_averaged():
@@ -95,6 +95,24 @@ def test_networkx_graphs_keep_their_order_and_names():
     assert [text.get_text() for text in ax.texts] == ["Ann", "Bob", "Cem"]
     assert arrows(ax) == pytest.approx({(1, 2): width(0.5), (0, 1): width(1.0)})
     assert rg.plot.attention_graph(WEIGHTS, nx.path_graph(3), pos=nx.circular_layout(nx.path_graph(3))).patches
+
+
+def test_a_query_may_be_a_node_of_a_networkx_graph():
+    family = nx.DiGraph([("Ann", ("Bob", 1)), (("Bob", 1), 7)])
+    for query, number in ((("Bob", 1), 1), ("Ann", 0), (2, 2)):
+        ax = rg.plot.attention_graph(WEIGHTS, family, query=query)
+        np.testing.assert_array_equal(nodes(ax).get_array(), WEIGHTS[number])
+    assert ax.get_title() == "attention of 7"
+
+
+def test_of_names_that_would_overlap_those_with_most_attention_stay():
+    pos = torch.tensor([[0.0, 0.0], [0.02, 0.0], [0.04, 0.0], [10.0, 0.0]])
+    weights, graph = torch.tensor([[0.1, 0.2, 0.6, 0.1]] * 4), rg.Graph(torch.tensor([[0], [1]]), 4)
+    names = [f"{letter} is a name" for letter in "abcd"]
+    ax = rg.plot.attention_graph(weights, graph, pos=pos, node_names=names)
+    assert [text.get_text() for text in ax.texts] == [names[2], names[3]]
+    ax = rg.plot.attention_graph(weights, graph, pos=pos, node_names=names, query=0)
+    assert [text.get_text() for text in ax.texts] == [names[0], names[3]]
 
 
 def test_the_strongest_arrows_alone_are_drawn():
@@ -143,6 +161,14 @@ def test_refusals():
         draw(-WEIGHTS, PATH)
     with pytest.raises(ValueError, match="query must be at most 2, got 3"):
         draw(WEIGHTS, PATH, query=3)
+    with pytest.raises(TypeError, match=r"number of a node, got 'Ann'; where nodes is .* nodes.index\('Ann'\) is it"):
+        draw(WEIGHTS, PATH, query="Ann")
+    with pytest.raises(ValueError, match="query must be a node of the graph or its number, got 'Ann'"):
+        draw(WEIGHTS, nx.path_graph(3), query="Ann")
+    with pytest.raises(
+        ValueError, match=r"query must lie in \[0, 3\), got 30: .*list\(graph.nodes\).index\(30\) = 2 for the node 30"
+    ):
+        draw(WEIGHTS, nx.DiGraph([(10, 20), (20, 30)]), query=30)
     with pytest.raises(ValueError, match="node_names must be one for each of the 3 nodes, got 2"):
         draw(WEIGHTS, PATH, node_names=["a", "b"])
     with pytest.raises(TypeError, match="node_names must be a sequence of strings, got 'abc'"):

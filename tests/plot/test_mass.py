@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
+from torch import nn
 
 import relgraph as rg
 
@@ -36,7 +37,7 @@ def test_a_row_a_head():
 
 def test_layers_stand_under_each_other():
     mass = torch.rand(3, 2, 33, dtype=torch.float64)
-    ax = rg.plot.label_mass(mass, rg.ClippedDistance(16).names)
+    ax = rg.plot.label_mass(mass, rg.ClippedDistance(16).names, axes="LHR")
     np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), mass.flatten(0, 1))
     first = [f"layer {layer}   head 0" for layer in range(3)]
     assert ticks(ax, "y") == [first[0], "head 1", first[1], "head 1", first[2], "head 1"]
@@ -45,7 +46,7 @@ def test_layers_stand_under_each_other():
 
 
 def test_of_many_heads_layers_alone_are_named():
-    ax = rg.plot.label_mass(torch.rand(12, 16, 3))
+    ax = rg.plot.label_mass(torch.rand(12, 16, 3), axes="LHR")
     assert ticks(ax, "y") == [f"layer {layer}   head 0" for layer in range(12)]
 
 
@@ -57,6 +58,87 @@ def test_what_a_layer_gives_is_averaged_over_queries():
     np.testing.assert_allclose(np.asarray(ax.images[0].get_array()).sum(1), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("axes", ["LHR", "HNR", "NHR", "BHR", "RLH", "NLR", "BNR", "HBR"])
+def test_axes_say_what_is_what(axes):
+    mass = torch.rand(2, 3, 4, dtype=torch.float64)
+    gone = [at for at, letter in enumerate(axes) if letter in "BN"]
+    kept = "".join(letter for letter in axes if letter not in "BN")
+    rows = torch.einsum(f"{kept}->{''.join(sorted(kept, key='LHR'.index))}", mass.mean(gone) if gone else mass)
+    ax = rg.plot.label_mass(mass, axes=axes)
+    if rows.dim() == 1:
+        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], rows)
+        return
+    np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), rows.reshape(-1, rows.shape[-1]))
+    word = "layer" if "H" not in kept else "head"
+    assert ticks(ax, "y")[-1] == f"{word} {rows.shape[-2] - 1}"
+
+
+def test_all_five_axes():
+    mass = torch.rand(2, 3, 2, 5, 4, dtype=torch.float64)
+    ax = rg.plot.label_mass(mass, axes="LBHNR")
+    np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), mass.mean((1, 3)).flatten(0, 1))
+
+
+def test_packed_masses_of_a_function_and_of_a_layer():
+    graphs = rg.Graph.batch([rg.Graph.from_parents(torch.tensor(parents)) for parents in ([-1, 0], [-1, 0, 0, 1])])
+    labels = rg.TreeRelation()(graphs)
+    x = torch.randn(6, 2, 4)
+    _, aux = rg.relation_attention_with_aux(x, x, x, labels, need_label_mass=True)
+    layer = rg.RelationAttention(8, 2, num_labels=labels.num_labels)
+    _, mass = layer(x.flatten(1), labels=labels, need_label_mass=True)
+    for got, axes, wanted in ((aux.label_mass, "NHR", aux.label_mass.mean(0)), (mass, "HNR", mass.mean(1))):
+        drawn = np.asarray(rg.plot.label_mass(got, axes=axes).images[0].get_array())
+        assert drawn.shape == (2, labels.num_labels)
+        np.testing.assert_allclose(drawn, wanted.detach(), rtol=1e-5)
+        np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-5)
+
+
+def test_a_record_names_its_layers():
+    labeler = rg.ClippedDistance(1)
+    model = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16, labeler=labeler), num_layers=2).eval()
+    with rg.record_attention(model) as record:
+        model(torch.randn(3, 5, 8))
+        model(torch.randn(1, 2, 8))
+    ax = rg.plot.label_mass(record, labeler.names)
+    every = [
+        torch.cat([call.label_mass.transpose(0, 1).flatten(1, 2) for call in calls], 1) for calls in record.values()
+    ]
+    assert every[0].shape == (2, 3 * 5 + 2, 3)
+    np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), torch.cat(every).mean(1), rtol=1e-5)
+    first = [f"layers.{layer}.self_attn   head 0" for layer in range(2)]
+    assert ticks(ax, "y") == [first[0], "head 1", first[1], "head 1"]
+
+
+def test_a_record_of_graph_layers_and_of_heads_unequal():
+    near = rg.pyg.RelationConv(4, 2, heads=3, num_relations=3)
+    model = nn.ModuleDict(
+        {"near": near, "far": rg.RelationAttention(4, 2, num_labels=3), "plain": rg.RelationAttention(4, 2)}
+    )
+    x = torch.randn(5, 4)
+    with rg.record_attention(model) as record:
+        model["near"](x, torch.tensor([[0, 1, 2, 3], [1, 2, 2, 0]]), torch.tensor([0, 1, 2, 2]))
+        model["far"](x, labels=rg.ClippedDistance(1)(5))
+        model["plain"](x)
+    ax = rg.plot.label_mass(record)
+    drawn = np.asarray(ax.images[0].get_array())
+    np.testing.assert_allclose(drawn[:3].sum(1), 3 / 5, rtol=1e-5)  # three of five nodes have edges that lead to them
+    np.testing.assert_allclose(drawn[:3, 0], 1 / 5, rtol=1e-5)
+    np.testing.assert_allclose(drawn[3:].sum(1), 1, rtol=1e-5)
+    assert ticks(ax, "y") == ["near   head 0", "head 1", "head 2", "far   head 0", "head 1"]
+    assert [line.get_ydata()[0] for line in ax.lines] == [2.5]
+
+
+def test_one_part_of_a_sum():
+    labeler = rg.ClippedDistance(1) + rg.ClippedDistance(2)
+    layer = rg.RelationAttention(8, 2, num_labels=labeler.num_labels)
+    with rg.record_attention(layer) as record:
+        _, mass = layer(torch.randn(1, 4, 8), labels=labeler(4), need_label_mass=True)
+    for given in (mass, record):
+        ax = rg.plot.label_mass(given, labeler.names, part=1)
+        np.testing.assert_allclose(np.asarray(ax.images[0].get_array()), mass[1].detach().mean((0, 2)), rtol=1e-6)
+        assert ticks(ax, "x") == ["-2", "-1", "0", "1", "2"] and ticks(ax, "y") == ["head 0", "head 1"]
+
+
 def test_labels_beside_distances_come_after_a_line():
     labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
     mass = torch.rand(2, 4, dtype=torch.float64)
@@ -66,30 +148,83 @@ def test_labels_beside_distances_come_after_a_line():
 
 
 def test_no_mass_at_all_is_drawn():
-    assert np.asarray(rg.plot.label_mass(torch.zeros(2, 3)).images[0].get_array()).max() == 0
+    image = rg.plot.label_mass(torch.zeros(2, 3)).images[0]
+    assert np.asarray(image.get_array()).max() == 0 and image.get_clim() == (0, 1)
 
 
 @pytest.mark.parametrize("shape", [(3,), (8, 33), (6, 8, 129)])
 def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(shape):
     figure, ax = plt.subplots()
-    assert rg.plot.label_mass(torch.rand(shape), ax=ax) is ax
+    axes = "LHR"[-len(shape) :]
+    assert rg.plot.label_mass(torch.rand(shape), axes=axes, ax=ax) is ax
     assert plt.get_fignums() == [figure.number]
-    ax = rg.plot.label_mass(torch.rand(shape), [f"a rather long name {n}" for n in range(shape[-1])])
+    ax = rg.plot.label_mass(torch.rand(shape), [f"a rather long name {n}" for n in range(shape[-1])], axes=axes)
     ax.figure.canvas.draw()
     box, all_of_it = ax.get_tightbbox(), ax.figure.bbox
     assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= all_of_it.x1 + 1 and box.y1 <= all_of_it.y1 + 1
 
 
 def test_refusals():
-    with pytest.raises(TypeError, match="mass must be a Tensor, that of one part of the sum, got a tuple"):
-        rg.plot.label_mass((torch.ones(2, 3),))
+    for wrong in (rg.AttentionAux(label_mass=torch.ones(2, 3)), [rg.AttentionAux()]):
+        with pytest.raises(TypeError, match="mass must be a Tensor, the tuple of a sum's, or the dict of record_att"):
+            rg.plot.label_mass(wrong)
     with pytest.raises(TypeError, match="mass must be a Tensor, got float"):
         rg.plot.label_mass(0.5)
-    with pytest.raises(ValueError, match=r"mass must have shape \[R\], \[H, R\], .* got \[1, 1, 1, 1, 1\]"):
-        rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1))
+    with pytest.raises(ValueError, match=r"mass must have shape \[R\], \[H, R\], .* got \[1, 1, 1, 1, 1, 1\]"):
+        rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1, 1))
     with pytest.raises(ValueError, match="mass must not be negative, got values down to -0.5"):
         rg.plot.label_mass(torch.tensor([-0.5, 1.0]))
     with pytest.raises(ValueError, match="mass must be finite, got 1 numbers that are not"):
         rg.plot.label_mass(torch.tensor([float("nan"), 1.0]))
     with pytest.raises(ValueError, match="names must be one for each of the 2 labels, got 3"):
         rg.plot.label_mass(torch.ones(2), NAMES)
+
+
+def test_refusals_of_axes():
+    mass = torch.ones(2, 3, 4)
+    with pytest.raises(ValueError, match=r'mass \[2, 3, 4\] are: "LHR" for layers.* "HNR" of .* "NHR" of a packed'):
+        rg.plot.label_mass(mass)
+    with pytest.raises(ValueError, match=r"axes must say what the axes of a mass \[1, 1, 1, 1, 1\] are"):
+        rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1))
+    with pytest.raises(TypeError, match="axes must be a string of letters of 'LBHNR', got tuple"):
+        rg.plot.label_mass(mass, axes=("L", "H", "R"))
+    for wrong in ("LHX", "HHR", "LHN", ""):
+        with pytest.raises(ValueError, match=f"axes must be different letters of 'LBHNR', R among them, got '{wrong}'"):
+            rg.plot.label_mass(mass, axes=wrong)
+    with pytest.raises(ValueError, match=r"axes must be 3 letters for a mass of shape \[2, 3, 4\], got 'HR'"):
+        rg.plot.label_mass(mass, axes="HR")
+
+
+def test_refusals_of_parts():
+    with pytest.raises(ValueError, match="part must be left out for labels that are no sum, got 0"):
+        rg.plot.label_mass(torch.ones(3), part=0)
+    both = (torch.ones(3), torch.ones(2))
+    for wrong in (None, 2, -1, True):
+        with pytest.raises(ValueError, match=f"part must say which of the 2 parts of the sum is drawn, got {wrong}"):
+            rg.plot.label_mass(both, part=wrong)
+    with pytest.raises(TypeError, match="names must be a sequence, got 'ab'"):
+        rg.plot.label_mass(both, "ab", part=1)
+    for names in (["a", "b", "c"], [["a", "b", "c"]]):
+        with pytest.raises(ValueError, match="names must be a tuple of names for each part of the sum, got"):
+            rg.plot.label_mass(both, names, part=1)
+
+
+def test_refusals_of_records():
+    call = rg.AttentionAux(label_mass=torch.ones(1, 2, 3, 4))
+    with pytest.raises(ValueError, match="axes must be left out for a record, which tells them, got 'HNR'"):
+        rg.plot.label_mass({"a": [call]}, axes="HNR")
+    for wrong in ({"a": call}, {"a": [torch.ones(2, 3)]}):
+        with pytest.raises(TypeError, match="mass must be the dict of record_attention, from names to lists of Attent"):
+            rg.plot.label_mass(wrong)
+    for empty in ({}, {"a": []}, {"a": [rg.AttentionAux(weights=torch.ones(1, 1, 1, 1))]}):
+        with pytest.raises(
+            ValueError, match="mass must hold the label_mass of at least one call, got a record without"
+        ):
+            rg.plot.label_mass(empty)
+    other = rg.AttentionAux(label_mass=torch.ones(2, 3, 5))
+    with pytest.raises(ValueError, match="got R = 4 in 'a' and 5 in 'b': give those layers alone that share labels"):
+        rg.plot.label_mass({"a": [call], "b": [other]})
+    with pytest.raises(ValueError, match="got R = 4 in call 0 of 'a' and 5 in call 1 of 'a'"):
+        rg.plot.label_mass({"a": [call, other]})
+    with pytest.raises(ValueError, match=r"mass must have shape \[B, H, N, R\] or \[H, N, R\], got \[2, 3\]"):
+        rg.plot.label_mass({"a": [rg.AttentionAux(label_mass=torch.ones(2, 3))]})

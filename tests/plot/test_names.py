@@ -18,7 +18,7 @@ def test_clipped_distances_are_integers_in_order():
 def test_buckets_are_ordered_by_the_distances_they_hold():
     names = rg.BucketedDistance(8, 20).names
     known = naming(names, len(names))
-    assert known.ordered_names == ["<=-7", "-6..-2", "-1", "0", "1", "2..6", ">=7", "unused 4"]
+    assert known.ordered_texts == ["<=-7", "-6..-2", "-1", "0", "1", "2..6", ">=7", "unused 4"]
     assert known.rest == (4,)
     assert known.integers is None
     assert known.centre == 3
@@ -26,13 +26,13 @@ def test_buckets_are_ordered_by_the_distances_they_hold():
 
 def test_bounds_lie_beside_the_number_that_they_name():
     known = naming((">4", "4", "<-4", "-4", "6.1e-05..0.5", "0", ">=0.5", "<6.1e-05"), 8)
-    assert known.ordered_names == ["<-4", "-4", "0", "<6.1e-05", "6.1e-05..0.5", ">=0.5", "4", ">4"]
+    assert known.ordered_texts == ["<-4", "-4", "0", "<6.1e-05", "6.1e-05..0.5", ">=0.5", "4", ">4"]
 
 
 def test_labels_that_are_no_distances_come_after():
     labeler = rg.EdgeType(["bond"], inverse=True, default="unlabeled") | rg.ClippedDistance(1)
     known = naming(labeler.names, 5)
-    assert known.ordered_names == ["-1", "0", "1", "bond", "bond⁻¹"]
+    assert known.ordered_texts == ["-1", "0", "1", "bond", "bond⁻¹"]
     assert [known.base(label) for label in known.rest] == ["bond", "bond"]
     assert known.integers == (-1, 0, 1)
 
@@ -50,9 +50,21 @@ def test_integers_with_a_gap_are_ranked():
     assert known.distances == (1, 2, 0) and known.integers is None
 
 
+def test_names_are_made_strings():
+    assert strings("names", [1, ("a", 2), "c"]) == ("1", "('a', 2)", "c")
+    assert naming([-1, 0, 1], 3).integers == (-1, 0, 1)
+
+
+def test_an_inverse_with_a_long_name_keeps_its_base():
+    long = "a relation with a name of sixty characters, more than fit in"
+    known = naming([long, f"{long}⁻¹"], 2)
+    assert known.base(1) == known.base(0) == long
+    assert known.texts == ("a relation with …ore than fit in", "a relation with …e than fit in⁻¹")
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="names must be one for each of the 3 labels, got 2"):
         naming(["a", "b"], 3)
-    for wrong in ("ab", 3, [1, 2]):
+    for wrong in ("ab", 3, {"a", "b"}):
         with pytest.raises(TypeError, match="names must be a sequence of strings, got"):
             strings("names", wrong)

@@ -39,7 +39,7 @@ def test_bars_of_one_query():
     own = [bar.get_facecolor() == to_rgba("#D55E00") for bar in ax.patches]
     assert own == [at == 4 for at in range(7)]
     assert [text.get_color() == "#D55E00" for text in ax.get_xticklabels()] == own
-    assert ax.get_ylabel() == "attention of “dog” (4)" and ticks(ax, "x") == WORDS
+    assert (ax.get_title(), ax.get_ylabel()) == ("attention of “dog” (4)", "attention") and ticks(ax, "x") == WORDS
 
 
 def test_keys_that_are_not_the_queries():
@@ -54,7 +54,19 @@ def test_keys_that_are_not_the_queries():
 def test_positions_without_tokens():
     ax = rg.plot.attention_tokens(torch.eye(3), None)
     assert ax.get_xticks().tolist() == [0, 1, 2]
-    assert rg.plot.attention_tokens(torch.eye(3), None, query=2).get_ylabel() == "attention of token 2"
+    assert rg.plot.attention_tokens(torch.eye(3), None, query=2).get_title() == "attention of token 2"
+
+
+def test_tokens_that_are_no_strings():
+    assert ticks(rg.plot.attention_tokens(torch.eye(3), [7, ("b", 1), None]), "x") == ["7", "('b', 1)", "None"]
+    pairs = [("a", 1), ("b", 2)]
+    assert ticks(rg.plot.attention_tokens(torch.eye(2), pairs), "x") == ["('a', 1)", "('b', 2)"]
+    sides = rg.plot.attention_tokens(torch.ones(2, 3), [[1, 2], [3, 4, 5]])
+    assert (ticks(sides, "y"), ticks(sides, "x")) == (["1", "2"], ["3", "4", "5"])
+
+
+def test_without_any_attention_the_scale_goes_to_one():
+    assert rg.plot.attention_tokens(torch.zeros(2, 2), None).images[0].get_clim() == (0, 1)
 
 
 def test_no_weight_of_a_long_input_gets_lost():

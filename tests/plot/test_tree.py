@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -58,6 +60,24 @@ def test_a_forest_and_a_networkx_tree():
     ax = rg.plot.attention_tree(WEIGHTS, nx.DiGraph([("=", "x"), ("=", "1")]))
     assert nodes(ax).get_offsets().tolist() == [[0.5, 0], [0, -1], [1, -1]]
     assert [text.get_text() for text in ax.texts] == ["=", "x", "1"]
+
+
+def test_names_of_leaves_stand_upright_where_there_is_no_room():
+    wide = rg.Graph.from_parents(torch.tensor([-1, *[0] * 60]))
+    ax = rg.plot.attention_tree(torch.full((61, 61), 1 / 61), wide, node_names=[f"token {n}" for n in range(61)])
+    assert [text.get_text() for text in ax.texts] == [f"token {n}" for n in range(61)]
+    assert [text.get_rotation() for text in ax.texts] == [0, *[90] * 60]
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts[1:]]
+    assert not any(a.x1 > b.x0 + 1 for a, b in itertools.pairwise(boxes))
+    ax = rg.plot.attention_tree(torch.eye(3), TREE, node_names=["a", "b", "a name"])
+    assert [text.get_rotation() for text in ax.texts] == [0, 0, 0]
+
+
+def test_a_query_may_be_a_node_of_a_networkx_tree():
+    ax = rg.plot.attention_tree(WEIGHTS, nx.DiGraph([("=", "x"), ("=", "1")]), query="x")
+    np.testing.assert_array_equal(nodes(ax).get_array(), WEIGHTS[1])
+    assert ax.get_title() == "attention of x"
 
 
 @pytest.mark.parametrize("count", [1, 6, 60])

@@ -25,10 +25,10 @@ def layer(**options):
 
 
 def mass_by_loop(alpha, targets, edge_type, nodes=N):
-    mass = torch.zeros(nodes, 2, R, dtype=F64)
+    mass = torch.zeros(2, nodes, R, dtype=F64)
     for e, (node, label) in enumerate(zip(targets.tolist(), edge_type.tolist(), strict=True)):
         if label >= 0:
-            mass[node, :, label] += alpha[e]
+            mass[:, node, label] += alpha[e]
     return mass
 
 
@@ -130,7 +130,7 @@ def test_a_model_of_both_kinds(graph):
     with rg.record_attention(model) as record:
         assert torch.equal(model(*graph), plain)
     assert {name: [list(call.label_mass.shape) for call in calls] for name, calls in record.items()} == {
-        "near": [[N, 2, R]],
+        "near": [[2, N, R]],
         "far.attention": [[2, N, 3]],
     }
     assert torch.equal(model(*graph), plain)

@@ -1,0 +1,34 @@
+"""Names and tokens as a picture writes them: as they are, in one line, and short enough to leave room for the rest."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+LABEL, NODE = 32, 16  # characters of a label or token at an axis or in a legend, and of a name at a node or in a title
+AS_IS: dict[str, Any] = {"parse_math": False}  # a dollar is a dollar, not the begin of a formula
+_NOT_WRITTEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, ends of lines and paragraphs
+
+
+def written(name: str, most: int = LABEL) -> str:
+    """``name`` with escapes for control characters, and a longer one than ``most`` without its middle."""
+    text = "".join(_escaped(letter) if unicodedata.category(letter) in _NOT_WRITTEN else letter for letter in name)
+    if len(text) <= most:
+        return text
+    behind = (most - 1) // 2
+    return f"{text[: most - 1 - behind]}…{text[-behind:]}"
+
+
+def columns(text: str) -> int:
+    """How wide a text is, in letters of common width: those of East Asian scripts count two."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def longest(texts: Sequence[str]) -> int:
+    """The width of the widest text."""
+    return max(map(columns, texts), default=0)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
