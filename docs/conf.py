@@ -30,6 +30,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "docs.site.autodoc",
+    "docs.site.gallery",
     "docs.site.mathml",
     "sphinx_copybutton",
     "sphinx_design",
@@ -66,7 +67,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/[a-z_]+\.py$",
     "ignore_pattern": helpers(),
     "reset_argv": arguments,
-    "image_scrapers": ("matplotlib", Pictures()),
+    "image_scrapers": (Pictures(),),
     "reference_url": {},
     "show_memory": False,
     "write_computation_times": False,
@@ -82,7 +83,13 @@ sphinx_gallery_conf = {
 OUT.mkdir(parents=True, exist_ok=True)
 warnings.filterwarnings("error", module="relgraph")
 
-WIDE = ["learn/labelers", "benchmarks", "kernels", *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py"))]
+WIDE = [
+    "learn/labelers",
+    "benchmarks",
+    "kernels",
+    *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py")),
+    *(f"coming-from/{path.stem}" for path in HERE.glob("coming-from/*.md")),
+]
 html_theme = "pydata_sphinx_theme"
 html_title = "relgraph"
 html_math_renderer = "mathml"

@@ -83,9 +83,8 @@ class Runs:
                 self.save()
         except KeyboardInterrupt:
             kept = sum((run.variant, run.seed) in wanted for run in self.done)
-            print(
-                f"\nstopped: {kept} of {len(wanted)} runs are kept in {self.path}; the same command goes on from there"
-            )
+            where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was done yet"
+            print(f"\nstopped: {where}; the same command goes on from there")
             return False
         return True
 
@@ -114,6 +113,15 @@ class Runs:
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def until_stopped(main: Callable[[], int]) -> int:
+    """The status of ``main``; of a Ctrl-C outside of runs too, which loses nothing that was kept."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("\nstopped; what was kept stays, and the same command goes on there")
+        return INTERRUPTED
 
 
 def percent(shares: Sequence[float], unit: str = " %") -> str:

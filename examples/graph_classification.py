@@ -61,7 +61,7 @@ from typing import Any
 
 import torch
 import torch_geometric
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
 from made_up_molecules import ATOMS, BONDS, molecules
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -497,5 +497,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__" and (status := main()):
+if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

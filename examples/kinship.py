@@ -54,7 +54,7 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, percent, picture, positive
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, positive, until_stopped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
@@ -416,5 +416,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__" and (status := main()):
+if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

@@ -55,7 +55,7 @@ from typing import Any
 
 import torch
 from code_relations import question_graph
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -529,5 +529,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__" and (status := main()):
+if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

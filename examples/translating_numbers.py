@@ -66,7 +66,7 @@ from statistics import mean
 
 import example_runs
 import torch
-from example_runs import INTERRUPTED, Runs, announce, percent, picture
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, until_stopped
 from torch import Tensor
 
 import relgraph as rg
@@ -432,5 +432,5 @@ def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int) -> None:
     draw_order(runs.folder / "order.png", models, 234_521)
 
 
-if __name__ == "__main__" and (status := main()):
+if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

@@ -79,7 +79,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
 from great_data import PARTS, ROWS, Batch, Record, batches, great_files, read_great, read_source
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -429,5 +429,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__" and (status := main()):
+if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

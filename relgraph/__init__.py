@@ -12,7 +12,7 @@ torch.Size([1, 6, 16])
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relgraph import labelers, labels, nn
 from relgraph.choice import ImplChoice, which_impl
@@ -89,6 +89,11 @@ from relgraph.nn import (
     StackCache,
     record_attention,
 )
+
+if TYPE_CHECKING:
+    from relgraph import interop as interop
+    from relgraph import plot as plot
+    from relgraph import pyg as pyg
 
 __version__ = "0.1.0"
 

@@ -44,8 +44,8 @@ def draw_edges(ax: Axes) -> None:
         )
     for at, word in enumerate(WORDS):
         ax.text(at, 0, word, ha="center", va="center", fontsize=13, weight="bold" if at == QUERY else "normal")
-    ax.text(-0.95, -0.75, "label", ha="center", color="#555555", fontsize=10)
-    ax.text(QUERY + 0.9, 1.6, "the query looks at every\nkey through a labeled edge", color="#555555", fontsize=10)
+    ax.text(-0.95, -0.75, "label", ha="center", color="#555555", fontsize=11)
+    ax.text(3, 2.1, "the query looks at every key through a labeled edge", ha="center", color="#555555", fontsize=11)
     ax.set(xlim=(-1.4, 7.4), ylim=(-1.1, 2.5))
     ax.axis("off")
 
@@ -69,8 +69,8 @@ def draw_tables(ax: Axes) -> None:
 
 def main() -> None:
     """Draws both pictures, of one height, so that they stand side by side or one above the other."""
-    for name, draw, width in (("edges", draw_edges, 6.4), ("tables", draw_tables, 5.6)):
-        figure, ax = plt.subplots(figsize=(width, 3.4), dpi=130, layout="constrained", facecolor="white")
+    for name, draw, width in (("edges", draw_edges, 5.4), ("tables", draw_tables, 4.8)):
+        figure, ax = plt.subplots(figsize=(width, 3.0), dpi=150, layout="constrained", facecolor="white")
         draw(ax)
         figure.savefig(Path(__file__).with_name(f"idea-{name}.png"))
         plt.close(figure)

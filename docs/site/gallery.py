@@ -13,6 +13,9 @@ OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+CODE = ".. GENERATED FROM PYTHON SOURCE LINES"
+ALT = "What the run below came to"
+EACH_IN_PLACE = ("label_pictures",)
 FIRST = ("label_pictures.py", "quickstart.py", "kinship.py")
 
 
@@ -58,3 +61,20 @@ class Pictures:
 
 def _folder(script: dict[str, Any]) -> Path:
     return OUT / Path(script["src_file"]).stem
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Show what an example came to before its code."""
+    app.connect("source-read", _show_first)
+    return {"parallel_read_safe": True}
+
+
+def _show_first(app: Any, page: str, source: list[str]) -> None:
+    """Below the introduction stands the first picture of an example whose pictures come at its end."""
+    stem = page.removeprefix("gallery/")
+    picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
+    marks = source[0].split(CODE)
+    if page == stem or stem in EACH_IN_PLACE or not picture.is_file() or len(marks) < 2:
+        return
+    shown = f".. image:: /gallery/images/{picture.name}\n   :class: sphx-glr-single-img\n   :alt: {ALT}\n\n"
+    source[0] = CODE.join([marks[0] + shown, *marks[1:]])

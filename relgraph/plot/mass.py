@@ -134,6 +134,7 @@ def _label_ticks(ax: Axes, known: Naming, width: float) -> None:
 
 
 def _write(ax: Axes, table: np.ndarray, image: Any) -> None:
+    digits = 2 if table.max(initial=0.0) >= 0.1 else 3  # small shares differ in the third
     for i, j in np.ndindex(table.shape):
         colour = _style.text_colour(image.cmap(image.norm(table[i, j])))
-        ax.text(j, i, f"{table[i, j]:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
+        ax.text(j, i, f"{table[i, j]:.{digits}f}", ha="center", va="center", fontsize=7.5, color=colour)

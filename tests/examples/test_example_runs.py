@@ -13,7 +13,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from example_runs import Runs, announce, bars, by_row, percent, picture, positive
+from example_runs import Runs, announce, bars, by_row, percent, picture, positive, until_stopped
 
 
 @dataclass
@@ -191,3 +191,22 @@ def test_bars_are_means_with_a_dot_for_each_of_several_seeds(tmp_path):
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["near", "far"]
         assert [text.get_text() for text in ax.texts] == ["30.0", "50.0", "10.0", "10.0"]
         assert ax.get_title() == "Right"
+
+
+def test_a_command_stopped_before_any_run_says_so(tmp_path, capsys):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    runs = Runs(tmp_path, Run, {})
+    assert not runs.each(["a"], range(2), stopped)
+    assert capsys.readouterr().out == "\nstopped: no run was done yet; the same command goes on from there\n"
+    assert not runs.path.exists()
+
+
+def test_ctrl_c_outside_of_runs_is_no_traceback(capsys):
+    def main():
+        raise KeyboardInterrupt
+
+    assert until_stopped(main) == 130
+    assert capsys.readouterr().out.startswith("\nstopped; ")
+    assert until_stopped(lambda: 0) == 0

@@ -228,3 +228,8 @@ def test_refusals_of_records():
         rg.plot.label_mass({"a": [call, other]})
     with pytest.raises(ValueError, match=r"mass must have shape \[B, H, N, R\] or \[H, N, R\], got \[2, 3\]"):
         rg.plot.label_mass({"a": [rg.AttentionAux(label_mass=torch.ones(2, 3))]})
+
+
+def test_small_shares_are_written_with_a_third_digit():
+    ax = rg.plot.label_mass(torch.tensor([[0.012, 0.016, 0.002]]), axes="HR")
+    assert [text.get_text() for text in ax.texts] == ["0.012", "0.016", "0.002"]

@@ -18,6 +18,8 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 SITE = Path(os.environ.get("RELGRAPH_SITE", Path(__file__).resolve().parents[2] / "docs" / "_build" / "html"))
+BUILT = (SITE / "index.html").is_file()
+NEEDED = bool(os.environ.get("RELGRAPH_NEED_BROWSER"))  # then what would be a skip is a failure
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PAGES = sorted(
     name for path in SITE.rglob("*.html") if not (name := path.relative_to(SITE).as_posix()).startswith("_static")
@@ -30,8 +32,10 @@ FLAGS = (
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 
 pytestmark = [
-    pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="no built site: python -m docs.site builds it"),
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="the browser test needs chromium and chromedriver"),
+    pytest.mark.skipif(not (NEEDED or BUILT), reason="no built site: python -m docs.site builds it"),
+    pytest.mark.skipif(
+        not (NEEDED or (CHROMIUM and DRIVER)), reason="the browser test needs chromium and chromedriver"
+    ),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of sockets that selenium leaves to the collector
 ]
 
@@ -45,6 +49,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address():
+    assert BUILT, f"there is no built site in {SITE}"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -56,6 +61,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
+    assert CHROMIUM and DRIVER, "there is no chromium or no chromedriver"
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}", "--window-size=1400,1000"):
