@@ -42,6 +42,20 @@ def axes_or_new(ax: Any, width: float, height: float) -> Axes:
     return ax
 
 
+def inside(ax: Axes) -> Axes:
+    """The Axes, made narrower where a figure without a layout would cut what stands at their sides."""
+    figure = ax.figure
+    if figure.get_layout_engine() is not None:
+        return ax
+    box, drawn, whole = ax.get_position(), ax.get_tightbbox(), figure.bbox
+    if drawn is not None:
+        left = max(whole.x0 - drawn.x0, 0) / whole.width
+        right = max(drawn.x1 - whole.x1, 0) / whole.width
+        if (left or right) and left + right < 0.8 * box.width:
+            ax.set_position((box.x0 + left, box.y0, box.width - left - right, box.height))
+    return ax
+
+
 def room(ax: Axes) -> tuple[float, float]:
     """About how wide and high the Axes will be, in points; what a layout gives them ticks and legends take back."""
     box = ax.get_window_extent()

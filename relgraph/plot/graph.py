@@ -94,7 +94,7 @@ def attention_graph(
         colours.explain(ax, _state_handles(arrows, codes))
     shade = values.mean(0) if query is None else values[query]
     draw_nodes(ax, place, shade, shown, query)
-    return ax
+    return _style.inside(ax)
 
 
 def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:

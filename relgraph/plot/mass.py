@@ -77,10 +77,10 @@ def label_mass(
     if rows.values.ndim == 1:
         ax = _style.axes_or_new(ax, *size_by_label(known))
         draw_by_label(ax, rows.values, known, "attention")
-        return ax
+        return _style.inside(ax)
     ax = _style.axes_or_new(ax, *_size(rows, known))
     _draw_map(ax, rows, known)
-    return ax
+    return _style.inside(ax)
 
 
 def _names_of(names: Any, part: int | None) -> Any:

@@ -91,7 +91,7 @@ def label_matrix(
     _dots(ax, several)
     pair_axes(ax, one.q_len, one.k_len, query_tokens, key_tokens)
     colours.explain(ax, _state_handles(codes, several), show_ids=ids_shown)
-    return ax
+    return _style.inside(ax)
 
 
 def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:

@@ -67,7 +67,7 @@ def attention_tokens(
     ax.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), aspect=matrix_aspect(rows, columns))
     pair_axes(ax, rows, columns, query_tokens, key_tokens)
     _style.colour_bar(ax, image, "attention")
-    return ax
+    return _style.inside(ax)
 
 
 def _largest(values: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float, float]]:
@@ -95,4 +95,4 @@ def _bars(values: np.ndarray, tokens: tuple[str, ...] | None, name: str, here: i
     _style.title(ax, f"attention of {name}")
     ax.set(xlabel="key", ylabel="attention", xlim=(-0.7, count - 0.3), ylim=(0, None))
     ax.spines[["top", "right"]].set_visible(False)
-    return ax
+    return _style.inside(ax)

@@ -57,7 +57,7 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     draw_by_label(ax, values, known, "bias" if scalars else "norm of the row")
     if known.distances and not scalars:
         ax.set_ylim(bottom=0)
-    return ax
+    return _style.inside(ax)
 
 
 def table_similarity(
@@ -105,7 +105,7 @@ def table_similarity(
     more = 0.0 if known.integers is not None and not known.rest else _style.margin(known.texts)
     ax = _style.axes_or_new(ax, side + 1.6 + more, side + 0.8 + more)
     _draw_cosines(ax, cosines, known)
-    return ax
+    return _style.inside(ax)
 
 
 def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:

@@ -79,7 +79,7 @@ def attention_tree(
     shade = values.mean(0) if query is None else values[query]
     leaves = ~np.isin(np.arange(len(parents)), parents)
     draw_nodes(ax, place, shade, shown, query, leaves)
-    return ax
+    return _style.inside(ax)
 
 
 def _arrows(ax: Axes, values: np.ndarray, query: int, place: np.ndarray) -> list[Arrow]:
