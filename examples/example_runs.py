@@ -37,7 +37,7 @@ class Runs:
     """
 
     def __init__(self, folder: Path, kind: type, settings: dict[str, Any], *, fresh: bool = False) -> None:
-        self.folder, self.kind = folder, kind
+        self.folder, self.kind, self.fresh = folder, kind, fresh
         self.path = folder / "results.json"
         versions = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
         self.settings = json.loads(json.dumps(versions | settings))  # as they will be read
@@ -84,7 +84,8 @@ class Runs:
         except KeyboardInterrupt:
             kept = sum((run.variant, run.seed) in wanted for run in self.done)
             where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was done yet"
-            print(f"\nstopped: {where}; the same command goes on from there")
+            command = "the same command without --fresh" if self.fresh else "the same command"
+            print(f"\nstopped: {where}; {command} goes on from there")
             return False
         return True
 

@@ -30,9 +30,9 @@ def read_types(
         return None, ()
     if not isinstance(read, str) and not callable(read):
         raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
-    values = [_value(kind, item, read) for item in items]
+    values = [_plain(_value(kind, item, read)) for item in items]
     for item, value in zip(items, values, strict=True):
-        if not isinstance(value, Hashable):
+        if not isinstance(value, Hashable) or isinstance(value, Tensor) or value != value:
             raise TypeError(f"{kind}_type must give hashable types, got {cut(repr(value))} at {kind} {item}")
         if types is None and isinstance(read, str) and _is_measure(value):
             raise ValueError(
@@ -52,6 +52,11 @@ def read_types(
 def _value(kind: str, item: Item, read: Any) -> Any:
     """What an attribute's name or a function reads of an edge or a node."""
     return attribute(kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
+
+
+def _plain(value: Any) -> Any:
+    """A number that a Tensor or NumPy holds as Python's: equal ones are one type."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def _is_measure(value: Any) -> bool:

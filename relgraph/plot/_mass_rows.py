@@ -70,7 +70,7 @@ def _letters(axes: Any, shape: Sequence[int]) -> str:
         raise ValueError(
             f'axes must say what the axes of a mass [{", ".join(map(str, shape))}] are: "LHR" for layers, heads and '
             'labels, "HNR" of a packed batch or an input without a batch as a layer gives it, "NHR" of a packed batch '
-            "as relation_attention_with_aux gives it"
+            f"as relation_attention_with_aux gives it, or other letters of {LETTERS!r}"
         )
     if not isinstance(axes, str):
         raise TypeError(f"axes must be a string of letters of {LETTERS!r}, got {type(axes).__name__}")

@@ -43,16 +43,18 @@ def axes_or_new(ax: Any, width: float, height: float) -> Axes:
 
 
 def inside(ax: Axes) -> Axes:
-    """The Axes, made narrower where a figure without a layout would cut what stands at their sides."""
+    """The Axes, made smaller where a figure of them alone, without a layout, would cut what stands around them."""
     figure = ax.figure
-    if figure.get_layout_engine() is not None:
+    if figure.get_layout_engine() is not None or len(figure.axes) > 1:
         return ax
     box, drawn, whole = ax.get_position(), ax.get_tightbbox(), figure.bbox
     if drawn is not None:
-        left = max(whole.x0 - drawn.x0, 0) / whole.width
-        right = max(drawn.x1 - whole.x1, 0) / whole.width
-        if (left or right) and left + right < 0.8 * box.width:
-            ax.set_position((box.x0 + left, box.y0, box.width - left - right, box.height))
+        left, right = max(whole.x0 - drawn.x0, 0) / whole.width, max(drawn.x1 - whole.x1, 0) / whole.width
+        below, above = max(whole.y0 - drawn.y0, 0) / whole.height, max(drawn.y1 - whole.y1, 0) / whole.height
+        width, height = box.width - left - right, box.height - below - above
+        if (width, height) != (box.width, box.height) and min(width / box.width, height / box.height) > 0.2:
+            ax.set_position((box.x0 + left, box.y0 + below, width, height))
+            ax.set_in_layout(True)  # a layout that the figure is given later has the last word
     return ax
 
 

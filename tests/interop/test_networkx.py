@@ -210,3 +210,19 @@ def test_says_what_to_install(monkeypatch):
         ImportError, match=r"relgraph.interop.networkx needs networkx: pip install 'relgraph\[networkx\]'"
     ):
         runpy.run_path(interop.__file__)
+
+
+def test_types_that_tensors_hold_are_numbers():
+    graph = nx.DiGraph()
+    for at, kind in enumerate((torch.tensor(1), torch.tensor(0), torch.tensor(1))):
+        graph.add_edge(at, at + 1, kind=kind)
+    read = from_networkx(graph, edge_type="kind")
+    assert read.types == (0, 1)
+    assert read.graph.edge_type.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("kind", [torch.ones(2), float("nan")])
+def test_what_is_never_equal_is_no_type(kind):
+    graph = nx.DiGraph([(0, 1, {"kind": kind})])
+    with pytest.raises(TypeError, match="edge_type must give hashable types, got .* at edge 0 -> 1"):
+        from_networkx(graph, edge_type=lambda u, v, of: of["kind"])

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-selenium = pytest.importorskip("selenium", reason="the browser test drives Chromium by selenium")
+NEEDED = bool(os.environ.get("RELGRAPH_NEED_BROWSER"))  # then what would be a skip is a failure
+if not NEEDED:
+    pytest.importorskip("selenium", reason="the browser test drives Chromium by selenium")
 
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -19,7 +21,6 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 SITE = Path(os.environ.get("RELGRAPH_SITE", Path(__file__).resolve().parents[2] / "docs" / "_build" / "html"))
 BUILT = (SITE / "index.html").is_file()
-NEEDED = bool(os.environ.get("RELGRAPH_NEED_BROWSER"))  # then what would be a skip is a failure
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PAGES = sorted(
     name for path in SITE.rglob("*.html") if not (name := path.relative_to(SITE).as_posix()).startswith("_static")
