@@ -32,14 +32,14 @@ def read_types(
         raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
     values = [_plain(_value(kind, item, read)) for item in items]
     for item, value in zip(items, values, strict=True):
-        if not isinstance(value, Hashable) or isinstance(value, Tensor) or value != value:
-            raise TypeError(f"{kind}_type must give hashable types, got {cut(repr(value))} at {kind} {item}")
         if types is None and isinstance(read, str) and _is_measure(value):
             raise ValueError(
                 f"{kind}_type must be an attribute with few kinds of values, got the number {value} at {kind} {item}: "
                 f"read numbers with {kind}_features={read!r}, make kinds of them with a function, or list them in "
                 f"{name}"
             )
+        if not isinstance(value, Hashable) or isinstance(value, Tensor) or value != value:
+            raise TypeError(f"{kind}_type must give hashable types, got {cut(repr(value))} at {kind} {item}")
     absent = {None} if kind == "node" else set()
     types = _sorted(name, set(values) - absent) if types is None else distinct(name, types)
     number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
