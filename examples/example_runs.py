@@ -1,10 +1,9 @@
-"""What examples share: runs, each kept when it is done and not done again after a Ctrl-C; pictures; a look inside."""
+"""What examples share: runs, each kept when it is done and not done again after a Ctrl-C; and pictures."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from torch import nn
+from translation.files import save_json, whole
 
 import relgraph as rg
 
@@ -78,7 +78,8 @@ class Runs:
             for name, seed in left:
                 done, model = run(name, seed)
                 if isinstance(model, nn.Module):
-                    self._write(self.model_path(name, seed), lambda path, m=model: torch.save(m.state_dict(), path))
+                    with whole(self.model_path(name, seed)) as path:
+                        torch.save(model.state_dict(), path)
                 self.done.append(done)
                 self.save()
         except KeyboardInterrupt:
@@ -102,18 +103,7 @@ class Runs:
     def save(self, **notes: Any) -> None:
         """Write all runs, and notes that are worked out from them."""
         record = {**self.settings, **({"notes": notes} if notes else {}), "runs": [asdict(run) for run in self.done]}
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-        self._write(self.path, lambda path: path.write_text(text, encoding="utf-8"))
-
-    def _write(self, path: Path, write: Callable[[Path], Any]) -> None:
-        """The whole file or nothing."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        try:
-            write(partial)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        save_json(self.path, record)
 
 
 def until_stopped(main: Callable[[], int]) -> int:

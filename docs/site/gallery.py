@@ -12,7 +12,6 @@ from sphinx_gallery.scrapers import figure_rst
 OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-
 CODE = ".. GENERATED FROM PYTHON SOURCE LINES"
 ALT = "What the run below came to"
 EACH_IN_PLACE = ("label_pictures",)
@@ -34,10 +33,8 @@ def arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
     """The command line of an example; what it wrote in another build is gone before it starts."""
     folder = _folder(script)
     shutil.rmtree(folder, ignore_errors=True)
-    text = Path(script["src_file"]).read_text(encoding="utf-8")
-    quick = ["--quick"] if '"--quick"' in text else []
     # relative to where the gallery runs an example: what it prints is shown, and no page tells where it was built
-    return [*quick, "--out", os.path.relpath(folder, EXAMPLES)] if '"--out"' in text else quick
+    return ["--quick", "--out", os.path.relpath(folder, EXAMPLES)]
 
 
 class Pictures:
