@@ -13,7 +13,7 @@ from relgraph import _check
 from relgraph._brief import cut
 from relgraph._hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -95,6 +95,9 @@ class EdgeType(Labeler):
                 f"types must not be named like the labels that this labeler adds, got {cut(str(list(names)))}"
             )
         return names
+
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch.

@@ -10,7 +10,7 @@ import torch
 
 from relgraph import _check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import walk
 from relgraph.labelers.written import label_pairs
@@ -82,6 +82,9 @@ class TreeRelation(Labeler):
     def names(self) -> tuple[str, ...]:
         """The kinds, and ``"other"``."""
         return with_other(self.kinds, self.default)
+
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a tree, or of each tree of a packed batch.
