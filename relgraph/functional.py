@@ -36,7 +36,7 @@ class AttentionAux(NamedTuple):
             label. Layers, and :func:`~relgraph.record_attention`, give ``[H, T_q, R]`` where it is packed, and
             ``[H, N_q, R]`` without a batch.
         lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing.
+            sees nothing, and NaN, as its output, on a row with a score of NaN or +inf.
 
     Source: relgraph's own; ``lse`` as Dao 2023 (FlashAttention-2) keeps it.
 
@@ -104,8 +104,9 @@ def relation_attention(
         attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
             added to the scores. ``"chunked"`` and ``"triton"`` give it no gradient.
         is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
-        q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number a batch row (graph).
-            Unset it is the labels' own, or 0; with ``is_causal`` and unequal lengths it must be known.
+        q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number a batch row (graph);
+            at most 2³¹ either way, and negative where keys were cut off on the left. Unset it is the labels' own, or 0;
+            with ``is_causal`` and unequal lengths it must be known.
         dropout_p: probability in ``[0, 1)`` with which an attention weight is dropped; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.

@@ -338,6 +338,11 @@ def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
     return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
 
 
+def common_batch(*sizes: int) -> int:
+    """The batch size of what is used together, where 1 serves any number of rows; it may be 0."""
+    return next((size for size in sizes if size != 1), 1)
+
+
 def check_rows(labels: Labels, start: int, stop: int) -> None:
     """``start:stop`` lies within the query rows."""
     _check.integer("start", start, minimum=0)

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.labels.base import UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders, smallest_dtype
+from relgraph.labels.base import (
+    UNLABELED,
+    Labels,
+    check_ptrs,
+    check_rows,
+    common_batch,
+    graph_of,
+    row_borders,
+    smallest_dtype,
+)
 from relgraph.labels.sum import SumLabels
 
 DUPLICATES = ("error", "first", "sum")
@@ -90,7 +99,7 @@ class EdgeLabels(Labels):
             )
         _check.choice("duplicates", duplicates, DUPLICATES)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
-        _check.integer("batch_size", batch_size, minimum=1)
+        _check.integer("batch_size", batch_size, minimum=0)
         if batch is not None:
             batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
             if batch.shape != ids.shape or k_ptr is not None:
@@ -111,7 +120,7 @@ class EdgeLabels(Labels):
             default=default,
             q_len=q_len,
             k_len=k_len,
-            batch_size=max(batch_size, default.batch_size if isinstance(default, Labels) else 1),
+            batch_size=common_batch(batch_size, default.batch_size if isinstance(default, Labels) else 1),
             num_labels=num_labels,
             duplicates=duplicates,
             parallel=None,

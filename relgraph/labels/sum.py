@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._hints import in_place_of_labels
-from relgraph.labels.base import Labels, check_rows
+from relgraph.labels.base import Labels, check_rows, common_batch
 
 
 @final
@@ -54,7 +54,7 @@ class SumLabels(Labels):
         if len(flat) < 2:
             raise ValueError(f"a sum must have at least two parts, got {len(flat)}")
         first = flat[0]
-        batch_size = max(part.batch_size for part in flat)
+        batch_size = common_batch(*(part.batch_size for part in flat))
         for part in flat[1:]:
             _check_alike(first, part)
         for part in flat:

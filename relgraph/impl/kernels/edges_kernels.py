@@ -148,7 +148,7 @@ def forward_kernel(
     base = tl.where(highest == float("-inf"), 0.0, highest)
     share = tl.exp2(top - base)
     whole = tl.sum(total * share, 0)
-    seen = whole > 0.0
+    seen = whole != 0.0  # true of NaN, which stays NaN
     whole = tl.where(seen, whole, 1.0)
     share /= whole
     row = (batch * HEADS + head) * q_len + i
