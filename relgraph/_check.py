@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph._hints import in_place_of_graph
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -28,6 +28,9 @@ MOST_POSITIONS = 1 << 62
 
 MOST_PAIRS = 1 << 32
 """How many pairs are written out at most, those of 65,536 queries and as many keys."""
+
+MOST_NUMBERS = 1 << 36
+"""How many numbers a tensor of integers holds at most."""
 
 MOST_WRITTEN = 1 << 24
 """How many queries or keys there are at most where pairs are written out."""
@@ -134,6 +137,8 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
     tensor(name, value)
     if value.dtype not in INTEGER_DTYPES:
         raise ValueError(f"{name} must have an integer dtype, got {value.dtype}")
+    if _is_known(value.numel()) and value.numel() > MOST_NUMBERS:  # a view of one number, which a copy would write out
+        raise ValueError(f"{name} must hold at most {MOST_NUMBERS:,} numbers, got shape {list(value.shape)}")
     dims = (dim,) if isinstance(dim, int) else dim
     if value.dim() not in dims:
         wanted = " or ".join(str(d) for d in dims)
@@ -166,7 +171,7 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, one of {list(allowed)}, got {type(value).__name__}")
     if value not in allowed:
-        raise ValueError(f"unknown {name} {cut(repr(value))}; expected one of {list(allowed)}")
+        raise ValueError(f"unknown {name} {shown(value)}; expected one of {list(allowed)}")
     return value
 
 
@@ -196,7 +201,7 @@ def device(name: str, value: Any) -> torch.device:
             torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a device
         reason = cut(str(error).partition("\n")[0])
-        raise ValueError(f"{name} must be a device that torch can use here, got {cut(repr(value))}: {reason}") from None
+        raise ValueError(f"{name} must be a device that torch can use here, got {shown(value)}: {reason}") from None
     return found
 
 

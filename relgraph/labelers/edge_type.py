@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph._hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, unusual
@@ -157,7 +157,7 @@ def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> 
     names = _check.items(name, types, "an int or a sequence of strings")
     if not all(isinstance(t, str) for t in names):
         raise TypeError(
-            f"{name} must be an int or a sequence of strings, got {cut(repr(types))}: pass [str(t) for t in {name}]"
+            f"{name} must be an int or a sequence of strings, got {shown(types)}: pass [str(t) for t in {name}]"
         )
     if len(set(names)) != len(names):
         raise ValueError(f"{name} must be different names, got {cut(str(list(names)))}")

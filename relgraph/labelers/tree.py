@@ -9,6 +9,7 @@ from typing import final
 import torch
 
 from relgraph import _check
+from relgraph._brief import shown
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
@@ -66,7 +67,7 @@ class TreeRelation(Labeler):
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, default: str | None = "other", forest: bool = False) -> None:
         if isinstance(kinds, str) or not isinstance(kinds, Sequence):
-            raise TypeError(f"kinds must be a sequence of strings, got {kinds!r}")
+            raise TypeError(f"kinds must be a sequence of strings, got {shown(kinds)}")
         for kind in kinds:
             _check.choice("kind", kind, KINDS)
         if len(set(kinds)) != len(kinds):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import shown
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -141,7 +142,9 @@ class Labels(ABC):
     @final
     def __getitem__(self, index: slice) -> Self:
         if not isinstance(index, slice) or index.step not in (None, 1):
-            raise TypeError(f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {index!r}")
+            raise TypeError(
+                f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {shown(index)}"
+            )
         start, stop, _ = index.indices(self.q_len)
         return self.rows(start, max(start, stop))
 
