@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph._brief import cut
 from relgraph._hints import in_place_of_graph
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -119,3 +120,36 @@ def same_device(**tensors: Tensor | None) -> None:
             first_name, first = name, value
         elif value.device != first.device:
             raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {value.device}")
+
+
+PARAMETER_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+MOST_NUMBERS = 2**32
+"""How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
+
+
+def parameter_place(device: Any, dtype: Any) -> dict[str, Any]:
+    """``device`` and ``dtype`` by name when parameters can live so; each may be None."""
+    if device is not None:
+        if isinstance(device, bool) or not isinstance(device, (torch.device, str, int)):
+            raise TypeError(f"device must be a torch.device, a string or None, got {type(device).__name__}")
+        try:
+            torch.empty(0, device=device)
+        except Exception as error:  # whatever torch raises: a name that it does not know, hardware that is not there
+            why = str(error).partition("\n")[0]
+            raise ValueError(f"device must be one that is there, got {cut(repr(device))}: {why}") from None
+    if dtype is not None:
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype must be a torch.dtype or None, got {type(dtype).__name__}")
+        if dtype not in PARAMETER_DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(map(str, PARAMETER_DTYPES))}, got {dtype}")
+    return {"device": device, "dtype": dtype}
+
+
+def parameter_size(name: str, value: int, numbers: int) -> None:
+    """That the argument which asks for a parameter of so many numbers does not ask for more than MOST_NUMBERS."""
+    if numbers > MOST_NUMBERS:
+        raise ValueError(
+            f"{name} must be smaller, as no parameter may hold more than {MOST_NUMBERS} numbers, "
+            f"got {value}, for one of {numbers}"
+        )

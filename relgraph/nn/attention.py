@@ -16,7 +16,7 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.masks import join
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels
 
 
 class RelationAttention(nn.Module):
@@ -64,8 +64,10 @@ class RelationAttention(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
-        ValueError: heads that do not divide, sizes below 1, a dropout outside ``[0, 1)``, unknown kinds of tables or an
-            unknown ``impl``; options of tables where the layer makes none; given tables of another size.
+        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³² numbers, a
+            dropout outside ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables where the
+            layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` of no
+            parameter.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
@@ -126,9 +128,12 @@ class RelationAttention(nn.Module):
         self.dropout = _check.probability("dropout", dropout)
         self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
         self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
+        for name, width, rows in (("embed_dim", embed_dim, 3), ("kdim", self.kdim, 1), ("vdim", self.vdim, 1)):
+            _check.parameter_size(name, width, rows * embed_dim * width)
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-        self._make_projections(_check.boolean("bias", bias), {"device": device, "dtype": dtype})
+        factory = _check.parameter_place(device, dtype)
+        self._make_projections(_check.boolean("bias", bias), factory)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not the tables that somebody handed in to share.
         self.tables_given = isinstance(tables, RelationTables)
@@ -136,7 +141,7 @@ class RelationAttention(nn.Module):
             self.tables = self._check_given(tables, num_labels, options)
         else:
             options["kinds"] = check_kinds("tables", tables)
-            self.tables = self._make_tables(num_labels, options, {"device": device, "dtype": dtype})
+            self.tables = self._make_tables(num_labels, options, factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -161,8 +166,7 @@ class RelationAttention(nn.Module):
 
     def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
         _check_unused(options)
-        num_labels = tuple(num_labels) if isinstance(num_labels, list) else num_labels
-        if num_labels not in (None, tables.num_labels):
+        if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
             raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
         if tables.dim != self.head_dim or tables.heads not in (None, self.num_heads):
             raise ValueError(

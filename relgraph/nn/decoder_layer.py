@@ -73,8 +73,8 @@ class RelationDecoderLayer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
-            what :class:`~relgraph.RelationAttention` refuses.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
+            parameters of more than 2³² numbers, and what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -111,13 +111,13 @@ class RelationDecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         if not isinstance(memory_tables, RelationTables):
             memory_tables = check_kinds("memory_tables", memory_tables)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = _check.boolean("norm_first", norm_first)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -42,8 +43,9 @@ class LabelTable(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, names that are
-            not R different strings, a frozen label outside ``[0, R)`` or beside a bank.
+        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
+            than 2³² numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
+            bank, a ``device`` that is not there, a ``dtype`` of no parameter.
 
     Example:
         >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -74,11 +76,11 @@ class LabelTable(nn.Module):
             raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
         if num_labels is None and bank is None:
             raise ValueError("num_labels must be given for a table without a bank, got None")
-        if isinstance(num_labels, (Labeler, Labels)):
-            raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
-        for name, value in (("num_labels", num_labels), ("dim", dim), ("heads", heads)):
+        check_size(num_labels)
+        for name, value in (("dim", dim), ("heads", heads)):
             if value is not None:
-                _check.integer(name, value, minimum=0 if name == "num_labels" else 1)
+                _check.integer(name, value, minimum=1)
+        factory = _check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
         self.names = _check_names(names, num_labels)
         self.frozen = _check_frozen(frozen, num_labels, bank)
@@ -88,7 +90,10 @@ class LabelTable(nn.Module):
         rows = None
         if bank is None:
             assert num_labels is not None
-            rows = nn.Parameter(torch.empty(*own, num_labels, *width, device=device, dtype=dtype))
+            sizes = {"num_labels": num_labels, "dim": dim or 1, "heads": heads or 1}
+            largest = max(sizes, key=lambda name: sizes[name])
+            _check.parameter_size(largest, sizes[largest], math.prod(sizes.values()))
+            rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
 
@@ -195,6 +200,14 @@ class LabelTable(nn.Module):
         if self.names is not None:
             parts.append(f"names={_shorten(self.names)}")
         return ", ".join(parts)
+
+
+def check_size(num_labels: Any) -> None:
+    """R; None where a bank computes the rows."""
+    if isinstance(num_labels, (Labeler, Labels)):
+        raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
+    if num_labels is not None:
+        _check.integer("num_labels", num_labels, minimum=0)
 
 
 def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:

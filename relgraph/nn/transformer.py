@@ -17,7 +17,7 @@ from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import Activation, check_sizes
 from relgraph.nn.positions import SinusoidalPositions, first_position
-from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache
+from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.tables import RelationTables
 
 POSITIONS = ("relative", "sinusoidal", "both", "none")
@@ -38,8 +38,8 @@ class RelationTransformer(nn.Module):
     Args:
         d_model: E, the width of the embedded sequences.
         nhead: H; divides E.
-        num_encoder_layers: depth of the encoder.
-        num_decoder_layers: depth of the decoder.
+        num_encoder_layers: depth of the encoder, from 1 to 4096.
+        num_decoder_layers: depth of the decoder, likewise.
         dim_feedforward: width of the feed-forward networks.
         dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"`` or a function.
@@ -65,7 +65,8 @@ class RelationTransformer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: unknown positions, sizes below 1, a negative ``max_distance``, or what the layers refuse.
+        ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance``, or what the
+            layers refuse.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -106,8 +107,8 @@ class RelationTransformer(nn.Module):
         _check.choice("positions", positions, POSITIONS)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
-            _check.integer(name, depth, minimum=1)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+            check_depth(name, depth)
+        factory = _check.parameter_place(device, dtype)
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
             labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0))

@@ -1,0 +1,112 @@
+"""Constructors of layers refuse what no layer can be made of, before memory is asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+
+MAKERS = {
+    "table": lambda **options: rg.LabelTable(3, 4, **options),
+    "tables": lambda **options: rg.RelationTables(3, 4, **options),
+    "attention": lambda **options: rg.RelationAttention(8, 2, num_labels=3, **options),
+    "encoder layer": lambda **options: rg.RelationEncoderLayer(8, 2, 16, **options),
+    "decoder layer": lambda **options: rg.RelationDecoderLayer(8, 2, 16, **options),
+    "transformer": lambda **options: rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, **options),
+}
+MADE = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@MADE
+@pytest.mark.parametrize(
+    ("device", "error", "match"),
+    [
+        ("nowhere", ValueError, "device must be one that is there, got 'nowhere': Expected one of cpu, cuda"),
+        (10**30, ValueError, "device must be one that is there, got 1000"),
+        (3.5, TypeError, "device must be a torch.device, a string or None, got float"),
+        (True, TypeError, "device must be a torch.device, a string or None, got bool"),
+        (torch.tensor(0), TypeError, "device must be a torch.device, a string or None, got Tensor"),
+    ],
+)
+def test_devices(make, device, error, match):
+    with pytest.raises(error, match=match):
+        make(device=device)
+
+
+@MADE
+@pytest.mark.parametrize(
+    ("dtype", "error", "match"),
+    [
+        ("float", TypeError, "dtype must be a torch.dtype or None, got str"),
+        (float, TypeError, "dtype must be a torch.dtype or None, got type"),
+        (torch.int64, ValueError, "dtype must be one of torch.float64, torch.float32, .*, got torch.int64"),
+        (torch.complex64, ValueError, "dtype must be one of .*, got torch.complex64"),
+    ],
+)
+def test_dtypes(make, dtype, error, match):
+    with pytest.raises(error, match=match):
+        make(dtype=dtype)
+
+
+@MADE
+def test_places_that_there_are(make):
+    for parameter in make(device=torch.device("meta"), dtype=torch.bfloat16).parameters():
+        assert parameter.is_meta and parameter.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="device must be one that is there, got 'cuda'"):
+        rg.RelationAttention(8, 2, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: rg.LabelTable(10**9, 64), "num_labels"),
+        (lambda: rg.LabelTable(3, 10**30), "dim"),
+        (lambda: rg.LabelTable(3, None, heads=2**40), "heads"),
+        (lambda: rg.RelationTables((3, 10**9), 64), "num_labels"),
+        (lambda: rg.RelationAttention(10**5, 1), "embed_dim"),
+        (lambda: rg.RelationAttention(8, 1, kdim=10**30), "kdim"),
+        (lambda: rg.RelationAttention(8, 1, vdim=10**9), "vdim"),
+        (lambda: rg.RelationEncoderLayer(10**9, 1), "d_model"),
+        (lambda: rg.RelationDecoderLayer(8, 1, 10**9), "dim_feedforward"),
+        (lambda: rg.RelationTransformer(10**9, 1), "d_model"),
+    ],
+)
+def test_sizes_beyond_any_memory(make, name):
+    with pytest.raises(ValueError, match=f"{name} must be smaller, as no parameter may hold more than 4294967296"):
+        make()
+
+
+@pytest.mark.parametrize("depth", [4097, 10**9, 10**30])
+def test_depths_beyond_any_patience(depth):
+    encoder, decoder = rg.RelationEncoderLayer(8, 2, 16), rg.RelationDecoderLayer(8, 2, 16)
+    for stack, layer in ((rg.RelationEncoder, encoder), (rg.RelationDecoder, decoder)):
+        with pytest.raises(ValueError, match=f"num_layers must be at most 4096, got {depth}"):
+            stack(layer, depth)
+    for name in ("num_encoder_layers", "num_decoder_layers"):
+        with pytest.raises(ValueError, match=f"{name} must be at most 4096, got {depth}"):
+            rg.RelationTransformer(8, 2, **{name: depth})
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "error", "match"),
+    [
+        (torch.tensor(5), TypeError, "num_labels must be an int, got Tensor"),
+        (torch.tensor([5, 3]), TypeError, "num_labels must be an int, got Tensor"),
+        ([5, "3"], TypeError, "num_labels must be an int, got str"),
+        ((), ValueError, "num_labels must hold one number a part of the sum, got none"),
+        (4, ValueError, "num_labels must be that of the tables, 5, got 4"),
+    ],
+)
+def test_numbers_of_labels_beside_tables(num_labels, error, match):
+    with pytest.raises(error, match=match):
+        rg.RelationAttention(8, 2, num_labels=num_labels, tables=rg.RelationTables(5, 4))
+
+
+def test_kinds_that_cannot_be_hashed():
+    with pytest.raises((TypeError, ValueError), match="kinds"):
+        rg.RelationTables(5, 4, kinds=([], {}))
