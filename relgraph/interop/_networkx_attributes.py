@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -61,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 def _is_measure(value: Any) -> bool:
     """Whether it is a number with a fraction (or no number at all, nan), which would be a type of its own."""
-    return isinstance(value, Real) and not isinstance(value, Integral) and not float(value).is_integer()
+    return isinstance(value, Real) and not isinstance(value, Integral) and value % 1 != 0
 
 
 def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
@@ -116,19 +117,32 @@ def _names(kind: str, read: Any) -> tuple[str, ...] | None:
     if isinstance(read, Sequence) and read and all(isinstance(name, str) for name in read):
         return tuple(read)
     if not callable(read):
-        raise TypeError(f"{kind}_features must be attributes' names or a function, got {read!r}")
+        raise TypeError(f"{kind}_features must be attributes' names or a function, got {cut(repr(read))}")
     return None
 
 
 def _row(kind: str, item: Item, read: Any) -> list[float]:
     """All numbers of an edge or a node: each value a number, or a sequence, an array or a tensor of numbers."""
     names = _names(kind, read)
-    values = [_value(kind, item, of) for of in ((read,) if names is None else names)]
     row: list[float] = []
-    for value in values:
+    for name in (read,) if names is None else names:
+        value = _value(kind, item, name)
         listed = value.tolist() if hasattr(value, "tolist") else value
         numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
         if not all(isinstance(number, Real) for number in numbers):
             raise TypeError(f"{kind}_features must be numbers, got {cut(repr(value))} at {kind} {item}")
-        row.extend(float(number) for number in numbers)
+        row.extend(_as_float(kind, item, name, number) for number in numbers)
     return row
+
+
+def _as_float(kind: str, item: Item, name: Any, number: Any) -> float:
+    """A number, which may be an int or a fraction of any size, as a float of the default type."""
+    dtype = torch.get_default_dtype()
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if (math.isinf(value) and abs(number) != math.inf) or torch.finfo(dtype).max < abs(value) < math.inf:
+        where = f"in {name!r} at {kind} {item}" if isinstance(name, str) else f"at {kind} {item}"
+        raise ValueError(f"{kind}_features must be numbers that {dtype} holds, got a larger one {where}")
+    return value
