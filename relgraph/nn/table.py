@@ -159,9 +159,9 @@ class LabelTable(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         # torch loads the rows first and the names last: too late to refuse.
-        names = state_dict.get(f"{prefix}_extra_state")
-        if names is not None:
-            self.set_extra_state(names)
+        key = f"{prefix}_extra_state"
+        if key in state_dict:
+            self._check_saved(key, state_dict[key])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 
@@ -181,12 +181,16 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
 
         Raises:
-            ValueError: they differ.
+            TypeError: no tensor.
+            ValueError: they differ, or what was saved is damaged.
         """
-        text = bytes(state.to("cpu", torch.uint8).tolist())
-        if self.names is None or not text:
+        self._check_saved("state", state)
+
+    def _check_saved(self, key: str, state: Any) -> None:
+        names = _saved_names(key, state)
+        if self.names is None or names is None:
             return
-        for label, (saved, mine) in enumerate(zip_longest(json.loads(text), self.names)):
+        for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
             if saved != mine:
                 raise ValueError(
                     f"names must be those of the loaded state, got another at label {label}: "
@@ -200,6 +204,21 @@ class LabelTable(nn.Module):
         if self.names is not None:
             parts.append(f"names={_shorten(self.names)}")
         return ", ".join(parts)
+
+
+def _saved_names(key: str, state: Any) -> list[str] | None:
+    """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
+    if _check.tensor(key, state).dim() != 1:
+        raise ValueError(f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)}")
+    if not state.numel() or not _check.can_look_at_data(state):
+        return None
+    try:
+        names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
+    except ValueError as error:  # no JSON, or no text at all
+        raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} must hold a list of names, got {cut(repr(names))}")
+    return names
 
 
 def check_size(num_labels: Any) -> None:
