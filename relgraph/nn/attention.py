@@ -16,7 +16,7 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.masks import join
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
 
 class RelationAttention(nn.Module):
@@ -134,6 +134,7 @@ class RelationAttention(nn.Module):
         self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
         factory = _check.parameter_place(device, dtype)
         self._make_projections(_check.boolean("bias", bias), factory)
+        _check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not the tables that somebody handed in to share.
         self.tables_given = isinstance(tables, RelationTables)
@@ -141,6 +142,7 @@ class RelationAttention(nn.Module):
             self.tables = self._check_given(tables, num_labels, options)
         else:
             options["kinds"] = check_kinds("tables", tables)
+            check_tied("tie_tables", tie_tables and num_labels is not None, options["kinds"])
             self.tables = self._make_tables(num_labels, options, factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:

@@ -19,13 +19,18 @@ from relgraph.nn.layer_parts import (
     check_activation,
     check_batch_first,
     check_labeler,
+    check_rows,
     check_sizes,
     describe,
     like,
     made_labels,
+    renamed,
     residual,
 )
 from relgraph.nn.tables import NumLabels, RelationTables
+
+_NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
+"""What the arguments of the attention are called here."""
 
 
 class RelationEncoderLayer(nn.Module):
@@ -195,12 +200,14 @@ class RelationEncoderLayer(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
+        _check.boolean("is_causal", is_causal)
         labels = made_labels(self.labeler, labels, "src", src, cache)
+        check_rows("src", src, self)
 
         def attend(x: Tensor) -> Tensor:
-            z = self.self_attn(
-                x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
-                cache=cache, bank_features=bank_features,
+            z = renamed(
+                _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
+                is_causal=is_causal, cache=cache, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 

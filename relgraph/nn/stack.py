@@ -14,7 +14,7 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import made_labels
+from relgraph.nn.layer_parts import made_labels, renamed
 
 MOST_LAYERS = 4096
 
@@ -113,9 +113,10 @@ class RelationEncoder(nn.Module):
         caches = check_cache(cache, self.num_layers, KVCache)
         labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
         for layer, own in zip(self.layers, caches, strict=True):
-            src = layer(
-                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
-            )
+            src = renamed(
+                {"src_mask": "mask"}, layer, src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own,
+                bank_features=bank_features,
+            )  # fmt: skip
         return src if self.norm is None else self.norm(src)
 
 

@@ -82,7 +82,7 @@ class RelationTables(nn.Module):
         self.num_labels = check_num_labels(num_labels)
         self.dim = _check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
-        self.tied = _check_tied(tied, self.kinds)
+        self.tied = check_tied("tied", tied, self.kinds)
         self.per_head = self._check_per_head(per_head, heads)
         self.heads = heads if self.per_head else None
         sizes = self.num_labels if isinstance(self.num_labels, tuple) else (self.num_labels,)
@@ -231,7 +231,8 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
-def _check_tied(tied: Any, kinds: tuple[str, ...]) -> bool:
-    if _check.boolean("tied", tied) and not {"key", "value"} <= set(kinds):
-        raise ValueError(f"tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
+def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
+    """Whether one table serves as key and value table, which then are both among the kinds."""
+    if _check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
+        raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied

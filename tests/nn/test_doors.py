@@ -110,3 +110,89 @@ def test_numbers_of_labels_beside_tables(num_labels, error, match):
 def test_kinds_that_cannot_be_hashed():
     with pytest.raises((TypeError, ValueError), match="kinds"):
         rg.RelationTables(5, 4, kinds=([], {}))
+
+
+X, MEMORY, BLOCKED = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.zeros(3, 3, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("changed", "error", "match"),
+    [
+        ({"src": X[..., :6]}, ValueError, r"src must end in d_model = 8, got \[2, 5, 6\]"),
+        ({"src": X.double()}, ValueError, "src must have the dtype of the layer, torch.float32, got torch.float64"),
+        ({"src": X.long()}, ValueError, "src must have the dtype of the layer, torch.float32, got torch.int64"),
+        ({"src": X.to("meta")}, ValueError, "src must be on the device of the layer, cpu, got meta"),
+        ({"mask": BLOCKED}, ValueError, r"mask must have shape \[N_q, N_k\]"),
+        ({"src_key_padding_mask": BLOCKED}, ValueError, r"src_key_padding_mask must have shape \[B, N_k\] = \[2, 5\]"),
+        ({"is_causal": None}, TypeError, "is_causal must be a bool, got NoneType"),
+        ({"is_causal": torch.ones(2)}, TypeError, "is_causal must be a bool, got Tensor"),
+        ({"labels": torch.zeros(4, 4).long()}, ValueError, r"labels must have shape \[N_q, N_k\]"),
+    ],
+)
+def test_encoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
+    layer = rg.RelationEncoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2), norm_first=norm_first)
+    module, given = layer, {"src": X, **changed}
+    if depth:
+        module = rg.RelationEncoder(layer, depth)
+    elif "mask" in given:
+        given["src_mask"], match = given.pop("mask"), f"src_{match}"
+    with pytest.raises(error, match=f"^{match}"):
+        module(**given)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("changed", "error", "match"),
+    [
+        ({"tgt": X[..., :6]}, ValueError, "tgt must end in d_model = 8"),
+        ({"tgt": X.half()}, ValueError, "tgt must have the dtype of the layer, torch.float32, got torch.float16"),
+        ({"memory": MEMORY.half()}, ValueError, "memory must have the dtype of the layer"),
+        (
+            {"memory": MEMORY[:1]},
+            ValueError,
+            r"memory must share its batch axis with tgt, \[2, 5, 8\], got \[1, 7, 8\]",
+        ),
+        ({"memory": MEMORY.to("meta")}, ValueError, "memory must be on the device of the layer, cpu, got meta"),
+        ({"memory": "m"}, TypeError, "memory must be a Tensor, got str"),
+        ({"tgt_mask": BLOCKED}, ValueError, "tgt_mask must have shape"),
+        ({"memory_mask": BLOCKED}, ValueError, "memory_mask must have shape"),
+        ({"tgt_key_padding_mask": BLOCKED}, ValueError, "tgt_key_padding_mask must have shape"),
+        ({"memory_key_padding_mask": BLOCKED}, ValueError, "memory_key_padding_mask must have shape"),
+        ({"tgt_is_causal": torch.tensor(True)}, TypeError, "tgt_is_causal must be a bool, got Tensor"),
+        ({"memory_is_causal": torch.ones(2)}, TypeError, "memory_is_causal must be a bool, got Tensor"),
+        ({"memory_is_causal": None}, TypeError, "memory_is_causal must be a bool, got NoneType"),
+        ({"memory_labels": rg.ClippedDistance(1)(5, 7)}, ValueError, "memory_labels must have num_labels = 5, got 3"),
+    ],
+)
+def test_decoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
+    labeler = rg.ClippedDistance(2)
+    layer = rg.RelationDecoderLayer(8, 2, 16, labeler=labeler, num_memory_labels=5, norm_first=norm_first)
+    module = rg.RelationDecoder(layer, depth) if depth else layer
+    with pytest.raises(error, match=f"^{match}"):
+        module(**{"tgt": X, "memory": MEMORY, "memory_labels": labeler(5, 7, q_offset=0), **changed})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"num_memory_labels": "5"}, TypeError, "num_memory_labels must be an int, got str"),
+        ({"num_memory_labels": 2, "memory_names": ["a", "a"]}, ValueError, "memory_names must be 2 different strings"),
+        ({"memory_tables": rg.RelationTables(5, 3)}, ValueError, "memory_tables must be for 2 heads of 4"),
+        ({"num_labels": 2, "tie_tables": torch.ones(2)}, TypeError, "tie_tables must be a bool, got Tensor"),
+        ({"num_labels": 2, "tie_tables": True, "tables": ["key"]}, ValueError, "tie_tables: tied tables must be of"),
+        ({"labeler": rg.ClippedDistance}, TypeError, "labeler must be callable .* got the class ClippedDistance"),
+    ],
+)
+def test_constructors_speak_of_their_own_arguments(options, error, match):
+    with pytest.raises(error, match=f"^{match}"):
+        rg.RelationDecoderLayer(8, 2, 16, **options)
+
+
+def test_norms_of_another_dtype_are_fine():
+    layer = rg.RelationEncoderLayer(8, 2, 16, norm_first=True, dtype=torch.bfloat16)
+    for norm in (layer.norm1, layer.norm2):
+        norm.float()
+    assert layer(X.bfloat16()).dtype == torch.bfloat16
