@@ -330,14 +330,20 @@ class Graph:
         Returns:
             A new graph; this one stays where it is.
 
+        Raises:
+            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            ValueError: a device that torch does not know or cannot use here.
+
         Example:
             >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
             device(type='cpu')
         """
+        where = _check.device("device", device)
+        _check.boolean("non_blocking", non_blocking)
         moved = object.__new__(type(self))
         for name in _FIELDS:
             value = getattr(self, name)
-            value = value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+            value = value.to(where, non_blocking=non_blocking) if isinstance(value, Tensor) else value
             object.__setattr__(moved, name, value)
         return moved
 

@@ -62,6 +62,17 @@ def test_edges_of_one_type():
         graph.of_type(-1)
 
 
+def test_only_the_device_changes():
+    graph = rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([3]))
+    for dtype in (torch.float32, torch.int32):
+        with pytest.raises(TypeError, match="device must be a torch.device or its name, got dtype"):
+            graph.to(dtype)
+    with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
+        graph.to("nowhere")
+    with pytest.raises(TypeError, match="non_blocking must be a bool, got dtype"):
+        graph.to("cpu", torch.float32)
+
+
 def test_moves_and_prints():
     graph = rg.Graph(index((0, 1)), 2, ptr=torch.tensor([0, 2]))
     assert graph.to("meta").device.type == "meta"

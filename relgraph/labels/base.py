@@ -204,20 +204,34 @@ class Labels(ABC):
             non_blocking: whether copies from pinned memory may overlap with other work.
 
         Returns:
-            Labels of the same kind; these stay where they are.
+            Labels of the same kind; these stay where they are. Ids keep the type that holds them.
+
+        Raises:
+            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            ValueError: a device that torch does not know or cannot use here.
 
         Example:
             >>> rg.ClippedDistance(1)(3).dense().to("cpu").device
             device(type='cpu')
         """
-        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+        where = _check.device("device", device)
+        _check.boolean("non_blocking", non_blocking)
+        return self._map(lambda t: t.to(where, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work.
 
         Returns:
             Labels of the same kind, with every tensor pinned.
+
+        Raises:
+            ValueError: labels that are not on the CPU.
+            NotImplementedError: torch finds no accelerator, for which alone memory is pinned.
         """
+        if self.device is not None and self.device.type != "cpu":
+            raise ValueError(f"labels must be on the CPU to be pinned, got them on {self.device}")
+        if self.device is not None and not torch.accelerator.is_available():
+            raise NotImplementedError("pin_memory serves copies to an accelerator, and torch finds none here")
         return self._map(lambda t: t.pin_memory())
 
     def _flatten(self) -> tuple[list[Tensor], tuple[Any, ...]]:
@@ -340,7 +354,7 @@ def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
 
 def check_rows(labels: Labels, start: int, stop: int) -> None:
     """``start:stop`` lies within the query rows."""
-    _check.integer("start", start, minimum=0)
+    _check.integer("start", start, minimum=0, maximum=labels.q_len)
     _check.integer("stop", stop, minimum=start, maximum=labels.q_len)
 
 
