@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -24,6 +25,12 @@ MOST_POSITIONS = (1 << 31) - 1
 
 MOST_PAIRS = 1 << 32
 """How many pairs are written out at most, those of 65,536 queries and as many keys."""
+
+MOST_GRAPHS = 1 << 24
+"""How many graphs a batch holds at most, where the number of a node's graph says how many there are."""
+
+MOST_NUMBERS = 1 << 31
+"""How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
 
 _INT64 = torch.iinfo(torch.int64)
 _LARGEST = sys.float_info.max
@@ -221,34 +228,24 @@ def same_device(**tensors: Tensor | None) -> None:
             raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {value.device}")
 
 
-PARAMETER_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-
-MOST_NUMBERS = 2**32
-"""How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
-
-
-def parameter_place(device: Any, dtype: Any) -> dict[str, Any]:
-    """``device`` and ``dtype`` by name when parameters can live so; each may be None."""
-    if device is not None:
-        if isinstance(device, bool) or not isinstance(device, (torch.device, str, int)):
-            raise TypeError(f"device must be a torch.device, a string or None, got {type(device).__name__}")
-        try:
-            torch.empty(0, device=device)
-        except Exception as error:  # whatever torch raises: a name that it does not know, hardware that is not there
-            why = str(error).partition("\n")[0]
-            raise ValueError(f"device must be one that is there, got {cut(repr(device))}: {why}") from None
+def parameter_place(where: Any, dtype: Any) -> dict[str, Any]:
+    """The arguments ``device`` and ``dtype`` by name when parameters can live so; each may be None."""
+    if where is not None:
+        device("device", where)
     if dtype is not None:
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype must be a torch.dtype or None, got {type(dtype).__name__}")
-        if dtype not in PARAMETER_DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(map(str, PARAMETER_DTYPES))}, got {dtype}")
-    return {"device": device, "dtype": dtype}
+        if dtype not in FLOATING_DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(map(str, FLOATING_DTYPES))}, got {dtype}")
+    return {"device": where, "dtype": dtype}
 
 
-def parameter_size(name: str, value: int, numbers: int) -> None:
-    """That the argument which asks for a parameter of so many numbers does not ask for more than MOST_NUMBERS."""
+def parameter_size(factor: int = 1, /, **sizes: int) -> None:
+    """That a parameter of the product of these sizes is not beyond MOST_NUMBERS; the largest size is to blame."""
+    numbers = factor * math.prod(sizes.values())
     if numbers > MOST_NUMBERS:
+        name = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
-            f"{name} must be smaller, as no parameter may hold more than {MOST_NUMBERS} numbers, "
-            f"got {value}, for one of {numbers}"
+            f"{name} must be smaller, as no parameter may hold more than {MOST_NUMBERS:,} numbers, "
+            f"got {_shown(sizes[name])}, for one of {_shown(numbers)}"
         )

@@ -15,6 +15,7 @@ from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
+from relgraph.nn.layer_parts import renamed
 from relgraph.nn.masks import join
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
@@ -64,7 +65,7 @@ class RelationAttention(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
-        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³² numbers, a
+        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³¹ numbers, a
             dropout outside ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables where the
             layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` of no
             parameter.
@@ -128,8 +129,9 @@ class RelationAttention(nn.Module):
         self.dropout = _check.probability("dropout", dropout)
         self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
         self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
-        for name, width, rows in (("embed_dim", embed_dim, 3), ("kdim", self.kdim, 1), ("vdim", self.vdim, 1)):
-            _check.parameter_size(name, width, rows * embed_dim * width)
+        _check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
+        for name, width in (("kdim", self.kdim), ("vdim", self.vdim)):
+            _check.parameter_size(embed_dim, **{name: width})
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
         factory = _check.parameter_place(device, dtype)
@@ -269,7 +271,7 @@ class RelationAttention(nn.Module):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables = {} if self.tables is None else self.tables(bank_features)
+        tables = {} if self.tables is None else renamed({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
             q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,

@@ -78,7 +78,7 @@ class RelationEncoderLayer(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
-            parameters of more than 2³² numbers, and what :class:`~relgraph.RelationAttention` refuses.
+            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))

@@ -94,6 +94,7 @@ def check_inputs(
     _check_labels(labels, tables, batch, q_len, k_len)
     padding = check_padding(key_padding_mask, batch, new, alone=alone)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, k_len, alone=alone)
+    _check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, padding, pairs, q_offset, alone, packed)
 

@@ -31,6 +31,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, 
 def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
     """The function that ``activation`` names or is."""
     if not isinstance(activation, str):
+        if isinstance(activation, type):
+            raise TypeError(f"activation must be a string or a function, got the class {activation.__name__}: make one")
         if not callable(activation):
             raise TypeError(f"activation must be a string or a function, got {type(activation).__name__}")
         return cast("Callable[[Tensor], Tensor]", activation)
@@ -49,8 +51,8 @@ def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: 
     if d_model % _check.integer("nhead", nhead, minimum=1):
         raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
     _check.integer("dim_feedforward", dim_feedforward, minimum=1)
-    _check.parameter_size("d_model", d_model, 3 * d_model * d_model)
-    _check.parameter_size("dim_feedforward", dim_feedforward, dim_feedforward * d_model)
+    _check.parameter_size(3 * d_model, d_model=d_model)
+    _check.parameter_size(d_model=d_model, dim_feedforward=dim_feedforward)
     if _check.finite("layer_norm_eps", layer_norm_eps) < 0:
         raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
 

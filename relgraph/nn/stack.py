@@ -66,7 +66,7 @@ class RelationEncoder(nn.Module):
 
         Raises:
             TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1.
+            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
@@ -169,7 +169,7 @@ class RelationDecoder(nn.Module):
 
         Raises:
             TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1.
+            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 

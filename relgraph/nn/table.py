@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -44,7 +43,7 @@ class LabelTable(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
-            than 2³² numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
+            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
             bank, a ``device`` that is not there, a ``dtype`` of no parameter.
 
     Example:
@@ -90,9 +89,7 @@ class LabelTable(nn.Module):
         rows = None
         if bank is None:
             assert num_labels is not None
-            sizes = {"num_labels": num_labels, "dim": dim or 1, "heads": heads or 1}
-            largest = max(sizes, key=lambda name: sizes[name])
-            _check.parameter_size(largest, sizes[largest], math.prod(sizes.values()))
+            _check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
             rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
@@ -208,8 +205,10 @@ class LabelTable(nn.Module):
 
 def _saved_names(key: str, state: Any) -> list[str] | None:
     """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
-    if _check.tensor(key, state).dim() != 1:
-        raise ValueError(f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)}")
+    if _check.tensor(key, state).dim() != 1 or state.is_complex():
+        raise ValueError(
+            f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)} of {state.dtype}"
+        )
     if not state.numel() or not _check.can_look_at_data(state):
         return None
     try:

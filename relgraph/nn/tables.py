@@ -145,10 +145,15 @@ class RelationTables(nn.Module):
         Returns:
             True where the numbers agree; a table without a number of its own takes every number.
 
+        Raises:
+            TypeError: a number that is no int.
+            ValueError: a number below 0, or a tuple without any.
+
         Example:
             >>> rg.RelationTables(5, 16).fits(5), rg.RelationTables((5, 3), 16).fits(5)
             (True, False)
         """
+        check_num_labels(num_labels)
         if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
             return self.num_labels in (None, num_labels) and not isinstance(num_labels, tuple)
         pairs = zip(self.num_labels, num_labels, strict=False)

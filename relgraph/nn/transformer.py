@@ -15,7 +15,7 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import Activation, check_sizes
+from relgraph.nn.layer_parts import Activation, check_sizes, renamed
 from relgraph.nn.positions import SinusoidalPositions, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.tables import RelationTables
@@ -106,6 +106,7 @@ class RelationTransformer(nn.Module):
         super().__init__()
         _check.choice("positions", positions, POSITIONS)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        _check.boolean("bias", bias)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
         factory = _check.parameter_place(device, dtype)
@@ -286,7 +287,8 @@ class RelationTransformer(nn.Module):
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
         x = self._enter("src", src, src_key_padding_mask, None)
-        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal)
+        names = {"mask": "src_mask", "is_causal": "src_is_causal"}
+        return renamed(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal)
 
     @undone_when_refused
     def decode(
@@ -332,8 +334,9 @@ class RelationTransformer(nn.Module):
         )  # fmt: skip
 
     def _enter(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
-        if _check.tensor(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
+        if _check.floating(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
         if self.positions is not None:
-            x = self.positions(x, first_position(x, key_padding_mask, cache))
+            names = {"x": name, "key_padding_mask": f"{name}_key_padding_mask"}
+            x = self.positions(x, renamed(names, first_position, x, key_padding_mask, cache))
         return self.dropout(x)
