@@ -75,6 +75,7 @@ class RelationGlobalAttention(nn.Module):
         self.heads = _check.integer("heads", heads, minimum=1)
         if channels % heads:
             raise ValueError(f"heads must divide channels = {channels}, got {heads}")
+        _check.parameter_size(3 * channels, channels=channels)
         self.attention = RelationAttention(
             channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
             tie_tables=tie_tables, names=names, impl=impl,
@@ -141,6 +142,8 @@ def _check_batch(batch: Any, x: Tensor) -> None:
         return
     if int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any()):
         raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
+    if int(batch[-1]) >= _check.MOST_GRAPHS:
+        raise ValueError(f"batch must be of at most {_check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
 def _borders(batch: Tensor) -> Tensor:
