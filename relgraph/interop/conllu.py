@@ -172,7 +172,7 @@ def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
         path = os.fspath(file)
         with gzip.open(path, "rt", encoding=_UTF8) if path.endswith(".gz") else open(path, encoding=_UTF8) as lines:
             yield lines, f"{path}: "  # pyright: ignore[reportReturnType]
-    elif hasattr(file, "read") and isinstance(file.read(0), str):
+    elif _is_text(file):
         name = getattr(file, "name", None)
         yield file, f"{name}: " if isinstance(name, str) else ""
     else:
@@ -201,6 +201,16 @@ class _Lines:
                     wanted = f"{most}" if fewest == most else f"{fewest} to {most}"
                     raise ValueError(f"line {number} must have {wanted} columns, parted by tabs, got {count}")
             yield line
+
+
+def _is_text(file: Any) -> bool:
+    """Whether it is a file open for reading text."""
+    if isinstance(file, type) or not callable(getattr(file, "read", None)):
+        return False
+    try:
+        return isinstance(file.read(0), str)
+    except (OSError, ValueError) as error:  # closed, or open for writing
+        raise ValueError(f"file must be open for reading text, got one that is not: {error}") from None
 
 
 def _names(name: str, names: Any) -> tuple[str, ...]:
