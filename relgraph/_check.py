@@ -151,6 +151,12 @@ def data(name: str, *tensors: Tensor | None) -> None:
         raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
 
 
+def held(name: str, value: Any) -> None:
+    """Labels or a graph whose tensors hold numbers: see :func:`data`."""
+    if value.device is not None and value.device.type == "meta":
+        raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
+
+
 def shaped(tensor: Tensor, *allowed: Sequence[Any]) -> bool:
     """Whether a tensor has one of these shapes; unlike ``in`` right for sizes that dynamo keeps open too."""
     return any(tensor.dim() == len(shape) and tensor.shape == torch.Size(shape) for shape in allowed)

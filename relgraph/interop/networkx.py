@@ -194,7 +194,7 @@ def to_networkx(
     """
     made = nx.MultiDiGraph()
     named = named_nodes(check_graph(graph).num_nodes, nodes)
-    _check.data("graph", graph.edge_index)
+    _check.held("graph", graph)
     made.add_nodes_from(named)
     edge_names = names_of_types("types", graph.edge_type, types)
     node_names = names_of_types("node_types", graph.node_type, node_types)
@@ -242,8 +242,7 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
         raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
     made = nx.MultiDiGraph()
     _check.most_pairs("labels", labels.q_len * labels.k_len)
-    if labels.device is not None and labels.device.type == "meta":
-        raise ValueError("labels must hold numbers, got labels on the device meta, which hold none")
+    _check.held("labels", labels)
     made.add_nodes_from(range(labels.q_len))
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     named = names_of_parts(parts, names)
