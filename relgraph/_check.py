@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from math import prod
 from typing import Any
 
 import torch
@@ -20,8 +21,11 @@ FLOATING_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MOST_LABELS = 1 << 20
 """How many labels a labeler has at most, and how many distances it tells apart: each has a name."""
 
-MOST_POSITIONS = (1 << 31) - 1
-"""How long an axis of labels is at most, and how many nodes a graph has: a pair's number then fits into 64 bits."""
+MOST_IDS = (1 << 31) - 1
+"""How many ids labels count at most, which 32 bits hold, and how many nodes a graph has, whose pairs 64 bits number."""
+
+MOST_POSITIONS = 1 << 62
+"""How long an axis of labels is at most: a distance then fits into 64 bits."""
 
 MOST_PAIRS = 1 << 32
 """How many pairs are written out at most, those of 65,536 queries and as many keys."""
@@ -32,7 +36,7 @@ MOST_GRAPHS = 1 << 24
 MOST_NUMBERS = 1 << 31
 """How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
 
-_INT64 = torch.iinfo(torch.int64)
+_LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _LARGEST = sys.float_info.max
 
 
@@ -63,14 +67,14 @@ def integer(name: str, value: Any, *, minimum: int | None = None, maximum: int |
         raise ValueError(f"{name} must be at least {minimum}, got {_shown(value)}")
     if maximum is not None and value > maximum:
         raise ValueError(f"{name} must be at most {maximum}, got {_shown(value)}")
-    if isinstance(value, int) and not _INT64.min <= value <= _INT64.max:
+    if _is_known(value) and not _LEAST_INT <= value <= _MOST_INT:
         raise ValueError(f"{name} must fit into 64 bits, got {_shown(value)}")
     return value  # pyright: ignore[reportReturnType]
 
 
-def length(name: str, value: Any) -> int:
-    """``value`` itself when it may be the length of an axis; sizes that dynamo keeps open are in range anyway."""
-    return integer(name, value, minimum=0, maximum=MOST_POSITIONS if isinstance(value, int) else None)
+def length(name: str, value: Any, *, most: int = MOST_POSITIONS) -> int:
+    """``value`` itself when it may be the length of an axis, or whatever else is counted up to ``most``."""
+    return integer(name, value, minimum=0, maximum=most if _is_known(value) else None)
 
 
 def probability(name: str, value: Any) -> float:
@@ -91,6 +95,11 @@ def finite(name: str, value: Any) -> float:
     if not -_LARGEST <= value <= _LARGEST:  # nan is not either
         raise ValueError(f"{name} must be finite, got {_shown(value)}")
     return float(value)
+
+
+def _is_known(value: Any) -> bool:
+    """Whether an int may be held against a limit: one that dynamo keeps open would be fixed below it by that."""
+    return isinstance(value, int) and not torch.compiler.is_compiling()
 
 
 def _shown(number: Any) -> str:
@@ -201,15 +210,22 @@ def device(name: str, value: Any) -> torch.device:
     return found
 
 
+def numbered_pairs(names: str, *lengths: int) -> None:
+    """The lengths called ``names`` make no more pairs than 64 bits number."""
+    if all(map(_is_known, lengths)) and prod(lengths) > _MOST_INT:
+        shown = " · ".join(map(str, lengths))
+        raise ValueError(f"{names} must make fewer than 2^63 pairs, got {shown}")
+
+
 def most_labels(names: str, count: int) -> None:
     """The arguments called ``names`` make no more labels than can be named."""
-    if count > MOST_LABELS:
+    if _is_known(count) and count > MOST_LABELS:
         raise ValueError(f"{names} must make at most {MOST_LABELS:,} labels, got {_shown(count)}")
 
 
 def most_pairs(names: str, count: int) -> None:
     """The arguments called ``names`` make no more pairs than can be written out."""
-    if count > MOST_PAIRS:
+    if _is_known(count) and count > MOST_PAIRS:
         raise ValueError(f"{names} must make at most {MOST_PAIRS:,} pairs, which are written out, got {_shown(count)}")
 
 

@@ -17,7 +17,7 @@ X = torch.randn(3, 4)
 
 def test_numbers_that_fit():
     assert _check.integer("n", 2**63 - 1) == 2**63 - 1 and _check.integer("n", -(2**63)) == -(2**63)
-    assert _check.length("n", 2**31 - 1) == 2**31 - 1
+    assert _check.length("n", 2**62) == 2**62
     scale = _check.finite("scale", 3)
     assert scale == 3.0 and type(scale) is float
     assert _check.probability("p", 0) == 0.0
@@ -31,7 +31,7 @@ def test_numbers_that_fit():
         (lambda: _check.integer("n", 10**5000), ValueError, "n must fit into 64 bits, got an int of 16610 bits"),
         (lambda: _check.integer("n", -(10**5000), minimum=0), ValueError, "n must be at least 0, got an int of 16610 bits"),
         (lambda: _check.integer("n", 10**5000, maximum=3), ValueError, "n must be at most 3, got an int of 16610 bits"),
-        (lambda: _check.length("n", 2**31), ValueError, "n must be at most 2147483647, got 2147483648"),
+        (lambda: _check.length("n", 2**62 + 1), ValueError, "n must be at most 4611686018427387904, got 4611686018427387905"),
         (lambda: _check.length("n", -1), ValueError, "n must be at least 0, got -1"),
         (lambda: _check.probability("p", 10**5000), ValueError, r"p must lie in \[0, 1\), got an int of 16610 bits"),
         (lambda: _check.probability("p", float("nan")), ValueError, r"p must lie in \[0, 1\), got nan"),

@@ -181,7 +181,8 @@ class Labels(ABC):
 
         Raises:
             TypeError: names that are no sequence of strings.
-            ValueError: another number of names than labels, or the same name twice.
+            ValueError: another number of names than labels, the same name twice, or labels on the device ``meta``.
+            NotImplementedError: labels of more than 2^24 ids.
 
         Example:
             >>> labels = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=3)

@@ -34,7 +34,7 @@ GOOD_CALLS = {
     "DistanceLabels": lambda: Good(
         rg.DistanceLabels,
         {"q_len": 4, "k_len": 5, "lookup": [0, 1, 2], "left": 1, "num_labels": 3, "q_offset": 1},
-        also={"lookup": ("left",)},
+        also={"lookup": ("left",), "num_labels": ("lookup",)},
     ),
     "DistanceLabels (packed)": lambda: Good(
         rg.DistanceLabels,
@@ -122,7 +122,7 @@ GOOD_CALLS = {
             "q_ptr": PTR.clone(),
         },
         also={
-            "edge_index": ("ids",),
+            "edge_index": ("ids", "duplicates"),
             "ids": ("edge_index",),
             "num_labels": ("ids", "default"),
             "q_len": ("edge_index", "ptr", "q_ptr", "default"),
@@ -166,10 +166,21 @@ GOOD_CALLS = {
         rg.ClippedDistance(1)(3).to, {"device": torch.device("cpu"), "non_blocking": False}
     ),
     "Labels.to (sum)": lambda: Good(_sum().to, {"device": torch.device("cpu"), "non_blocking": False}),
-    "Labels.describe": lambda: Good(_dense().describe, {"names": ["a", "b"]}),
-    "Labels.describe (sum)": lambda: Good(_sum().describe, {"names": [["-1", "0", "1"], ["a", "b"]]}),
+    "Labels.describe": lambda: Good(
+        _dense().describe, {"names": ["a", "b"]}, accepts={"names": ("first entry: text",)}
+    ),
+    "Labels.describe (sum)": lambda: Good(
+        _sum().describe,
+        {"names": [["-1", "0", "1"], ["a", "b"]]},
+        accepts={"names": ("first entry: first entry: text",)},
+    ),
     "padded": lambda: Good(
         rg.padded, {"labels": rg.ClippedDistance(1)(3, ptr=PTR), "length": 4}, also={"labels": ("length",)}
+    ),
+    "padded (edges)": lambda: Good(
+        rg.padded,
+        {"labels": rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3, ptr=PTR), "length": 4},
+        also={"labels": ("length",)},
     ),
     "padded (blocks)": lambda: Good(rg.padded, {"labels": _blocks(), "length": 4}, also={"labels": ("length",)}),
 }
