@@ -15,6 +15,9 @@ from relgraph.nn.masks import added, check_dtype
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+MOST_KEYS = (1 << 31) - 1
+"""How many keys a cache can be given room for."""
+
 
 class KVCache:
     """The keys and values that one attention layer has projected so far.
@@ -55,7 +58,7 @@ class KVCache:
     def __init__(self, max_len: int | None = None, *, static: bool = False) -> None:
         self.max_len = None
         if max_len is not None:
-            self.max_len = _check.integer("max_len", max_len, minimum=1, maximum=_check.MOST_POSITIONS)
+            self.max_len = _check.integer("max_len", max_len, minimum=1, maximum=MOST_KEYS)
         self.static = _check.boolean("static", static)
         self.reset()
 
