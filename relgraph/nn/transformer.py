@@ -65,8 +65,8 @@ class RelationTransformer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance``, or what the
-            layers refuse.
+        ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
+            than 2²⁰ labels, or what the layers refuse.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -112,7 +112,8 @@ class RelationTransformer(nn.Module):
         factory = _check.parameter_place(device, dtype)
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
-            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0))
+            most = (_check.MOST_LABELS - 1) // 2
+            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0, maximum=most))
             options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         shared: tuple[Any, ...] = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias

@@ -226,3 +226,8 @@ def test_classes_in_the_place_of_what_they_make():
 def test_features_without_a_bank():
     with pytest.raises(ValueError, match="^bank_features must be None, as no bank reads them, got Tensor"):
         rg.RelationAttention(8, 2, num_labels=3)(X, labels=rg.ClippedDistance(1)(5), bank_features=X)
+
+
+def test_distances_beyond_any_names():
+    with pytest.raises(ValueError, match="max_distance must be at most 524287, got 1000000000"):
+        rg.RelationTransformer(8, 2, max_distance=10**9)
