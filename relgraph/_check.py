@@ -36,6 +36,9 @@ MOST_GRAPHS = 1 << 24
 MOST_NUMBERS = 1 << 31
 """How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
 
+MOST_WRITTEN = 1 << 24
+"""How many queries or keys there are at most where pairs are written out."""
+
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _LARGEST = sys.float_info.max
 
@@ -227,6 +230,13 @@ def most_pairs(names: str, count: int) -> None:
     """The arguments called ``names`` make no more pairs than can be written out."""
     if _is_known(count) and count > MOST_PAIRS:
         raise ValueError(f"{names} must make at most {MOST_PAIRS:,} pairs, which are written out, got {_shown(count)}")
+
+
+def written(names: str, *lengths: int) -> None:
+    """Pairs on axes of these lengths, whose arguments are called ``names``, can be written out."""
+    if all(map(_is_known, lengths)) and max(lengths) > MOST_WRITTEN:
+        raise ValueError(f"{names} must be at most {MOST_WRITTEN:,} where pairs are written out, got {max(lengths)}")
+    most_pairs(names, prod(lengths))
 
 
 def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> None:

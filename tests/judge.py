@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch._dynamo  # some operators load it on first use, which would count as the time of a call
+import torch.nested._internal.nested_tensor  # noqa: F401  likewise
 from torch import Tensor
 
 from tests.mutations import Mutation

@@ -29,7 +29,7 @@ class Segments(Labeler):
 
     Raises:
         TypeError: ``num_segments`` is no int.
-        ValueError: fewer than one segment.
+        ValueError: fewer than one segment, or more than 1024, which have 2^20 labels.
 
     Example:
         >>> labeler = rg.Segments(2)
@@ -46,6 +46,7 @@ class Segments(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("num_segments", self.num_segments, minimum=1)
+        _check.most_labels("num_segments", self.num_labels)
 
     @property
     def num_labels(self) -> int:

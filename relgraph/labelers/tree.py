@@ -124,7 +124,7 @@ class UpDown(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of steps.
+        ValueError: a negative number of steps, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.UpDown(2, 1)
@@ -148,6 +148,7 @@ class UpDown(Labeler):
             max_down=max_up if max_down is None else _check.integer("max_down", max_down, minimum=0),
             forest=_check.boolean("forest", forest),
         )
+        _check.most_labels("max_up and max_down", self.num_labels)
 
     @property
     def num_labels(self) -> int:

@@ -107,7 +107,7 @@ class Labels(ABC):
 
         Raises:
             TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
-            ValueError: parallel edges that each count, for which one matrix has no room.
+            ValueError: parallel edges that each count, for which one matrix has no room; more than 2^32 pairs.
 
         Example:
             >>> ids, attend = rg.Window(1)(3).to_dense()
@@ -153,7 +153,7 @@ class Labels(ABC):
 
         Raises:
             TypeError: a sum, which has several ids a pair.
-            ValueError: parallel edges that each count.
+            ValueError: parallel edges that each count, or more than 2^32 pairs.
 
         Example:
             >>> rg.ClippedDistance(1)(3).dense().ids
@@ -351,6 +351,11 @@ def graph_of(ptr: Tensor, length: int) -> Tensor:
 def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
     """Which graph each packed position belongs to; shaped like ``positions``."""
     return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
+
+
+def check_room(labels: Labels) -> None:
+    """All pairs, those across the graphs of a packed batch too, can be written out."""
+    _check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
 
 
 def check_rows(labels: Labels, start: int, stop: int) -> None:

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders
+from relgraph.labels.base import (
+    NOT_ATTENDING,
+    UNLABELED,
+    Labels,
+    check_ptrs,
+    check_room,
+    check_rows,
+    graph_of,
+    row_borders,
+)
 from relgraph.labels.dense import all_attend, stored_ids
 
 
@@ -144,6 +153,7 @@ class BlockLabels(Labels):
         return torch.cat([ends.new_zeros(1), ends])
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         q_graph, k_graph = graph_of(self.q_ptr, self.q_len), graph_of(self.k_ptr, self.k_len)
         i = torch.arange(self.q_len, device=self.ids.device) - self.q_ptr[q_graph]
         j = torch.arange(self.k_len, device=self.ids.device) - self.k_ptr[k_graph]

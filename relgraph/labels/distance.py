@@ -14,6 +14,7 @@ from relgraph.labels.base import (
     UNLABELED,
     Labels,
     check_ptrs,
+    check_room,
     check_rows,
     graph_of,
     row_borders,
@@ -109,6 +110,7 @@ class DistanceLabels(Labels):
         )
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         distance, inside = self._distances()
         table = torch.tensor(self.lookup, device=distance.device)
         ids = table[distance.clamp(-self.left, len(self.lookup) - 1 - self.left) + self.left]

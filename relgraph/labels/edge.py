@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.labels.base import UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders, smallest_dtype
+from relgraph.labels.base import (
+    UNLABELED,
+    Labels,
+    check_ptrs,
+    check_room,
+    check_rows,
+    graph_of,
+    row_borders,
+    smallest_dtype,
+)
 from relgraph.labels.sum import SumLabels
 
 DUPLICATES = ("error", "first", "sum")
@@ -208,6 +217,7 @@ class EdgeLabels(Labels):
         return rows * self.k_len + source
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         ids, attend = self._default_dense()
         source, target = self.edge_index
         listed = self.ids.to(torch.int64)

@@ -10,6 +10,7 @@ from tests.good_calls.graphs import PTR, graph
 from tests.judge import Good
 
 OPERAND = {"other": ("operand",)}
+WORDS = ("first entry: text",)  # any word is a name
 PARTS = {"first": ("operand", "parts", "part"), "second": ("operand", "parts", "part")}
 PAIRS = {"first": ("labels", "parts", "part"), "second": ("labels", "parts", "part")}
 
@@ -35,10 +36,6 @@ def _of_labels(call) -> Good:
 
 def _of_graph(labeler) -> Good:
     return Good(labeler, {"graph": graph()}, also={"graph": ("edge_type", "node_type", "duplicates")})
-
-
-def _of_length(labeler) -> Good:
-    return Good(labeler, {"q_len": 3, "k_len": 4, "q_offset": 1}, accepts={"q_offset": ()})
 
 
 def _schema() -> dict:
@@ -77,7 +74,7 @@ GOOD_CALLS = {
     "Labeler.describe (a graph)": lambda: Good(
         lambda graph: rg.EdgeType(2, default="none").describe(graph),
         {"graph": graph()},
-        also={"graph": ("edge_type", "duplicates")},
+        also={"graph": ("edge_type", "duplicates", "labels")},
     ),
     "product": lambda: _of_labels(rg.product),
     "total": lambda: _of_labels(rg.total),
@@ -122,6 +119,7 @@ GOOD_CALLS = {
         rg.FromFunction,
         {"fn": _before, "num_labels": 2, "names": ["after", "before"]},
         also={"num_labels": ("names",)},
+        accepts={"names": WORDS},
     ),
     "FromFunction.__call__": lambda: Good(rg.FromFunction(_before, 2), {"q_len": 3, "k_len": 4, "q_offset": 1}),
     "FromFunction.__call__ (what fn gives)": lambda: Good(
@@ -133,11 +131,11 @@ GOOD_CALLS = {
     "EdgeType": lambda: Good(
         rg.EdgeType,
         {"types": ["bond", "hop"], "inverse": False, "self_loop": False, "default": "none", "duplicates": "first"},
-        accepts={"types": ("number",)},
+        accepts={"types": WORDS},
     ),
-    "EdgeType (a number)": lambda: Good(rg.EdgeType, {"types": 2}, accepts={"types": ("list",)}),
+    "EdgeType (a number)": lambda: Good(rg.EdgeType, {"types": 2}),
     "EdgeType.__call__": lambda: _of_graph(rg.EdgeType(2, inverse=True, self_loop=True)),
-    "NodeType": lambda: Good(rg.NodeType, {"types": ["C", "N"]}),
+    "NodeType": lambda: Good(rg.NodeType, {"types": ["C", "N"]}, accepts={"types": WORDS}),
     "NodeType (a number)": lambda: Good(rg.NodeType, {"types": 2}),
     "NodeType.__call__": lambda: _of_graph(rg.NodeType(2)),
     "VirtualNode": lambda: Good(rg.VirtualNode, {"node_type": 1}),
@@ -151,7 +149,9 @@ GOOD_CALLS = {
     "shortest_path_lengths": lambda: Good(
         rg.shortest_path_lengths, {"graph": graph(), "max_distance": 2, "directed": False}
     ),
-    "PathEdges": lambda: Good(rg.PathEdges, {"max_path": 2, "types": ["bond", "hop"], "directed": False}),
+    "PathEdges": lambda: Good(
+        rg.PathEdges, {"max_path": 2, "types": ["bond", "hop"], "directed": False}, accepts={"types": WORDS}
+    ),
     "PathEdges (a number)": lambda: Good(rg.PathEdges, {"max_path": 2, "types": 2}),
     "PathEdges.__call__": lambda: _of_graph(rg.PathEdges(2, 2)),
     "RandomWalk": lambda: Good(rg.RandomWalk, {"step": 2, "bins": 8, "directed": False}),
@@ -159,9 +159,13 @@ GOOD_CALLS = {
     "RandomWalk.__call__": lambda: _of_graph(rg.RandomWalk(2)),
     "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
     "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
-    "graphormer": lambda: Good(rg.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}),
+    "graphormer": lambda: Good(
+        rg.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
+    ),
     "grpe": lambda: Good(
-        rg.grpe, {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"}
+        rg.grpe,
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},
+        accepts={"types": WORDS},
     ),
     "label_pairs": lambda: Good(
         rg.label_pairs,
@@ -194,6 +198,7 @@ GOOD_CALLS = {
     "dependency_relations": lambda: Good(
         rg.dependency_relations,
         {"relations": ["nsubj", "obj"], "self_loop": False, "default": "unlabeled"},
+        accepts={"relations": WORDS},
     ),
     # Code and databases
     "CodeRelations": lambda: Good(rg.CodeRelations, {"default": "unlabeled", "duplicates": "sum"}),
@@ -206,8 +211,11 @@ GOOD_CALLS = {
             "columns": ("primary_keys", "foreign_keys", "values"),
             "tables": ("columns",),
         },
+        accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
     ),
-    "SchemaRelations": lambda: Good(rg.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}),
+    "SchemaRelations": lambda: Good(
+        rg.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
+    ),
     "SchemaRelations.__call__": lambda: Good(rg.SchemaRelations(), {"schemas": [rg.Schema(**_schema())] * 2}),
     # Whole paths
     "ShortestPathTypes": lambda: Good(rg.ShortestPathTypes, {"max_length": 2, "num_types": 2, "directed": False}),
