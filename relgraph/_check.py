@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -31,6 +32,12 @@ MOST_PAIRS = 1 << 32
 
 MOST_NUMBERS = 1 << 36
 """How many numbers a tensor of integers holds at most."""
+
+MOST_GRAPHS = 1 << 24
+"""How many graphs a batch holds at most, where the number of a node's graph says how many there are."""
+
+MOST_LEARNED = 1 << 31
+"""How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
 
 MOST_WRITTEN = 1 << 24
 """How many queries or keys there are at most where pairs are written out."""
@@ -161,6 +168,12 @@ def data(name: str, *tensors: Tensor | None) -> None:
         raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
 
 
+def held(name: str, value: Any) -> None:
+    """Labels or a graph whose tensors hold numbers: see :func:`data`."""
+    if value.device is not None and value.device.type == "meta":
+        raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
+
+
 def shaped(tensor: Tensor, *allowed: Sequence[Any]) -> bool:
     """Whether a tensor has one of these shapes; unlike ``in`` right for sizes that dynamo keeps open too."""
     return any(tensor.dim() == len(shape) and tensor.shape == torch.Size(shape) for shape in allowed)
@@ -250,3 +263,26 @@ def same_device(**tensors: Tensor | None) -> None:
             first_name, first = name, value
         elif value.device != first.device:
             raise ValueError(f"{name} must be on the device of {first_name}, {first.device}, got {value.device}")
+
+
+def parameter_place(where: Any, dtype: Any) -> dict[str, Any]:
+    """The arguments ``device`` and ``dtype`` by name when parameters can live so; each may be None."""
+    if where is not None:
+        device("device", where)
+    if dtype is not None:
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype must be a torch.dtype or None, got {type(dtype).__name__}")
+        if dtype not in FLOATING_DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(map(str, FLOATING_DTYPES))}, got {dtype}")
+    return {"device": where, "dtype": dtype}
+
+
+def parameter_size(factor: int = 1, /, **sizes: int) -> None:
+    """That a parameter of the product of these sizes is not beyond MOST_LEARNED; the largest size is to blame."""
+    numbers = factor * math.prod(sizes.values())
+    if numbers > MOST_LEARNED:
+        name = max(sizes, key=lambda name: sizes[name])
+        raise ValueError(
+            f"{name} must be smaller, as no parameter may hold more than {MOST_LEARNED:,} numbers, "
+            f"got {_shown(sizes[name])}, for one of {_shown(numbers)}"
+        )

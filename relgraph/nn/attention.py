@@ -15,8 +15,9 @@ from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
+from relgraph.nn.layer_parts import renamed
 from relgraph.nn.masks import join
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
 
 class RelationAttention(nn.Module):
@@ -64,8 +65,10 @@ class RelationAttention(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
-        ValueError: heads that do not divide, sizes below 1, a dropout outside ``[0, 1)``, unknown kinds of tables or an
-            unknown ``impl``; options of tables where the layer makes none; given tables of another size.
+        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³¹ numbers, a
+            dropout outside ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables where the
+            layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` of no
+            parameter.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
@@ -126,9 +129,14 @@ class RelationAttention(nn.Module):
         self.dropout = _check.probability("dropout", dropout)
         self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
         self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
+        _check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
+        for name, width in (("kdim", self.kdim), ("vdim", self.vdim)):
+            _check.parameter_size(embed_dim, **{name: width})
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-        self._make_projections(_check.boolean("bias", bias), {"device": device, "dtype": dtype})
+        factory = _check.parameter_place(device, dtype)
+        self._make_projections(_check.boolean("bias", bias), factory)
+        _check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not the tables that somebody handed in to share.
         self.tables_given = isinstance(tables, RelationTables)
@@ -136,7 +144,8 @@ class RelationAttention(nn.Module):
             self.tables = self._check_given(tables, num_labels, options)
         else:
             options["kinds"] = check_kinds("tables", tables)
-            self.tables = self._make_tables(num_labels, options, {"device": device, "dtype": dtype})
+            check_tied("tie_tables", tie_tables and num_labels is not None, options["kinds"])
+            self.tables = self._make_tables(num_labels, options, factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -161,8 +170,7 @@ class RelationAttention(nn.Module):
 
     def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
         _check_unused(options)
-        num_labels = tuple(num_labels) if isinstance(num_labels, list) else num_labels
-        if num_labels not in (None, tables.num_labels):
+        if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
             raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
         if tables.dim != self.head_dim or tables.heads not in (None, self.num_heads):
             raise ValueError(
@@ -263,7 +271,7 @@ class RelationAttention(nn.Module):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables = {} if self.tables is None else self.tables(bank_features)
+        tables = {} if self.tables is None else renamed({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
             q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,

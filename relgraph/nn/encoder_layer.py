@@ -19,13 +19,18 @@ from relgraph.nn.layer_parts import (
     check_activation,
     check_batch_first,
     check_labeler,
+    check_rows,
     check_sizes,
     describe,
     like,
     made_labels,
+    renamed,
     residual,
 )
 from relgraph.nn.tables import NumLabels, RelationTables
+
+_NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
+"""What the arguments of the attention are called here."""
 
 
 class RelationEncoderLayer(nn.Module):
@@ -72,8 +77,8 @@ class RelationEncoderLayer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
-            what :class:`~relgraph.RelationAttention` refuses.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
+            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -107,11 +112,11 @@ class RelationEncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = _check.boolean("norm_first", norm_first)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
@@ -195,12 +200,14 @@ class RelationEncoderLayer(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
+        _check.boolean("is_causal", is_causal)
         labels = made_labels(self.labeler, labels, "src", src, cache)
+        check_rows("src", src, self)
 
         def attend(x: Tensor) -> Tensor:
-            z = self.self_attn(
-                x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
-                cache=cache, bank_features=bank_features,
+            z = renamed(
+                _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
+                is_causal=is_causal, cache=cache, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 

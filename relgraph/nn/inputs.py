@@ -94,6 +94,7 @@ def check_inputs(
     _check_labels(labels, tables, batch, q_len, k_len)
     padding = check_padding(key_padding_mask, batch, new, alone=alone)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, k_len, alone=alone)
+    _check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, padding, pairs, q_offset, alone, packed)
 
@@ -124,7 +125,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
             raise ValueError(f"{name} must share its batch axis with query, {list(query.shape)}, got {list(x.shape)}")
         if x.shape[-1] != sizes[name]:
             raise ValueError(f"{name} must end in {names[name]} = {sizes[name]}, got {list(x.shape)}")
-        if x.dtype != weight.dtype and _check.autocast_dtype(x.device.type) is None:
+        if x.dtype != weight.dtype and (not x.is_floating_point() or _check.autocast_dtype(x.device.type) is None):
             raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
     if key is not None and value.shape[:-1] != key.shape[:-1]:
         raise ValueError(f"value must have the length of key, {key.shape[-2]}, got {value.shape[-2]}")

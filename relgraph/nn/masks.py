@@ -88,5 +88,5 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def check_dtype(name: str, mask: Any) -> None:
     """A mask is bool, True for what is blocked, or floating."""
     _check.tensor(name, mask)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
+    if mask.dtype != torch.bool and mask.dtype not in _check.FLOATING_DTYPES:
         raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")

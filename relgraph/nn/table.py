@@ -42,8 +42,9 @@ class LabelTable(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, names that are
-            not R different strings, a frozen label outside ``[0, R)`` or beside a bank.
+        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
+            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
+            bank, a ``device`` that is not there, a ``dtype`` of no parameter.
 
     Example:
         >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -74,11 +75,11 @@ class LabelTable(nn.Module):
             raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
         if num_labels is None and bank is None:
             raise ValueError("num_labels must be given for a table without a bank, got None")
-        if isinstance(num_labels, (Labeler, Labels)):
-            raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
-        for name, value in (("num_labels", num_labels), ("dim", dim), ("heads", heads)):
+        check_size(num_labels)
+        for name, value in (("dim", dim), ("heads", heads)):
             if value is not None:
-                _check.integer(name, value, minimum=0 if name == "num_labels" else 1)
+                _check.integer(name, value, minimum=1)
+        factory = _check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
         self.names = _check_names(names, num_labels)
         self.frozen = _check_frozen(frozen, num_labels, bank)
@@ -88,7 +89,8 @@ class LabelTable(nn.Module):
         rows = None
         if bank is None:
             assert num_labels is not None
-            rows = nn.Parameter(torch.empty(*own, num_labels, *width, device=device, dtype=dtype))
+            _check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
+            rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
 
@@ -154,9 +156,9 @@ class LabelTable(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         # torch loads the rows first and the names last: too late to refuse.
-        names = state_dict.get(f"{prefix}_extra_state")
-        if names is not None:
-            self.set_extra_state(names)
+        key = f"{prefix}_extra_state"
+        if key in state_dict:
+            self._check_saved(key, state_dict[key])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 
@@ -176,12 +178,16 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
 
         Raises:
-            ValueError: they differ.
+            TypeError: no tensor.
+            ValueError: they differ, or what was saved is damaged.
         """
-        text = bytes(state.to("cpu", torch.uint8).tolist())
-        if self.names is None or not text:
+        self._check_saved("state", state)
+
+    def _check_saved(self, key: str, state: Any) -> None:
+        names = _saved_names(key, state)
+        if self.names is None or names is None:
             return
-        for label, (saved, mine) in enumerate(zip_longest(json.loads(text), self.names)):
+        for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
             if saved != mine:
                 raise ValueError(
                     f"names must be those of the loaded state, got another at label {label}: "
@@ -195,6 +201,31 @@ class LabelTable(nn.Module):
         if self.names is not None:
             parts.append(f"names={_shorten(self.names)}")
         return ", ".join(parts)
+
+
+def _saved_names(key: str, state: Any) -> list[str] | None:
+    """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
+    if _check.tensor(key, state).dim() != 1 or state.is_complex():
+        raise ValueError(
+            f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)} of {state.dtype}"
+        )
+    if not state.numel() or not _check.can_look_at_data(state):
+        return None
+    try:
+        names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
+    except ValueError as error:  # no JSON, or no text at all
+        raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} must hold a list of names, got {cut(repr(names))}")
+    return names
+
+
+def check_size(num_labels: Any) -> None:
+    """R; None where a bank computes the rows."""
+    if isinstance(num_labels, (Labeler, Labels)):
+        raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
+    if num_labels is not None:
+        _check.integer("num_labels", num_labels, minimum=0)
 
 
 def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:

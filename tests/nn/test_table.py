@@ -107,6 +107,35 @@ def test_names_through_a_file(tmp_path):
         LabelTable(2, 4, names=("b", "a")).load_state_dict(state)
 
 
+DAMAGED = {
+    "no tensor": ("names", TypeError, "_extra_state must be a Tensor, got str"),
+    "a dict": ({"names": ["a"]}, TypeError, "_extra_state must be a Tensor, got dict"),
+    "nothing": (None, TypeError, "_extra_state must be a Tensor, got NoneType"),
+    "no bytes": (torch.zeros(2, 3), ValueError, r"_extra_state must be bytes in a tensor .*, got shape \[2, 3\]"),
+    "cut off": (torch.tensor(list(b'["a", "b')), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
+    "no text": (torch.tensor([255, 254, 253]), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
+    "not numbers": (torch.full((3,), torch.nan), ValueError, "_extra_state must hold names as JSON, got damaged"),
+    "no names": (torch.tensor(list(b"[1, 2]")), ValueError, r"_extra_state must hold a list of names, got \[1, 2\]"),
+    "no list": (torch.tensor(list(b'{"a": 1}')), ValueError, "_extra_state must hold a list of names, got {'a': 1}"),
+}
+
+
+@pytest.mark.parametrize("names", [("a", "b"), None])
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_names(damage, names):
+    saved, error, match = DAMAGED[damage]
+    table = LabelTable(2, 4, names=names)
+    before = table().clone()
+    with pytest.raises(error, match=f"^{match}"):
+        table.load_state_dict({"rows": torch.zeros(2, 4), "_extra_state": saved})
+    with pytest.raises(error, match=f"^{match.replace('_extra_state', 'state', 1)}"):
+        table.set_extra_state(saved)
+    model = nn.ModuleDict({"tables": table})
+    with pytest.raises(error, match=rf"^tables\.{match}"):
+        model.load_state_dict({"tables.rows": torch.zeros(2, 4), "tables._extra_state": saved})
+    assert torch.equal(table(), before)
+
+
 def test_tables_without_names_load_anything_and_keep_none():
     named, nameless = LabelTable(2, 4, names=("a", "b")), LabelTable(2, 4)
     nameless.load_state_dict(named.state_dict())

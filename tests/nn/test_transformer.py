@@ -294,7 +294,7 @@ class TestModule:
             model(src, tgt[0, 0])
         with pytest.raises(TypeError, match="tgt must be a Tensor, got NoneType"):
             model(src, None)
-        with pytest.raises(ValueError, match="key must share its batch axis with query"):
+        with pytest.raises(ValueError, match="memory must share its batch axis with tgt"):
             model(src[:1], tgt)
         with pytest.raises(TypeError, match="cache must be a StackCache or None, got int"):
             model.decode(tgt, src, cache=1)
