@@ -336,7 +336,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if labels.batch_size not in (1, batch):
+    if not _check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
     if labels.device is not None and labels.device != query.device:
         raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
@@ -407,7 +407,7 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
     shown = wanted[1:] if packed else wanted
     fits = mask.dim() <= len(shown) and all(
-        m in (1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
+        _check.among(m, 1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
     )
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")

@@ -156,7 +156,7 @@ class EdgeLabels(Labels):
                 f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
                 f"got {default!r}"
             )
-        if batch_size != 1 and default.batch_size not in (1, batch_size):
+        if batch_size != 1 and not _check.among(default.batch_size, 1, batch_size):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
         if isinstance(default, EdgeLabels) and default.default is None and default.parallel is not False:
             raise ValueError("default must not hold parallel edges that attend on their own: give it a default too")

@@ -162,7 +162,7 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if labels.batch_size not in (1, batch):
+    if not _check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
 
 

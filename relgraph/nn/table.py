@@ -143,7 +143,7 @@ class LabelTable(nn.Module):
         labels = "R'" if self.num_labels is None else self.num_labels
         wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
         got = list(rows.shape)
-        if len(got) != len(wanted) or any(w not in (g, "R'") for w, g in zip(wanted, got, strict=True)):
+        if len(got) != len(wanted) or any(w != g and w != "R'" for w, g in zip(wanted, got, strict=True)):
             raise ValueError(f"the bank's output must have shape [{', '.join(map(str, wanted))}], got {got}")
         return rows
 

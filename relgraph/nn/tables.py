@@ -152,9 +152,9 @@ class RelationTables(nn.Module):
             (True, False)
         """
         if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
-            return self.num_labels in (None, num_labels) and not isinstance(num_labels, tuple)
+            return not isinstance(num_labels, tuple) and _fits(self.num_labels, num_labels)
         pairs = zip(self.num_labels, num_labels, strict=False)
-        return len(self.num_labels) == len(num_labels) and all(mine in (None, theirs) for mine, theirs in pairs)
+        return len(self.num_labels) == len(num_labels) and all(_fits(mine, theirs) for mine, theirs in pairs)
 
     def _own_kinds(self) -> tuple[str, ...]:
         """The kinds with rows of their own: all, less the values that are tied to the keys."""
@@ -210,6 +210,10 @@ class RelationTables(nn.Module):
         """Which tables there are and who shares them, as the arguments of a layer that calls them so."""
         per_head = self.per_head == self.kinds or self.per_head or False
         return f"{kinds}={self.kinds}, per_head={per_head}{f', {tied}=True' if self.tied else ''}"
+
+
+def _fits(mine: NumLabels, theirs: int) -> bool:
+    return mine is None or mine == theirs  # not ``in``: dynamo may keep the one open and know the other
 
 
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
