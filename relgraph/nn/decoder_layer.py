@@ -12,8 +12,10 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
+from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, undone_when_refused
+from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
@@ -220,6 +222,8 @@ class RelationDecoderLayer(nn.Module):
         if cache is not None and not isinstance(cache, LayerCache):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")
         labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
+        if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
+            check_without_tables("memory_labels", memory_labels, "num_memory_labels")
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")
