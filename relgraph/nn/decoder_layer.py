@@ -195,8 +195,9 @@ class RelationDecoderLayer(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
             tgt_is_causal: rows see no later rows, beside what the masks say.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler when left out.
+            labels: of the target's pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a
+                :class:`~relgraph.Graph` too, for the labeler to read, and makes labels when they are left out; one
+                without takes integers ``[N, N]`` or ``[B, N, N]`` too.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
                 M]``.
             cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
@@ -207,7 +208,8 @@ class RelationDecoderLayer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache.
+            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache, or a tensor as labels for a
+                layer with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory as long as no
                 cache holds it.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.

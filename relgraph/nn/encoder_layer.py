@@ -172,8 +172,9 @@ class RelationEncoderLayer(nn.Module):
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler from the length when left out.
+            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a :class:`~relgraph.Graph`
+                too, for the labeler to read, and makes labels from the length when they are left out; one without takes
+                integers ``[N, N]`` or ``[B, N, N]`` too.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
             bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
@@ -182,7 +183,8 @@ class RelationEncoderLayer(nn.Module):
             The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler.
+            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
+                with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
 
