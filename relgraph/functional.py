@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief_fields
+from relgraph._distributed import check_context, check_local
 from relgraph._hints import in_place_of_labels
 from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
@@ -120,8 +121,9 @@ def relation_attention(
         ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset other than the labels'; an unknown ``impl``.
-        NotImplementedError: an ``impl`` that cannot do the call (it says which can); or ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``.
+        NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; or a call within torch's
+            ``context_parallel``, where each rank holds a part of the keys.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -255,6 +257,7 @@ def _check_call(
     need_mass: bool = False,
 ) -> tuple[Call, bool]:
     """One checked call, and whether it came packed."""
+    check_context()
     query, key, value, packed = _check_inputs(query, key, value, labels, _check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
@@ -291,6 +294,7 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
         _check.tensor(name, x)
         if not x.is_floating_point():
             raise ValueError(f"{name} must have a floating dtype, got {x.dtype}")
+    check_local(**named)
     _check.same_device(**named)
     packed = isinstance(labels, Labels) and labels.packed
     dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
@@ -394,6 +398,7 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
         raise ValueError(f"{name} must have a floating dtype, got {table.dtype}")
     if table.dtype != query.dtype and _check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
+    check_local(**{name: table})
     _check.same_device(query=query, **{name: table})
 
 
@@ -403,6 +408,7 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     _check.tensor("attn_mask", mask)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise ValueError(f"attn_mask must be bool or floating, got {mask.dtype}")
+    check_local(attn_mask=mask)
     _check.same_device(query=query, attn_mask=mask)
     wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
     shown = wanted[1:] if packed else wanted

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._distributed import check_local
 from relgraph._hints import in_place_of_labels
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
@@ -117,6 +118,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
     weight = widths.parameter
     for name, x in given.items():
         _check.tensor(name, x)
+        check_local(**{name: x})
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
