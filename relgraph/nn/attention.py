@@ -251,8 +251,11 @@ class RelationAttention(nn.Module):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        # Not the output projection's, which is only called: another module, such as a quantized one, may be there.
+        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+        assert weight is not None
         inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self.out_proj.weight), self.tables,
+            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
             query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
