@@ -16,6 +16,7 @@ from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.masks import join
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
 
@@ -109,6 +110,7 @@ class RelationAttention(nn.Module):
         labeler: None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         if labeler is not None:
             raise TypeError(
                 f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="

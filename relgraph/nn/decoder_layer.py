@@ -27,6 +27,7 @@ from relgraph.nn.layer_parts import (
     made_labels,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
 
@@ -112,6 +113,7 @@ class RelationDecoderLayer(nn.Module):
         memory_names: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         check_batch_first(batch_first)
         if not isinstance(memory_tables, RelationTables):

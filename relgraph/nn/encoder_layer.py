@@ -25,6 +25,7 @@ from relgraph.nn.layer_parts import (
     made_labels,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 
 
@@ -106,6 +107,7 @@ class RelationEncoderLayer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)

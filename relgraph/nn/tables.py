@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from relgraph import _check
-from relgraph.nn.table import LabelTable
+from relgraph.nn.table import LabelTable, check_label_names
 
 KINDS = ("key", "value", "query", "bias")
 """Where a label's row enters: beside the key, the value or the query, or as a scalar in the score."""
@@ -78,6 +78,7 @@ class RelationTables(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.num_labels = tuple(num_labels) if isinstance(num_labels, (tuple, list)) else num_labels
         self.dim = _check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)

@@ -19,6 +19,7 @@ from relgraph import _check
 from relgraph.functional_edges import edge_attention
 from relgraph.impl.common import with_zero_row
 from relgraph.labels import EdgeLabels
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 
@@ -120,6 +121,7 @@ class RelationConv(MessagePassing):
         if kwargs.get("decomposed_layers", 1) != 1:
             raise NotImplementedError(f"decomposed_layers must be 1, got {kwargs['decomposed_layers']!r}")
         super().__init__(node_dim=0, **kwargs)
+        self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
         self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
