@@ -179,6 +179,11 @@ def shaped(tensor: Tensor, *allowed: Sequence[Any]) -> bool:
     return any(tensor.dim() == len(shape) and tensor.shape == torch.Size(shape) for shape in allowed)
 
 
+def among(size: Any, *allowed: Any) -> bool:
+    """Whether a size is one of these; unlike ``in`` right where dynamo keeps one of them open and knows the other."""
+    return any(size == other for other in allowed)
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """``value`` itself when it is one of ``allowed``."""
     if not isinstance(value, str):

@@ -46,6 +46,8 @@ def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
     if _is(value, "relgraph.labelers.paths.PathLabels"):
         return f"{_name(value)}: pass its .labels"
+    if or_graph and not _is(value, "torch.Tensor"):  # where no raw ids are taken
+        return _as_tensor(value).replace("make it a tensor with", "make labels of it with rg.DenseLabels and")
     return _as_tensor(value, "rg.DenseLabels(ids, num_labels)")
 
 

@@ -170,7 +170,7 @@ class EdgeLabels(Labels):
                 f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
                 f"got {default!r}"
             )
-        if batch_size != 1 and default.batch_size not in (1, batch_size):
+        if batch_size != 1 and not _check.among(default.batch_size, 1, batch_size):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
         if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
             raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")
