@@ -24,7 +24,7 @@ def brief(value: Any) -> str:
         if len(value) > MOST_ITEMS:
             shown.insert(2, "...")
         return f"({', '.join(shown)}{',' if len(value) == 1 else ''})"
-    return repr(value)
+    return _printed(value)
 
 
 def brief_fields(thing: Any, *names: str) -> str:
@@ -35,11 +35,16 @@ def brief_fields(thing: Any, *names: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """``repr``, cut where it is long; of what holds an int of more digits than Python prints, the kind alone."""
+    """``repr``, cut where it is long."""
+    return cut(_printed(value))
+
+
+def _printed(value: Any) -> str:
+    """``repr``; of what holds an int of more digits than Python prints, the kind alone."""
     try:
-        return cut(repr(value))
+        return repr(value)
     except ValueError:
-        return type(value).__name__
+        return f"<{type(value).__name__}>"
 
 
 def cut(text: str) -> str:

@@ -30,8 +30,8 @@ MOST_POSITIONS = 1 << 62
 MOST_PAIRS = 1 << 32
 """How many pairs are written out at most, those of 65,536 queries and as many keys."""
 
-MOST_NUMBERS = 1 << 36
-"""How many numbers a tensor of integers holds at most."""
+MOST_NUMBERS = 1 << 38
+"""How many numbers a tensor holds at most: a view of one number may claim more, until a copy writes them out."""
 
 MOST_GRAPHS = 1 << 24
 """How many graphs a batch holds at most, where the number of a node's graph says how many there are."""
@@ -131,6 +131,8 @@ def tensor(name: str, value: Any) -> Tensor:
         raise ValueError(
             f"{name} must be a dense Tensor (torch.strided), got a {layout} one: {_TO_DENSE[value.is_nested]}"
         )
+    if _is_known(value.numel()) and value.numel() > MOST_NUMBERS:
+        raise ValueError(f"{name} must hold at most {MOST_NUMBERS:,} numbers, got shape {list(value.shape)}")
     if value.is_quantized:
         raise ValueError(f"{name} must be a Tensor of plain numbers, got {value.dtype}: call its .dequantize()")
     return value
@@ -144,8 +146,6 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
     tensor(name, value)
     if value.dtype not in INTEGER_DTYPES:
         raise ValueError(f"{name} must have an integer dtype, got {value.dtype}")
-    if _is_known(value.numel()) and value.numel() > MOST_NUMBERS:  # a view of one number, which a copy would write out
-        raise ValueError(f"{name} must hold at most {MOST_NUMBERS:,} numbers, got shape {list(value.shape)}")
     dims = (dim,) if isinstance(dim, int) else dim
     if value.dim() not in dims:
         wanted = " or ".join(str(d) for d in dims)

@@ -98,7 +98,8 @@ def fault(good: Good, argument: str, mutation: Mutation) -> str | None:
         value = mutation.change(good.arguments[argument])
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None  # there is no such thing of this value, such as a nested tensor of bools
-    refused = mutation.refused and mutation.name not in good.accepts.get(argument, ())
+    accepted = good.accepts.get(argument, ())  # an entry is an entry, first or last
+    refused = mutation.refused and mutation.name.replace("last", "first") not in accepted
     told = f"{argument} = {_shown(value)} ({mutation.name})"
     start = time.thread_time()
     try:

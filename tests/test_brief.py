@@ -47,7 +47,8 @@ def test_cut():
 def test_shown():
     assert shown(["a"]) == "['a']"
     assert len(shown(list(range(999)))) < 150
-    assert shown([10**5000]) == "list"
+    assert shown([10**5000]) == "<list>"
+    assert brief((1, 10**5000)) == "(1, <int>)"
 
 
 def test_attention_aux():

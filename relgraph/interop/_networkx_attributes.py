@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph.interop._networkx_items import Item, attribute
 
 Read = str | Callable[..., Hashable]
@@ -41,13 +41,13 @@ def read_types(
                 f"{name}"
             )
         if not isinstance(value, Hashable) or isinstance(value, Tensor) or value != value:
-            raise TypeError(f"{kind}_type must give hashable types, got {cut(repr(value))} at {kind} {item}")
+            raise TypeError(f"{kind}_type must give hashable types, got {shown(value)} at {kind} {item}")
     absent = {None} if kind == "node" else set()
     types = _sorted(name, set(values) - absent) if types is None else distinct(name, types)
     number = {value: at for at, value in enumerate(types)} | dict.fromkeys(absent, -1)
     for item, value in zip(items, values, strict=True):
         if value not in number:
-            raise ValueError(f"{name} must hold the type of every {kind}, got {value!r} at {kind} {item}")
+            raise ValueError(f"{name} must hold the type of every {kind}, got {shown(value)} at {kind} {item}")
     return torch.tensor([number[value] for value in values], dtype=torch.int64), types
 
 
@@ -87,10 +87,10 @@ def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
 def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tuple[Hashable, ...]:
     """``types`` as a tuple when it is a sequence of different ones, not more than labels may be or ``most``."""
     if isinstance(types, str) or not isinstance(types, Sequence):
-        raise TypeError(f"{name} must be a sequence of {of}, got {cut(repr(types))}")
+        raise TypeError(f"{name} must be a sequence of {of}, got {shown(types)}")
     listed = _check.items(name, types, f"a sequence of {of}", most=max(most, _check.MOST_LABELS))
     if not all(isinstance(value, Hashable) and not isinstance(value, Tensor) for value in listed):
-        raise TypeError(f"{name} must be hashable, got {cut(repr(types))}")
+        raise TypeError(f"{name} must be hashable, got {shown(types)}")
     if len(set(listed)) != len(listed):
         raise ValueError(f"{name} must be different, got {cut(str(list(listed)))}")
     return listed
@@ -129,7 +129,7 @@ def _names(kind: str, read: Any) -> tuple[str, ...] | None:
     if isinstance(read, Sequence) and read and all(isinstance(name, str) for name in read):
         return tuple(read)
     if not _is_function(read):
-        raise TypeError(f"{kind}_features must be attributes' names or a function, got {cut(repr(read))}")
+        raise TypeError(f"{kind}_features must be attributes' names or a function, got {shown(read)}")
     return None
 
 
@@ -144,7 +144,7 @@ def _row(kind: str, item: Item, read: Any) -> list[float]:
         listed = value.tolist() if hasattr(value, "tolist") else value
         numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
         if not all(isinstance(number, Real) for number in numbers):
-            raise TypeError(f"{kind}_features must be numbers, got {cut(repr(value))} at {kind} {item}")
+            raise TypeError(f"{kind}_features must be numbers, got {shown(value)} at {kind} {item}")
         row.extend(_as_float(kind, item, name, number) for number in numbers)
     return row
 

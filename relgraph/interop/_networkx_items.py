@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 
 
 class Item(NamedTuple):
@@ -52,7 +52,7 @@ def attribute(argument: str, kind: str, item: Item, name: str) -> Any:
     """One attribute of an edge or a node, which must have it."""
     if name not in item.of:
         raise ValueError(
-            f"{argument}: {kind} {item} must have the attribute {cut(repr(name))}, "
+            f"{argument}: {kind} {item} must have the attribute {shown(name)}, "
             f"got {cut(str(sorted(map(str, item.of))))}"
         )
     return item.of[name]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.interop._networkx_attributes import distinct
 
 
@@ -28,7 +28,7 @@ def names_of_types(name: str, ids: Tensor | None, names: Sequence[Hashable] | No
     """The name of every id; the ids themselves without names."""
     if ids is None:
         if names is not None:
-            raise ValueError(f"{name} must be left out for a graph without such types, got {cut(repr(names))}")
+            raise ValueError(f"{name} must be left out for a graph without such types, got {shown(names)}")
         return None
     listed = ids.tolist()
     if names is None:
@@ -51,5 +51,5 @@ def names_of_parts(parts: Sequence[Any], names: Sequence[Any] | None) -> Sequenc
             raise TypeError(f"names must be {what}, got {type(name).__name__}")
     wanted = [part.num_labels for part in parts]
     if [len(of) for of in listed] != wanted:
-        raise ValueError(f"names must be {wanted} names, as a labeler's are, got {cut(repr(names))}")
+        raise ValueError(f"names must be {wanted} names, as a labeler's are, got {shown(names)}")
     return listed

@@ -20,7 +20,7 @@ from typing import Any, TextIO, final
 
 import torch
 
-from relgraph._brief import brief_fields, cut
+from relgraph._brief import brief_fields, cut, shown
 from relgraph.graphs import Graph
 from relgraph.labelers.dependency import UD_RELATIONS
 
@@ -215,7 +215,7 @@ def _is_text(file: Any) -> bool:
 
 def _names(name: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise TypeError(f"{name} must be a sequence of strings, got {cut(repr(names))}")
+        raise TypeError(f"{name} must be a sequence of strings, got {shown(names)}")
     if len(set(names)) != len(names):
         raise ValueError(f"{name} must be different, got {cut(str(list(names)))}")
     return tuple(names)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import brief_fields, cut
+from relgraph._brief import brief_fields, shown
 from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
@@ -258,16 +258,15 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
     if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
         raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
-    listed: list[Any] = []
-    for at, graph in enumerate(graphs):
+    listed = _check.items("graph", graphs, "a networkx graph or several")
+    for at, graph in enumerate(listed):
         if not isinstance(graph, nx.Graph):
             raise TypeError(f"graphs[{at}] must be a networkx graph, got {type(graph).__name__}")
-        listed.append(graph)
     if not listed:
         raise ValueError("graph must be a networkx graph or several, got none")
     if batch is not None:
-        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {cut(repr(batch))}")
-    return tuple(listed)
+        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {shown(batch)}")
+    return listed
 
 
 def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:

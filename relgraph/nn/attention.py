@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
@@ -361,5 +361,5 @@ def _check_unused(options: dict[str, Any]) -> None:
         if value is not None and value is not False:
             raise ValueError(
                 f"{arguments.get(name, name)} must be left out where the layer makes no tables "
-                f"(num_labels=None, or tables that are given), got {cut(repr(value))}"
+                f"(num_labels=None, or tables that are given), got {shown(value)}"
             )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph
 from relgraph.labelers.base import check_made
@@ -67,7 +67,7 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
         raise TypeError(f"labeler must be callable and know num_labels and names, got {type(labeler).__name__}")
     for name, value in (("num_labels", num_labels), ("names", names)):
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a labeler, which knows them, got {cut(repr(value))}")
+            raise ValueError(f"{name} must be left out beside a labeler, which knows them, got {shown(value)}")
     known: Any = labeler
     if known.num_labels == 0:
         return None, None
@@ -166,5 +166,5 @@ def describe(layer: Any) -> str:
     if not isinstance(layer.activation, nn.Module):
         parts.append(f"activation={getattr(layer.activation, '__name__', repr(layer.activation))}")
     if layer.labeler is not None:
-        parts.append(f"labeler={cut(repr(layer.labeler))}")
+        parts.append(f"labeler={shown(layer.labeler)}")
     return ", ".join(parts)

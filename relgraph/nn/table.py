@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 
@@ -219,7 +219,7 @@ def _saved_names(key: str, state: Any) -> list[str] | None:
     except ValueError as error:  # no JSON, or no text at all
         raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{key} must hold a list of names, got {cut(repr(names))}")
+        raise ValueError(f"{key} must hold a list of names, got {shown(names)}")
     return names
 
 
@@ -275,7 +275,7 @@ def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be a sequence of strings, got {cut(repr(names))}")
+        raise TypeError(f"names must be a sequence of strings, got {shown(names)}")
     if len(names) != num_labels or len(set(names)) != len(names):
         raise ValueError(f"names must be {num_labels} different strings, got {len(names)}, {len(set(names))} different")
     return tuple(names)

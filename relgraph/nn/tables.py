@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
@@ -233,7 +233,7 @@ def _fits(mine: NumLabels, theirs: int) -> bool:
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     """Different kinds of tables, at least one, in the order of :data:`KINDS`."""
     if isinstance(kinds, str) or not isinstance(kinds, (tuple, list, set, frozenset)):
-        raise TypeError(f"{name} must be a sequence of kinds of tables, got {cut(repr(kinds))}")
+        raise TypeError(f"{name} must be a sequence of kinds of tables, got {shown(kinds)}")
     for kind in kinds:
         _check.choice(name, kind, KINDS)
     if not kinds or len(set(kinds)) != len(kinds):

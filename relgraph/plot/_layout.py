@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.graphs import Graph
 
 FARTHEST = 1e100  # the distances between places are squared
@@ -78,7 +78,7 @@ def given_positions(pos: Any, nodes: Sequence[Any] | None, count: int) -> np.nda
         missing = [node for node in known if node not in pos]
         if missing:
             raise ValueError(f"pos must have a place for every node, got none for {missing[0]!r}")
-        places = np.array([_place(f"pos[{cut(repr(node))}]", pos[node]) for node in known])
+        places = np.array([_place(f"pos[{shown(node)}]", pos[node]) for node in known])
     elif isinstance(pos, Tensor):
         _check.data("pos", _check.tensor("pos", pos))
         if pos.is_complex():
@@ -108,5 +108,5 @@ def _place(name: str, place: Any) -> list[float]:
         if isinstance(x, bool) or not isinstance(x, (int, float)):
             raise TypeError(f"{name} must be two numbers, got {type(x).__name__}")
         if not abs(x) <= FARTHEST:
-            raise ValueError(f"{name} must be finite and at most {FARTHEST:g}, got {cut(repr(place))}")
+            raise ValueError(f"{name} must be finite and at most {FARTHEST:g}, got {shown(place)}")
     return [float(x) for x in listed]

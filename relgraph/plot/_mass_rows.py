@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from relgraph import _check
+from relgraph._brief import shown
 from relgraph.functional import AttentionAux
 from relgraph.plot._text import written
 from relgraph.plot._weights import non_negative, numbers
@@ -36,7 +38,7 @@ def mass_rows(mass: Any, axes: Any, part: Any) -> MassRows:
     """The rows of a mass, or of a record."""
     if isinstance(mass, Mapping):
         if axes is not None:
-            raise ValueError(f"axes must be left out for a record, which tells them, got {axes!r}")
+            raise ValueError(f"axes must be left out for a record, which tells them, got {shown(axes)}")
         return _stacked(_of_record(mass, part))
     if isinstance(mass, (AttentionAux, list)):
         raise TypeError(
@@ -85,10 +87,12 @@ def _one(mass: Any, part: Any) -> Any:
     """The mass of one part of a sum; that of labels which are no sum."""
     if not isinstance(mass, tuple):
         if part is not None:
-            raise ValueError(f"part must be left out for labels that are no sum, got {part!r}")
+            raise ValueError(f"part must be left out for labels that are no sum, got {shown(part)}")
         return mass
     if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part < len(mass):
-        raise ValueError(f"part must say which of the {len(mass)} parts of the sum is drawn, got {part!r}")
+        raise ValueError(f"part must say which of the {len(mass)} parts of the sum is drawn, got {shown(part)}")
+    for index, one in enumerate(mass):
+        _check.tensor(f"mass[{index}]", one)
     return mass[part]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.plot._names import strings
 
 
@@ -60,8 +60,8 @@ def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | Non
     if nodes is None:
         if query is not None and not isinstance(query, int):
             raise TypeError(
-                f"query must be the number of a node, got {cut(repr(query))}; where nodes is a list of names, "
-                f"nodes.index({cut(repr(query))}) is it"
+                f"query must be the number of a node, got {shown(query)}; where nodes is a list of names, "
+                f"nodes.index({shown(query)}) is it"
             )
         return query_row(query, count)
     if isinstance(query, int) and query in nodes and not 0 <= query < count:
@@ -72,7 +72,7 @@ def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | Non
     if query is None or isinstance(query, int):
         return query_row(query, count)
     if query not in nodes:
-        raise ValueError(f"query must be a node of the graph or its number, got {cut(repr(query))}")
+        raise ValueError(f"query must be a node of the graph or its number, got {shown(query)}")
     return nodes.index(query)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
 from relgraph.plot._mass_rows import MassRows, mass_rows
-from relgraph.plot._names import Naming, naming
+from relgraph.plot._names import Naming, check_parts, naming
 from relgraph.plot._text import AS_IS, longest
 
 
@@ -90,10 +90,11 @@ def _names_of(names: Any, part: int | None) -> Any:
     if names is None or part is None:
         return names
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f"names must be a sequence, got {cut(repr(names))}")
+        raise TypeError(f"names must be a sequence, got {shown(names)}")
     listed = _check.items("names", names, "a sequence")
     if len(listed) <= part or any(isinstance(of, str) for of in listed):
-        raise ValueError(f"names must be a tuple of names for each part of the sum, got {cut(repr(names))}")
+        raise ValueError(f"names must be a tuple of names for each part of the sum, got {shown(names)}")
+    check_parts(listed)
     return listed[part]
 
 

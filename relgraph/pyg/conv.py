@@ -17,7 +17,7 @@ from torch_geometric.typing import Adj, OptTensor, PairTensor
 from torch_geometric.utils import is_sparse, softmax
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.functional_edges import edge_attention
 from relgraph.impl.common import with_zero_row
 from relgraph.labels import EdgeLabels
@@ -125,7 +125,7 @@ class RelationConv(MessagePassing):
         try:
             super().__init__(node_dim=0, **kwargs)
         except ValueError as error:  # all else that it refuses so is checked
-            raise ValueError(f"aggr must be known to PyG, got {cut(repr(kwargs['aggr']))}: {error}") from None
+            raise ValueError(f"aggr must be known to PyG, got {shown(kwargs['aggr'])}: {error}") from None
         self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
@@ -167,7 +167,7 @@ class RelationConv(MessagePassing):
                 names=names,
             )
         elif names is not None:
-            raise ValueError(f"names must be left out without num_relations, got {cut(repr(names))}")
+            raise ValueError(f"names must be left out without num_relations, got {shown(names)}")
         self._alpha = None
 
     def reset_parameters(self) -> None:

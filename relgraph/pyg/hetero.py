@@ -12,7 +12,7 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.functional_edges import edge_attention
 from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
@@ -215,7 +215,7 @@ class RelationHeteroConv(nn.Module):
 def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...]]:
     if not isinstance(metadata, (tuple, list)) or len(metadata) != 2:
         raise TypeError(
-            f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {cut(repr(metadata))}"
+            f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {shown(metadata)}"
         )
     nodes = _check.items("metadata[0]", metadata[0], "kinds of nodes")
     edges = tuple(
@@ -226,9 +226,7 @@ def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...
         if not isinstance(name, str):
             raise TypeError(f"metadata must hold strings, got {type(name).__name__}")
     if not nodes or not edges or len(set(nodes)) != len(nodes) or len(set(edges)) != len(edges):
-        raise ValueError(
-            f"metadata must name at least one kind of node and of edge, each once, got {cut(repr(metadata))}"
-        )
+        raise ValueError(f"metadata must name at least one kind of node and of edge, each once, got {shown(metadata)}")
     for kind in edges:
         if len(kind) != 3 or kind[0] not in nodes or kind[2] not in nodes:
             raise ValueError(f"metadata: every kind of edge must be (source, relation, target) of {nodes}, got {kind}")

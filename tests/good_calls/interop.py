@@ -86,7 +86,7 @@ GOOD_CALLS = {
             "batch": "home",
         },
         also={"graph": ("batch",), "types": ("edge_type",), "node_types": ("node_type",)},
-        accepts={"node_features": ("list",)},
+        accepts={"node_features": ("list",), "types": HASHABLE},
     ),
     "networkx.from_networkx (functions)": lambda: Good(
         networkx.from_networkx,
