@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief_fields
+from relgraph._distributed import check_context, check_local
 from relgraph._hints import in_place_of_labels
 from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
@@ -121,8 +122,9 @@ def relation_attention(
         ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset other than the labels'; an unknown ``impl``.
-        NotImplementedError: an ``impl`` that cannot do the call (it says which can); or ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``.
+        NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; or a call within torch's
+            ``context_parallel``, where each rank holds a part of the keys.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -256,6 +258,9 @@ def _check_call(
     need_mass: bool = False,
 ) -> tuple[Call, bool]:
     """One checked call, and whether it came packed."""
+    if labels is not None and not isinstance(labels, (Labels, Tensor)):
+        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
+    check_context()
     query, key, value, packed = _check_inputs(query, key, value, labels, _check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
@@ -265,7 +270,7 @@ def _check_call(
     offset = offset_of(q_offset, labels, plan, is_causal, query)
     is_causal = is_causal and not sees_all_keys(offset, plan)
     if scale is not None:
-        _check.finite("scale", scale)
+        scale = _check.finite("scale", scale)
     else:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     call = Call(
@@ -289,15 +294,15 @@ def _check_call(
 def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
-        _check.tensor(name, x)
-        if not x.is_floating_point():
-            raise ValueError(f"{name} must have a floating dtype, got {x.dtype}")
+        _check.floating(name, x)
+    check_local(**named)
     _check.same_device(**named)
     packed = isinstance(labels, Labels) and labels.packed
     dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
     for name, x in named.items():
         if x.dim() != dims:
-            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
+            hint = "" if packed or x.dim() != 3 else "; [T, H, D] is for labels with ptr, a packed batch"
+            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}{hint}")
     dtype = _check.autocast_dtype(query.device.type)
     if dtype is not None:
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
@@ -333,11 +338,9 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
             if table is not None:
                 raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
         return None, [None] * len(tables)
-    if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if labels.batch_size not in (1, batch):
+    if not _check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
     if labels.device is not None and labels.device != query.device:
         raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
@@ -347,6 +350,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
 
 
 def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
+    _check.tensor("labels", ids)
     if ids.dtype not in _check.INTEGER_DTYPES:
         raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
     if not _check.shaped(ids, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
@@ -354,8 +358,8 @@ def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any
             f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
             f"got {list(ids.shape)}"
         )
-    for table, dim in zip(tables, (-2, -2, -2, -1), strict=True):
-        if isinstance(table, Tensor) and table.dim() >= -dim:
+    for name, table, dim in zip(_KINDS, tables, (-2, -2, -2, -1), strict=True):
+        if isinstance(table, Tensor) and _check.tensor(name, table).dim() >= -dim:
             return DenseLabels._trusted(ids, table.shape[dim])
     raise ValueError("labels given as a Tensor need a table beside them, to know R; got no table: build DenseLabels")
 
@@ -391,10 +395,10 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
     if not _check.shaped(table, row, [heads, *row]):
         what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
         raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
-    if not table.is_floating_point():
-        raise ValueError(f"{name} must have a floating dtype, got {table.dtype}")
+    _check.floating(name, table)
     if table.dtype != query.dtype and _check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
+    check_local(**{name: table})
     _check.same_device(query=query, **{name: table})
 
 
@@ -402,13 +406,14 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     if mask is None:
         return None
     _check.tensor("attn_mask", mask)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
+    if mask.dtype != torch.bool and mask.dtype not in _check.FLOATING_DTYPES:
         raise ValueError(f"attn_mask must be bool or floating, got {mask.dtype}")
+    check_local(attn_mask=mask)
     _check.same_device(query=query, attn_mask=mask)
     wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
     shown = wanted[1:] if packed else wanted
     fits = mask.dim() <= len(shown) and all(
-        m in (1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
+        _check.among(m, 1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
     )
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")

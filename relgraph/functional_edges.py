@@ -125,7 +125,8 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
                 raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
         return None
     edges = labels.ids.shape[0]
-    if _check.tensor("edge_attr", attr).dim() != 2 or attr.shape[0] != edges or not attr.is_floating_point():
+    fits = _check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
+    if not fits or attr.dtype not in _check.FLOATING_DTYPES:
         raise ValueError(
             f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
         )
@@ -136,7 +137,7 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
         if given is None:
             continue
         wanted = [width, attr.shape[1]]
-        if not _check.shaped(_check.tensor(name, given), wanted, [heads, *wanted]):
+        if not _check.shaped(_check.floating(name, given), wanted, [heads, *wanted]):
             raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
     _check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
     return EdgeVectors(attr, key, value)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import brief
+from relgraph._brief import brief, shown
 from relgraph._hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
 
@@ -69,7 +69,7 @@ class Graph:
         edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
         if edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
-        _check.integer("num_nodes", num_nodes, minimum=0)
+        _check.length("num_nodes", num_nodes, most=_check.MOST_IDS)
         edge_type = _types("edge_type", edge_type, edge_index.shape[1], least=0)
         node_type = _types("node_type", node_type, num_nodes, least=-1)
         ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
@@ -112,6 +112,7 @@ class Graph:
                     [0, 2]])
         """
         parents = _check.integer_tensor("parents", parents, dim=1).to(torch.int64)
+        _check.data("parents", parents)
         count = parents.shape[0]
         if _check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
             raise ValueError(
@@ -144,7 +145,7 @@ class Graph:
 
         Raises:
             TypeError: no iterable, or an entry that is no Graph.
-            ValueError: no graphs at all, or types that only some of them have.
+            ValueError: no graphs at all, several devices, or types that only some of them have.
 
         Example:
             >>> pair = rg.Graph(torch.tensor([[0], [1]]), 2)
@@ -155,12 +156,13 @@ class Graph:
         """
         if not isinstance(graphs, Iterable):
             raise TypeError(f"graphs must be an iterable of Graphs, got {in_place_of_graph(graphs)}")
-        graphs = list(graphs)
+        graphs = _check.items("graphs", graphs, "an iterable of Graphs")
         if not graphs:
             raise ValueError("graphs must hold at least one Graph, got none")
         for index, graph in enumerate(graphs):
             if not isinstance(graph, Graph):
                 raise TypeError(f"graphs[{index}] must be a Graph, got {in_place_of_graph(graph)}")
+        _check.same_device(**{f"graphs[{index}]": graph.edge_index for index, graph in enumerate(graphs)})
         first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
         starts = [first, *ends[:-1]]
         device = graphs[0].edge_index.device
@@ -220,10 +222,14 @@ class Graph:
         Returns:
             ``(query, key)``, node numbers, int64 ``[sum of n_g²]`` each.
 
+        Raises:
+            ValueError: more than 2^32 pairs, or a graph on the device ``meta``.
+
         Example:
             >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
             (tensor([0, 0, 1, 1, 2]), tensor([0, 1, 0, 1, 2]))
         """
+        check_pairs(self)
         ptr = self.borders()
         sizes = ptr.diff()
         width = sizes.repeat_interleave(sizes)  # of each query's row
@@ -274,6 +280,7 @@ class Graph:
         _check.integer("edge_type", edge_type, minimum=0)
         if self.edge_type is None:
             raise ValueError(f"graph must have edge_type to select edges of type {edge_type}, got None")
+        _check.data("graph", self.edge_type)
         return self.with_edges(self.edge_index[:, self.edge_type == edge_type])
 
     def parents(self, *, forest: bool = False) -> Tensor:
@@ -286,12 +293,15 @@ class Graph:
             ``[N]``, int64.
 
         Raises:
-            ValueError: a node with two parents, a cycle, or several roots in one graph.
+            TypeError: ``forest`` that is no bool.
+            ValueError: a node with two parents, a cycle, or several roots in one graph; a graph on the device ``meta``.
 
         Example:
             >>> rg.Graph(torch.tensor([[1, 1], [0, 2]]), 3).parents()
             tensor([ 1, -1,  1])
         """
+        _check.boolean("forest", forest)
+        _check.data("graph", self.edge_index)
         source, target = self.edge_index
         count = torch.bincount(target, minlength=self.num_nodes)
         if bool((count > 1).any()):
@@ -330,14 +340,20 @@ class Graph:
         Returns:
             A new graph; this one stays where it is.
 
+        Raises:
+            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            ValueError: a device that torch does not know or cannot use here.
+
         Example:
             >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
             device(type='cpu')
         """
+        where = _check.device("device", device)
+        _check.boolean("non_blocking", non_blocking)
         moved = object.__new__(type(self))
         for name in _FIELDS:
             value = getattr(self, name)
-            value = value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+            value = value.to(where, non_blocking=non_blocking) if isinstance(value, Tensor) else value
             object.__setattr__(moved, name, value)
         return moved
 
@@ -366,11 +382,21 @@ def check_graph(graph: Any) -> Graph:
     return graph
 
 
+def check_pairs(graph: Graph) -> Graph:
+    """``graph`` itself when all pairs within its graphs can be written out."""
+    _check.data("graph", graph.edge_index, graph.ptr)
+    pairs = graph.num_nodes**2
+    if graph.ptr is not None and pairs > _check.MOST_PAIRS:  # as if nothing was packed
+        pairs = sum(size**2 for size in graph.ptr.diff().tolist())
+    _check.most_pairs("graph", pairs)
+    return graph
+
+
 def alone(graph: Graph, **others: Any) -> Graph:
     """``graph`` itself when nothing is given beside it that it says already."""
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {value!r}")
+            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {shown(value)}")
     return graph
 
 

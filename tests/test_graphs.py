@@ -62,6 +62,43 @@ def test_edges_of_one_type():
         graph.of_type(-1)
 
 
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: rg.Graph(index((0, 1)), 2**31), ValueError, "num_nodes must be at most 2147483647, got 2147483648"),
+        (lambda: rg.Graph(index((0, 1)), 10**6).pairs(), ValueError, "graph must make at most 4,294,967,296 pairs, .* got 1000000000000"),
+        (lambda: rg.Graph(index((0, 1)), 10**6, ptr=torch.tensor([0, 10, 10**6])).pairs(), ValueError, "graph must make at most .* got 999980000200"),
+        (lambda: rg.Graph(index((0, 1)), 2).to("meta").pairs(), ValueError, "graph must hold numbers, got tensors on the device meta"),
+        (lambda: rg.Graph(index((0, 1)), 2).to("meta").parents(), ValueError, "graph must hold numbers"),
+        (lambda: rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([0])).to("meta").of_type(0), ValueError, "graph must hold numbers"),
+        (lambda: rg.Graph.from_parents(torch.tensor([-1, 0], device="meta")), ValueError, "parents must hold numbers"),
+        (lambda: rg.Graph.batch([rg.Graph(index((0, 1)), 2), rg.Graph(index((0, 1)), 2).to("meta")]), ValueError, r"graphs\[1\] must be on the device of graphs\[0\]"),
+        (lambda: rg.Graph.batch(range(10**30)), ValueError, "graphs must hold at most 1048576 items, got more"),
+        (lambda: rg.Graph(index((0, 1)), 2).parents(forest="x"), TypeError, "forest must be a bool, got str"),
+        (lambda: rg.Graph(index((0, 1)), 2).parents(forest=torch.tensor(True)), TypeError, "forest must be a bool, got Tensor"),
+    ],
+)  # fmt: skip
+def test_limits_and_kinds(make, error, match):
+    with pytest.raises(error, match=match):
+        make()
+
+
+def test_many_small_graphs_have_few_pairs():
+    graph = rg.Graph(index(), 10**5, ptr=torch.arange(10**5 + 1))
+    assert graph.pairs()[0].shape == (10**5,)
+
+
+def test_only_the_device_changes():
+    graph = rg.Graph(index((0, 1)), 2, edge_type=torch.tensor([3]))
+    for dtype in (torch.float32, torch.int32):
+        with pytest.raises(TypeError, match="device must be a torch.device or its name, got dtype"):
+            graph.to(dtype)
+    with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
+        graph.to("nowhere")
+    with pytest.raises(TypeError, match="non_blocking must be a bool, got dtype"):
+        graph.to("cpu", torch.float32)
+
+
 def test_moves_and_prints():
     graph = rg.Graph(index((0, 1)), 2, ptr=torch.tensor([0, 2]))
     assert graph.to("meta").device.type == "meta"

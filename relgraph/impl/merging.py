@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from relgraph import _check
 
 
 def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -30,7 +33,8 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
 
     Raises:
         TypeError: outputs or lses that are no lists or tuples of tensors.
-        ValueError: no set, unequal numbers of outputs and lses, or shapes that do not fit.
+        ValueError: no set, unequal numbers of outputs and lses, shapes or devices that do not fit, or entries that are
+            not floating.
 
     Example:
         >>> q, k, v = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
@@ -42,19 +46,7 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
         >>> torch.allclose(output, rg.relation_attention(q, k, v, None), atol=1e-6)
         True
     """
-    for name, given in (("outputs", outputs), ("lses", lses)):
-        if not isinstance(given, (tuple, list)) or not all(isinstance(t, Tensor) for t in given):
-            raise TypeError(f"{name} must be a list or tuple of Tensors, got {type(given).__name__}")
-    if not outputs or len(outputs) != len(lses):
-        raise ValueError(
-            f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
-        )
-    for output, lse in zip(outputs, lses, strict=True):
-        if output.shape != outputs[0].shape or lse.shape != output.shape[:-1]:
-            raise ValueError(
-                f"outputs must all have shape {list(outputs[0].shape)} and lses {list(outputs[0].shape[:-1])}, "
-                f"got {list(output.shape)} and {list(lse.shape)}"
-            )
+    _check_sets(outputs, lses)
     stacked = torch.stack(list(lses))
     top = stacked.detach().amax(0)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
@@ -67,3 +59,24 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
     merged = sum(share[..., None] * output for share, output in zip(shares / total, outputs, strict=True))
     assert isinstance(merged, Tensor)
     return merged, lse
+
+
+def _check_sets(outputs: Any, lses: Any) -> None:
+    """One output and one log-sum-exp a key set, of shapes that fit, on one device."""
+    for name, given in (("outputs", outputs), ("lses", lses)):
+        if not isinstance(given, (tuple, list)) or not all(isinstance(t, Tensor) for t in given):
+            raise TypeError(f"{name} must be a list or tuple of Tensors, got {type(given).__name__}")
+        for index, one in enumerate(given):
+            _check.floating(f"{name}[{index}]", one)
+    if not outputs or len(outputs) != len(lses):
+        raise ValueError(
+            f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
+        )
+    for output, lse in zip(outputs, lses, strict=True):
+        if output.shape != outputs[0].shape or lse.shape != output.shape[:-1]:
+            raise ValueError(
+                f"outputs must all have shape {list(outputs[0].shape)} and lses {list(outputs[0].shape[:-1])}, "
+                f"got {list(output.shape)} and {list(lse.shape)}"
+            )
+    named = {"outputs": outputs, "lses": lses}
+    _check.same_device(**{f"{name}[{n}]": one for name, given in named.items() for n, one in enumerate(given)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph import _check
 from relgraph._brief import cut
 from relgraph.interop._networkx_items import Item, attribute
 
@@ -28,9 +30,9 @@ def read_types(
         if types is not None:
             raise ValueError(f"{kind}_type must say where the types are when {name} is given, got None")
         return None, ()
-    if not isinstance(read, str) and not callable(read):
-        raise TypeError(f"{kind}_type must be an attribute's name or a function, got {type(read).__name__}")
-    values = [_plain(_value(kind, item, read)) for item in items]
+    if not isinstance(read, str) and not _is_function(read):
+        raise TypeError(f"{kind}_type must be an attribute's name or a function, got {_kind(read)}")
+    values = [_plain(_value(f"{kind}_type", kind, item, read)) for item in items]
     for item, value in zip(items, values, strict=True):
         if types is None and isinstance(read, str) and _is_measure(value):
             raise ValueError(
@@ -49,19 +51,30 @@ def read_types(
     return torch.tensor([number[value] for value in values], dtype=torch.int64), types
 
 
-def _value(kind: str, item: Item, read: Any) -> Any:
+def _value(argument: str, kind: str, item: Item, read: Any) -> Any:
     """What an attribute's name or a function reads of an edge or a node."""
-    return attribute(kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
+    return attribute(argument, kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
+
+
+def _is_function(read: Any) -> bool:
+    """Whether it can be called; a class, which would make a value of its own kind, is no function."""
+    return callable(read) and not isinstance(read, type)
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def _plain(value: Any) -> Any:
     """A number that a Tensor or NumPy holds as Python's: equal ones are one type."""
+    if isinstance(value, Tensor) and value.is_meta:
+        return value
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def _is_measure(value: Any) -> bool:
     """Whether it is a number with a fraction (or no number at all, nan), which would be a type of its own."""
-    return isinstance(value, Real) and not isinstance(value, Integral) and not float(value).is_integer()
+    return isinstance(value, Real) and not isinstance(value, Integral) and value % 1 != 0
 
 
 def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
@@ -71,15 +84,16 @@ def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
         raise ValueError(f"{name} must be given where types cannot be sorted: {error}") from None
 
 
-def distinct(name: str, types: Any, *, of: str = "types") -> tuple[Hashable, ...]:
-    """``types`` as a tuple when it is a sequence of different ones."""
+def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tuple[Hashable, ...]:
+    """``types`` as a tuple when it is a sequence of different ones, not more than labels may be or ``most``."""
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {cut(repr(types))}")
-    if not all(isinstance(value, Hashable) for value in types):
+    listed = _check.items(name, types, f"a sequence of {of}", most=max(most, _check.MOST_LABELS))
+    if not all(isinstance(value, Hashable) and not isinstance(value, Tensor) for value in listed):
         raise TypeError(f"{name} must be hashable, got {cut(repr(types))}")
-    if len(set(types)) != len(types):
-        raise ValueError(f"{name} must be different, got {cut(str(list(types)))}")
-    return tuple(types)
+    if len(set(listed)) != len(listed):
+        raise ValueError(f"{name} must be different, got {cut(str(list(listed)))}")
+    return listed
 
 
 def read_features(kind: str, items: list[Item], read: ReadNumbers | None) -> Tensor | None:
@@ -102,8 +116,7 @@ def listed_features(name: str, count: int, features: Any) -> list[Any] | None:
     """The features of every edge or node as an attribute: a number, or a list of numbers."""
     if features is None:
         return None
-    if not isinstance(features, Tensor):
-        raise TypeError(f"{name} must be a Tensor, got {type(features).__name__}")
+    _check.data(name, _check.tensor(name, features))
     if features.dim() not in (1, 2) or features.shape[0] != count:
         raise ValueError(f"{name} must have shape [{count}] or [{count}, F], got {list(features.shape)}")
     return features.detach().tolist()
@@ -115,20 +128,35 @@ def _names(kind: str, read: Any) -> tuple[str, ...] | None:
         return (read,)
     if isinstance(read, Sequence) and read and all(isinstance(name, str) for name in read):
         return tuple(read)
-    if not callable(read):
-        raise TypeError(f"{kind}_features must be attributes' names or a function, got {read!r}")
+    if not _is_function(read):
+        raise TypeError(f"{kind}_features must be attributes' names or a function, got {cut(repr(read))}")
     return None
 
 
 def _row(kind: str, item: Item, read: Any) -> list[float]:
     """All numbers of an edge or a node: each value a number, or a sequence, an array or a tensor of numbers."""
     names = _names(kind, read)
-    values = [_value(kind, item, of) for of in ((read,) if names is None else names)]
     row: list[float] = []
-    for value in values:
+    for name in (read,) if names is None else names:
+        value = _value(f"{kind}_features", kind, item, name)
+        if isinstance(value, Tensor):
+            _check.data(f"{kind}_features", _check.tensor(f"{kind}_features", value))
         listed = value.tolist() if hasattr(value, "tolist") else value
         numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
         if not all(isinstance(number, Real) for number in numbers):
             raise TypeError(f"{kind}_features must be numbers, got {cut(repr(value))} at {kind} {item}")
-        row.extend(float(number) for number in numbers)
+        row.extend(_as_float(kind, item, name, number) for number in numbers)
     return row
+
+
+def _as_float(kind: str, item: Item, name: Any, number: Any) -> float:
+    """A number, which may be an int or a fraction of any size, as a float of the default type."""
+    dtype = torch.get_default_dtype()
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if (math.isinf(value) and abs(number) != math.inf) or torch.finfo(dtype).max < abs(value) < math.inf:
+        where = f"in {name!r} at {kind} {item}" if isinstance(name, str) else f"at {kind} {item}"
+        raise ValueError(f"{kind}_features must be numbers that {dtype} holds, got a larger one {where}")
+    return value

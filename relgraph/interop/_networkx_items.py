@@ -48,19 +48,25 @@ def listed(graphs: Sequence[Any], *, several: bool) -> Items:
     return Items(nodes, edges, edge_index)
 
 
-def attribute(kind: str, item: Item, name: str) -> Any:
+def attribute(argument: str, kind: str, item: Item, name: str) -> Any:
     """One attribute of an edge or a node, which must have it."""
     if name not in item.of:
-        raise ValueError(f"{kind} {item} must have the attribute {name!r}, got {cut(str(sorted(map(str, item.of))))}")
+        raise ValueError(
+            f"{argument}: {kind} {item} must have the attribute {cut(repr(name))}, "
+            f"got {cut(str(sorted(map(str, item.of))))}"
+        )
     return item.of[name]
 
 
 def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tensor:
     """The borders of a packed batch, ``[G+1]``, from the number of its graph that each node has as an attribute."""
-    home = [attribute("node", item, batch) for item in nodes]
+    if not isinstance(batch, str):
+        raise TypeError(f"batch must be the name of an attribute, or None, got {type(batch).__name__}")
+    home = [attribute("batch", "node", item, batch) for item in nodes]
+    most = _check.MOST_GRAPHS
     for at, number in enumerate(home):
-        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0)
-    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0)
+        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0, maximum=most - 1)
+    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0, maximum=most)
     counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any, TextIO, final
 
 import torch
 
-from relgraph._brief import brief_fields
+from relgraph._brief import brief_fields, cut
 from relgraph.graphs import Graph
 from relgraph.labelers.dependency import UD_RELATIONS
 
@@ -38,6 +40,8 @@ UPOS = (
 
 # Columns that are kept as they stand: heads for an error of our own, the others because nobody reads them.
 _AS_WRITTEN = {name: lambda line, i: line[i] for name in ("xpos", "feats", "head", "deps", "misc")}
+
+_COLUMNS = (8, 10)  # the last two of the ten, which nobody reads, may be missing
 
 _UTF8 = "utf-8-sig"  # with or without the mark that some editors begin a file with
 
@@ -94,7 +98,8 @@ def read(
     r"""All sentences of a CoNLL-U file; one that is broken anywhere gives an error and no sentences.
 
     Words are nodes; an edge leads from head (key) to dependent (query). Tokens of several words (``1-2``) are kept
-    beside the words as written; empty nodes (``8.1``) and enhanced dependencies are left out.
+    beside the words as written; empty nodes (``8.1``) and enhanced dependencies are left out. A row has ten columns, of
+    which the last two, which are not read, may be missing; or those that a comment ``# global.columns`` names.
 
     Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
 
@@ -110,8 +115,9 @@ def read(
 
     Raises:
         TypeError: an argument of the wrong kind, such as a file open for reading bytes.
-        ValueError: a line that is no CoNLL-U, words that are not numbered 1, 2, ..., heads that are no tree with one
-            root, or a relation or tag that is not listed; the file, the sentence and the token are named.
+        ValueError: a line that is no CoNLL-U, a row of too few or too many columns, words that are not numbered 1, 2,
+            ..., heads that are no tree with one root, a relation or tag that is not listed, or a gzipped file that is
+            damaged; the file, the sentence and the token or the line are named.
         FileNotFoundError: there is no file at the path.
 
     Example:
@@ -166,18 +172,52 @@ def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
         path = os.fspath(file)
         with gzip.open(path, "rt", encoding=_UTF8) if path.endswith(".gz") else open(path, encoding=_UTF8) as lines:
             yield lines, f"{path}: "  # pyright: ignore[reportReturnType]
-    elif hasattr(file, "read") and isinstance(file.read(0), str):
+    elif _is_text(file):
         name = getattr(file, "name", None)
         yield file, f"{name}: " if isinstance(name, str) else ""
     else:
         raise TypeError(f"file must be a path or a file open for reading text, got {type(file).__name__}")
 
 
+class _Lines:
+    """The lines of a file; a row with too few or too many columns is refused, with its number."""
+
+    def __init__(self, lines: TextIO) -> None:
+        self.lines = lines
+
+    def read(self) -> str:
+        """All of them; the package takes nothing that could not be read like this."""
+        return "".join(self)
+
+    def __iter__(self) -> Iterator[str]:
+        fewest, most = _COLUMNS
+        for number, line in enumerate(self.lines, 1):
+            row = line.strip()
+            if row.startswith("# global.columns ="):
+                fewest = most = len(row.partition("=")[2].split())
+            elif row and not row.startswith("#"):
+                count = len(re.split(r"\t| {2,}", row))  # as the package parts them
+                if not fewest <= count <= most:
+                    wanted = f"{most}" if fewest == most else f"{fewest} to {most}"
+                    raise ValueError(f"line {number} must have {wanted} columns, parted by tabs, got {count}")
+            yield line
+
+
+def _is_text(file: Any) -> bool:
+    """Whether it is a file open for reading text."""
+    if isinstance(file, type) or not callable(getattr(file, "read", None)):
+        return False
+    try:
+        return isinstance(file.read(0), str)
+    except (OSError, ValueError) as error:  # closed, or open for writing
+        raise ValueError(f"file must be open for reading text, got one that is not: {error}") from None
+
+
 def _names(name: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise TypeError(f"{name} must be a sequence of strings, got {names!r}")
+        raise TypeError(f"{name} must be a sequence of strings, got {cut(repr(names))}")
     if len(set(names)) != len(names):
-        raise ValueError(f"{name} must be different, got {list(names)}")
+        raise ValueError(f"{name} must be different, got {cut(str(list(names)))}")
     return tuple(names)
 
 
@@ -186,13 +226,16 @@ def _sentences(
 ) -> Iterator[Sentence]:
     types = {relation: number for number, relation in enumerate(relations)}
     tag_types = None if tags is None else {tag: number for number, tag in enumerate((*tags, "_"))} | {"_": -1}
+    counted: Any = _Lines(lines)
     number, where = 1, f"{name}sentence 1"
     try:
-        for number, tokens in enumerate(conllu.parse_incr(lines, field_parsers=_AS_WRITTEN), 1):
+        for number, tokens in enumerate(conllu.parse_incr(counted, field_parsers=_AS_WRITTEN), 1):
             sent_id = tokens.metadata.get("sent_id")
             where = f"{name}sentence {number}" + (f" ({sent_id})" if sent_id else "")
             yield _sentence(tokens, types, tag_types)
             where = f"{name}sentence {number + 1}"
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{where}: the gzipped file must be whole, got damage: {error}") from None
     except (ParseException, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
 
@@ -201,7 +244,7 @@ def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, i
     words = [token for token in tokens if not isinstance(token.get("id"), tuple)]
     numbers = [word.get("id") for word in words]
     if numbers != list(range(1, len(words) + 1)):
-        raise ValueError(f"words must be numbered 1, 2, ..., got {numbers}")
+        raise ValueError(f"words must be numbered 1, 2, ..., got {cut(str(numbers))}")
     forms, lemmas, upos, xpos, feats, relations = (
         tuple(word.get(column, "_") for word in words)
         for column in ("form", "lemma", "upos", "xpos", "feats", "deprel")

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from relgraph._brief import brief_fields
+from relgraph import _check
+from relgraph._brief import brief_fields, cut
 from relgraph._hints import in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
@@ -193,6 +194,7 @@ def to_networkx(
     """
     made = nx.MultiDiGraph()
     named = named_nodes(check_graph(graph).num_nodes, nodes)
+    _check.held("graph", graph)
     made.add_nodes_from(named)
     edge_names = names_of_types("types", graph.edge_type, types)
     node_names = names_of_types("node_types", graph.node_type, node_types)
@@ -239,6 +241,8 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     if labels.batch_size != 1 or labels.q_len != labels.k_len:
         raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
     made = nx.MultiDiGraph()
+    _check.most_pairs("labels", labels.q_len * labels.k_len)
+    _check.held("labels", labels)
     made.add_nodes_from(range(labels.q_len))
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     named = names_of_parts(parts, names)
@@ -254,15 +258,16 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
     if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
         raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
-    graphs = tuple(graphs)
+    listed: list[Any] = []
     for at, graph in enumerate(graphs):
         if not isinstance(graph, nx.Graph):
             raise TypeError(f"graphs[{at}] must be a networkx graph, got {type(graph).__name__}")
-    if not graphs:
+        listed.append(graph)
+    if not listed:
         raise ValueError("graph must be a networkx graph or several, got none")
     if batch is not None:
-        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {batch!r}")
-    return graphs
+        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {cut(repr(batch))}")
+    return tuple(listed)
 
 
 def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:

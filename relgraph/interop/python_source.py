@@ -104,6 +104,7 @@ class SourceGraph:
             A :class:`~relgraph.interop.python_source.SourceGraph` of these tokens, numbered from 0.
 
         Raises:
+            TypeError: nodes that are no ints.
             ValueError: nodes that do not ascend or are out of range.
 
         Example:
@@ -111,8 +112,11 @@ class SourceGraph:
             >>> python_source.read("x = 1\nprint(x)").only([0, 6]).edges("LAST_WRITE")
             [(1, 0)]
         """
-        kept = list(nodes)
         count = len(self.tokens)
+        kept = [
+            _check.integer("nodes", node)
+            for node in _check.items("nodes", nodes, "numbers of tokens", most=max(count, _check.MOST_LABELS))
+        ]
         if any(a >= b for a, b in pairwise(kept)) or (kept and (kept[0] < 0 or kept[-1] >= count)):
             raise ValueError(f"nodes must ascend within [0, {count}), got {_shown(kept)}")
         new = torch.full((count,), -1)

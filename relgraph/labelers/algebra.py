@@ -8,6 +8,7 @@ from itertools import product as combinations
 from math import prod
 from typing import Any, ClassVar, Self, final
 
+from relgraph import _check
 from relgraph.labelers.base import Labeler, check_made, check_operand, distinct
 from relgraph.labelers.combine import first_of, product, restrict, total
 from relgraph.labels import Labels, SumLabels
@@ -35,6 +36,10 @@ class Composed(Labeler):
         if len(flat) < 2:
             raise ValueError(f"{type(self).__name__} must have at least two parts, got {len(flat)}")
         self._set(parts=tuple(flat))
+        if not self.takes_sums:
+            number = self.num_labels
+            assert isinstance(number, int)
+            _check.most_labels(f"the operands of {self.symbol}", number)
 
     @final
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
@@ -77,7 +82,7 @@ class Product(Composed):
 
     Raises:
         TypeError: a part that is no labeler, or a sum.
-        ValueError: fewer than two parts.
+        ValueError: fewer than two parts, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.ClippedDistance(1) * rg.ClippedDistance(0, 1)
@@ -171,7 +176,8 @@ class Priority(Composed):
 
     Raises:
         TypeError: a part that is no labeler, or a sum.
-        ValueError: fewer than two parts; or a part, not the last, that is known to leave no pair without a label.
+        ValueError: fewer than two parts, more than 2^20 labels, or a part, not the last, that is known to leave no pair
+            without a label.
 
     Example:
         >>> labeler = rg.FromFunction(lambda i, j: (i == j).long() - 1, 1, names=["self"]) | rg.ClippedDistance(1)

@@ -126,6 +126,7 @@ class CodeRelations(Labeler):
 
 
 def _check_range(types: Tensor) -> None:
+    _check.data("graph", types)
     if types.numel() and _check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
         low, high = (int(end) for end in torch.aminmax(types))
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from relgraph import _check
 from relgraph._hints import in_place_of_labels
 from relgraph.labelers.join import join
 from relgraph.labelers.rules import PriorityRule, ProductRule, RestrictionRule, Rule
@@ -29,7 +30,8 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
 
     Raises:
         TypeError: an argument that is no labels, or a sum.
-        ValueError: labels that do not cover the same pairs or count distances from different places.
+        ValueError: labels that do not cover the same pairs or count distances from different places, or that have 2^31
+            ids together.
         NotImplementedError: parallel edges, each of which counts, meet labels other than distances.
 
     Example:
@@ -92,7 +94,8 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 
     Raises:
         TypeError: an argument that is no labels, or a sum.
-        ValueError: labels that do not cover the same pairs or count distances from different places.
+        ValueError: labels that do not cover the same pairs or count distances from different places, or that have 2^31
+            ids together.
         NotImplementedError: parallel edges, or an edge without a label that the second labels would remove from under
             a default that attends.
 
@@ -150,7 +153,10 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
     for labels in more:
         assert isinstance(joined.num_labels, int)
         assert isinstance(labels.num_labels, int)
-        joined = join(rule(joined.num_labels, labels.num_labels), joined, labels)
+        combined = rule(joined.num_labels, labels.num_labels)
+        if combined.num_labels > _check.MOST_IDS:
+            raise ValueError(f"labels must have at most {_check.MOST_IDS} ids together, got {combined.num_labels}")
+        joined = join(combined, joined, labels)
     return joined
 
 

@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from relgraph import _check
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
@@ -34,7 +34,7 @@ class Degree(Labeler):
 
     Raises:
         TypeError: a degree that is no int.
-        ValueError: a negative degree or an unknown direction.
+        ValueError: a negative degree, more than 2^20 labels, or an unknown direction.
 
     Example:
         >>> labeler = rg.Degree(1)
@@ -51,6 +51,7 @@ class Degree(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("max_degree", self.max_degree, minimum=0)
+        _check.most_labels("max_degree", self.num_labels)
         _check.choice("direction", self.direction, DIRECTIONS)
 
     @property
@@ -76,8 +77,9 @@ class Degree(Labeler):
 
         Raises:
             TypeError: what is no Graph.
+            ValueError: more than 2^32 pairs, which are written out.
         """
-        source, target = check_graph(graph).edge_index
+        source, target = check_pairs(check_graph(graph)).edge_index
         ends = {"in": target, "out": source, "both": graph.edge_index.flatten()}[self.direction]
         degree = torch.bincount(ends, minlength=graph.num_nodes).clamp(max=self.max_degree)
         query, key = graph.pairs()

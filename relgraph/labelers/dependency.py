@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relgraph.labelers.edge_type import EdgeType
+from relgraph.labelers.edge_type import EdgeType, type_names
 
 UD_RELATIONS = (
     *("acl", "advcl", "advmod", "amod", "appos", "aux", "case", "cc", "ccomp", "clf", "compound", "conj", "cop"),
@@ -40,7 +40,7 @@ def dependency_relations(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, or names that are not different.
+        ValueError: an unknown choice, names that are not different, or more than 2^20 of them.
 
     Example:
         >>> labeler = rg.dependency_relations(["nsubj", "obj"])
@@ -50,4 +50,4 @@ def dependency_relations(
         >>> [[labeler.names[i] if i >= 0 else "" for i in row] for row in labeler(she_reads_books).to_dense()[0][0]]
         [['', 'nsubj', ''], ['nsubj⁻¹', '', 'obj⁻¹'], ['', 'obj', '']]
     """
-    return EdgeType(relations, inverse=True, self_loop=self_loop, default=default)
+    return EdgeType(type_names("relations", relations), inverse=True, self_loop=self_loop, default=default)

@@ -123,7 +123,7 @@ class ClippedDistance(DistanceLabeler):
 
     Raises:
         TypeError: a clip that is no int.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)
@@ -141,6 +141,7 @@ class ClippedDistance(DistanceLabeler):
 
     def __init__(self, left: int, right: int | None = None) -> None:
         left, right = _sides(left, right)
+        _check.most_labels("left and right", left + right + 1)
         self._set(left=left, right=right, lookup=tuple(range(left + right + 1)), reach=left)
 
     @property
@@ -176,7 +177,7 @@ class BucketedDistance(DistanceLabeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: too few buckets, or ``max_distance`` within the exact ones.
+        ValueError: too few buckets, ``max_distance`` within the exact ones, or more than 2^20 of either.
 
     Example:
         >>> rg.BucketedDistance(8, 20).names
@@ -194,9 +195,10 @@ class BucketedDistance(DistanceLabeler):
 
     def __post_init__(self) -> None:
         _check.boolean("bidirectional", self.bidirectional)
-        _check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2)
+        most = _check.MOST_LABELS
+        _check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2, maximum=most)
         side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
-        _check.integer("max_distance", self.max_distance, minimum=side // 2 + 1)
+        _check.integer("max_distance", self.max_distance, minimum=side // 2 + 1, maximum=most)
         buckets = _log_buckets(side, self.max_distance)
         after = [bucket + side for bucket in buckets[1:]] if self.bidirectional else []
         self._set(lookup=(*reversed(buckets), *after), reach=len(buckets) - 1)
@@ -239,7 +241,7 @@ class Window(DistanceLabeler):
 
     Raises:
         TypeError: a side that is no int.
-        ValueError: a negative side.
+        ValueError: a negative side, or 2^20 positions and more.
 
     Example:
         >>> near = rg.ClippedDistance(4) & rg.Window(1, 0)
@@ -257,6 +259,11 @@ class Window(DistanceLabeler):
             self._set(left=None, right=None, lookup=(UNLABELED,), reach=0)
             return
         left, right = _sides(left, right)  # pyright: ignore[reportArgumentType]
+        if left + right >= _check.MOST_LABELS:
+            raise ValueError(
+                f"left and right must make less than {_check.MOST_LABELS:,} positions, got {left + right}: "
+                "leave both out for a window without end"
+            )
         inside = (UNLABELED,) * (left + right + 1)
         self._set(left=left, right=right, lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 1)
 

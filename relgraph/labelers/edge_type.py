@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph._hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, unusual, why_no_rest
@@ -45,7 +45,7 @@ class EdgeType(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types, an unknown choice, or names that are not different.
+        ValueError: a negative number of types or more than 2^20, an unknown choice, or names that are not different.
 
     Example:
         >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
@@ -154,16 +154,17 @@ class EdgeType(Labeler):
 def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:
     """Different names of types, from the names themselves or from how many there are."""
     if isinstance(types, int):
-        return tuple(str(number) for number in range(_check.integer(name, types, minimum=0)))
+        return tuple(str(number) for number in range(_check.length(name, types, most=_check.MOST_LABELS)))
     if isinstance(types, str) or not isinstance(types, Sequence) or has_graph(types):
         raise TypeError(f"{name} must be an int or a sequence of strings, got {in_place_of_types(types, kind)}")
-    if not all(isinstance(t, str) for t in types):
+    names = _check.items(name, types, "an int or a sequence of strings")
+    if not all(isinstance(t, str) for t in names):
         raise TypeError(
-            f"{name} must be an int or a sequence of strings, got {cut(repr(types))}: pass [str(t) for t in {name}]"
+            f"{name} must be an int or a sequence of strings, got {shown(types)}: pass [str(t) for t in {name}]"
         )
-    if len(set(types)) != len(types):
-        raise ValueError(f"{name} must be different names, got {cut(str(list(types)))}")
-    return tuple(types)
+    if len(set(names)) != len(names):
+        raise ValueError(f"{name} must be different names, got {cut(str(list(names)))}")
+    return names
 
 
 def edge_types(graph: Graph, count: int) -> Tensor:

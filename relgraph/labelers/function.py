@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs, truth_as_ids
@@ -38,7 +38,7 @@ class FromFunction(Labeler):
 
     Raises:
         TypeError: ``fn`` cannot be called, ``num_labels`` is no int, or a name is no string.
-        ValueError: a negative ``num_labels``, a wrong number of names, or one that comes twice.
+        ValueError: a negative ``num_labels`` or more than 2^20, a wrong number of names, or one that comes twice.
 
     Example:
         >>> parity = rg.FromFunction(lambda i, j: (i + j) % 2, num_labels=2, names=["same", "other"])
@@ -58,10 +58,8 @@ class FromFunction(Labeler):
     ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be callable, got {type(fn).__name__}")
-        _check.integer("num_labels", num_labels, minimum=0)
-        named = _numbers(num_labels) if names is None else tuple(names)
-        if isinstance(names, str) or not all(isinstance(name, str) for name in named):
-            raise TypeError(f"names must be strings, one a label, got {cut(repr(names))}")
+        _check.length("num_labels", num_labels, most=_check.MOST_LABELS)
+        named = _numbers(num_labels) if names is None else _words(names)
         if len(named) != num_labels or len(set(named)) != num_labels:
             raise ValueError(f"names must hold num_labels = {num_labels} different names, got {cut(str(list(named)))}")
         self._set(fn=fn, _num_labels=num_labels, _names=named)
@@ -92,14 +90,17 @@ class FromFunction(Labeler):
 
         Raises:
             TypeError: a length or offset that is no int, or ``fn`` returned no tensor.
-            ValueError: a negative length, lengths beside a graph, or ``fn`` returned other than integers, truth values
-                where R is not 2, a shape that does not broadcast, or ids out of range.
+            ValueError: a negative length, more than 2^32 pairs (which are written out) or 2^24 queries or keys, lengths
+                beside a graph, or ``fn`` returned other than integers, truth values where R is not 2, a shape that does
+                not broadcast, or ids out of range.
         """
         if isinstance(q_len, Graph):
             return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))
-        _check.integer("q_len", q_len, minimum=0)
-        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        _check.length("q_len", q_len)
+        k_len = q_len if k_len is None else _check.length("k_len", k_len)
         check_offset(q_offset)
+        rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 else 1
+        _check.written("q_len and k_len", rows, q_len, k_len)
         device = q_offset.device if isinstance(q_offset, Tensor) else None
         i, j = torch.arange(q_len, device=device)[:, None], torch.arange(k_len, device=device)[None]
         if isinstance(q_offset, Tensor) and q_offset.dim() == 1:
@@ -117,7 +118,9 @@ class FromFunction(Labeler):
 
     def _ids(self, i: Tensor, j: Tensor, dims: tuple[int, ...]) -> Tensor:
         name = "the ids that fn returns"
-        return _check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
+        ids = _check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
+        _check.id_range("fn's ids", ids, self.num_labels)
+        return ids
 
     def __reduce__(self) -> tuple[Any, ...]:
         name = getattr(self.fn, "__qualname__", "")
@@ -137,6 +140,13 @@ class FromFunction(Labeler):
         fn = getattr(self.fn, "__qualname__", None) or repr(self.fn)
         names = "" if self.names == _numbers(self.num_labels) else f", names={self.names!r}"
         return f"FromFunction({fn}, {self.num_labels}{names})"
+
+
+def _words(names: Any) -> tuple[str, ...]:
+    named = () if isinstance(names, str) else _check.items("names", names, "strings, one a label")
+    if isinstance(names, str) or not all(isinstance(name, str) for name in named):
+        raise TypeError(f"names must be strings, one a label, got {shown(names)}")
+    return named
 
 
 def _numbers(count: int) -> tuple[str, ...]:

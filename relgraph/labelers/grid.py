@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Grid(Labeler):
 
     Raises:
         TypeError: a clip that is no int.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> grid = rg.Grid(1)
@@ -51,6 +51,7 @@ class Grid(Labeler):
     def __init__(self, row_clip: int, col_clip: int | None = None) -> None:
         _check.integer("row_clip", row_clip, minimum=0)
         col_clip = row_clip if col_clip is None else _check.integer("col_clip", col_clip, minimum=0)
+        _check.most_labels("row_clip and col_clip", (2 * row_clip + 1) * (2 * col_clip + 1))
         self._set(row_clip=row_clip, col_clip=col_clip)
 
     @property
@@ -76,9 +77,10 @@ class Grid(Labeler):
 
         Raises:
             TypeError: a size that is no int.
-            ValueError: a negative size.
+            ValueError: a negative size, or more than 2^32 pairs.
         """
-        rows, cols = _clipped(height, "height", self.row_clip), _clipped(width, "width", self.col_clip)
+        _check_sides(height, width)
+        rows, cols = _clipped(height, self.row_clip), _clipped(width, self.col_clip)
         return _written_out(rows * (2 * self.col_clip + 1), cols, self.num_labels)
 
     def __repr__(self) -> str:
@@ -101,7 +103,7 @@ class GridRows(Labeler):
 
     Raises:
         TypeError: a clip that is no int.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> rg.GridRows(1).names
@@ -119,6 +121,7 @@ class GridRows(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("clip", self.clip, minimum=0)
+        _check.most_labels("clip", 2 * self.clip + 1)
 
     @property
     def num_labels(self) -> int:
@@ -142,9 +145,10 @@ class GridRows(Labeler):
 
         Raises:
             TypeError: a size that is no int.
-            ValueError: a negative size.
+            ValueError: a negative size, or more than 2^32 pairs.
         """
-        rows, cols = _clipped(height, "height", self.clip), _clipped(width, "width", 0)
+        _check_sides(height, width)
+        rows, cols = _clipped(height, self.clip), _clipped(width, 0)
         return _written_out(rows, cols, self.num_labels)
 
 
@@ -162,7 +166,7 @@ class GridColumns(Labeler):
 
     Raises:
         TypeError: a clip that is no int.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> rg.GridColumns(1).names
@@ -177,6 +181,7 @@ class GridColumns(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("clip", self.clip, minimum=0)
+        _check.most_labels("clip", 2 * self.clip + 1)
 
     @property
     def num_labels(self) -> int:
@@ -200,9 +205,10 @@ class GridColumns(Labeler):
 
         Raises:
             TypeError: a size that is no int.
-            ValueError: a negative size.
+            ValueError: a negative size, or more than 2^32 pairs.
         """
-        rows, cols = _clipped(height, "height", 0), _clipped(width, "width", self.clip)
+        _check_sides(height, width)
+        rows, cols = _clipped(height, 0), _clipped(width, self.clip)
         return _written_out(rows, cols, self.num_labels)
 
 
@@ -210,9 +216,15 @@ def _distances(clip: int) -> range:
     return range(-clip, clip + 1)
 
 
-def _clipped(length: int, name: str, clip: int) -> Tensor:
+def _check_sides(height: Any, width: Any) -> None:
+    """A grid of that size has few enough pairs to be written out, along each side too."""
+    _check.written("height", _check.length("height", height), height)
+    _check.written("width", _check.length("width", width), width)
+    _check.written("height and width", height * width, height * width)
+
+
+def _clipped(length: int, clip: int) -> Tensor:
     """Clipped distances along one axis, shifted to begin at 0, ``[length, length]``."""
-    _check.integer(name, length, minimum=0)
     at = torch.arange(length)
     return (at - at[:, None]).clamp(-clip, clip) + clip
 

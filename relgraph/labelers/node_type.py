@@ -34,7 +34,7 @@ class NodeType(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types, or names that are not different.
+        ValueError: a negative number of types, more than 2^20 pairs of them, or names that are not different.
 
     Example:
         >>> labeler = rg.NodeType(["C", "N"])
@@ -49,7 +49,9 @@ class NodeType(Labeler):
     types: tuple[str, ...]
 
     def __init__(self, types: int | Sequence[str]) -> None:
-        self._set(types=type_names("types", types, kind="node"))
+        names = type_names("types", types, kind="node")
+        _check.most_labels("types", len(names) ** 2)
+        self._set(types=names)
 
     @property
     def num_labels(self) -> int:
@@ -164,4 +166,5 @@ def _node_types(graph: Graph) -> Tensor:
     types = check_graph(graph).node_type
     if types is None:
         raise ValueError("graph must have node_type, got None")
+    _check.data("graph", types)
     return types

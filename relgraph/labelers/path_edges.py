@@ -12,7 +12,7 @@ from relgraph import _check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, distinct
 from relgraph.labelers.edge_type import type_names
-from relgraph.labelers.paths import path_edges, walked_types
+from relgraph.labelers.paths import path_edges, walked_types, with_columns
 from relgraph.labelers.shortest_path import shortest_path_lengths
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
@@ -37,7 +37,8 @@ class PathEdges(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: fewer than one hop, a negative number of types, or names that are not different.
+        ValueError: fewer than one hop, a negative number of types, more than 2^20 labels, or names that are not
+            different.
 
     Example:
         >>> labeler = rg.PathEdges(2, ["single", "double"], directed=True)
@@ -55,11 +56,11 @@ class PathEdges(Labeler):
     directed: bool
 
     def __init__(self, max_path: int, types: int | Sequence[str], *, directed: bool = False) -> None:
-        self._set(
-            max_path=_check.integer("max_path", max_path, minimum=1),
-            types=type_names("types", types),
-            directed=_check.boolean("directed", directed),
-        )
+        names = type_names("types", types)
+        width = len(names) * (2 - _check.boolean("directed", directed))
+        _check.integer("max_path", max_path, minimum=1, maximum=_check.MOST_LABELS)
+        _check.most_labels("max_path and types", max_path * (max_path + 1) // 2 * width)
+        self._set(max_path=max_path, types=names, directed=directed)
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
@@ -98,6 +99,7 @@ class PathEdges(Labeler):
         lengths = shortest_path_lengths(graph, directed=self.directed)
         walked = walked_types(graph, len(self.types))
         types = walked[path_edges(graph, lengths, self.max_path, directed=self.directed)]
+        types = with_columns(types, self.max_path)
         lengths = lengths.clamp(max=self.max_path).long()
         width = len(self.types) * (2 - self.directed)
         parts: list[DenseLabels | BlockLabels] = []

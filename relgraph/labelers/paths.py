@@ -16,6 +16,9 @@ from relgraph.labelers.shortest_path import pair_positions, shortest_path_length
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
+MOST_STEPS = 1 << 16
+"""How long the paths are at most that labels are made of."""
+
 
 class PathLabels(NamedTuple):
     """Labels whose ids number sequences of types, and those sequences.
@@ -84,7 +87,7 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises:
         TypeError: no tensor.
-        ValueError: another shape or dtype, or an entry below -1.
+        ValueError: another shape or dtype, an entry below -1, or a tensor on the device ``meta``.
 
     Example:
         >>> ids, paths = rg.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
@@ -92,17 +95,22 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ([1, 0, 1], [[0, 1], [2, -1]])
     """
     sequences = _check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
+    _check.data("sequences", sequences)
     count, length = sequences.shape
     low, high = (int(end) for end in torch.aminmax(sequences)) if sequences.numel() else (0, 0)
     if low < -1:
         raise ValueError(f"sequences must be at least -1, got {low}")
+    entries, base = sequences, high + 2
+    if high > _check.MOST_IDS:  # the products below would overflow: entries by their rank
+        ranked, entries = sequences.unique(return_inverse=True)
+        entries, base = entries - 1, ranked.shape[0] + 1
     ids, known = sequences.new_zeros(count), 1
     for column in range(length):
         # One number a prefix, made small again before it can overflow: sorting numbers is far faster than rows.
-        if known > 2**62 // (high + 2):
+        if known > 2**62 // base:
             unique, ids = ids.unique(return_inverse=True)
             known = unique.shape[0]
-        ids, known = ids * (high + 2) + sequences[:, column] + 1, known * (high + 2)
+        ids, known = ids * base + entries[:, column] + 1, known * base
     unique, ids = ids.unique(return_inverse=True)
     first = sequences.new_zeros(unique.shape[0]).scatter(0, ids, torch.arange(count, device=ids.device))
     return ids, sequences[first]
@@ -131,7 +139,7 @@ class ShortestPathTypes:
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a number below 1.
+        ValueError: a number below 1, more than 2^16 edges or 2^20 types.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
@@ -150,8 +158,8 @@ class ShortestPathTypes:
     directed: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("max_length", self.max_length, minimum=1)
-        _check.integer("num_types", self.num_types, minimum=1)
+        _check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
+        _check.integer("num_types", self.num_types, minimum=1, maximum=_check.MOST_LABELS)
         _check.boolean("directed", self.directed)
 
     @property
@@ -179,7 +187,7 @@ class ShortestPathTypes:
         edges = path_edges(graph, lengths, self.max_length, directed=self.directed)
         ids = torch.full_like(lengths, UNLABELED, dtype=torch.int64)
         ids[reached], paths = unique_paths(types[edges[reached]])
-        return PathLabels(label_pairs(graph, ids, paths.shape[0]), paths)
+        return PathLabels(label_pairs(graph, ids, paths.shape[0]), with_columns(paths, self.max_length))
 
     def describe(self, graph: Graph) -> LabelCounts | SumCounts:
         """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.
@@ -207,7 +215,8 @@ def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool
         directed: as in the search.
 
     Returns:
-        ``[sum of n_g², L]``, columns of :func:`walkable`: e along edge e, e + E against it, -1 for none.
+        ``[sum of n_g², L]``, columns of :func:`walkable`: e along edge e, e + E against it, -1 for none; fewer columns
+        where no path has L edges.
     """
     (row, column), (query, key) = pair_positions(graph), graph.pairs()
     source, target = walkable(graph, directed=directed)
@@ -223,10 +232,15 @@ def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool
         left, rank = left[~nearer], rank + 1
     hops, at = [], torch.arange(query.shape[0], device=graph.device)
     before = torch.cat([row[source], row.new_zeros(1)])  # the zero for edge -1, which ends a path
-    for _ in range(max_length):
+    for _ in range(min(max_length, int(lengths.max()) if lengths.numel() else 0)):
         hops.append(last[at])
         at = torch.where(hops[-1] < 0, at, before[hops[-1]] + column[key])
-    return torch.stack(hops, 1)
+    return torch.stack(hops, 1) if hops else last[:, None][:, :0]
+
+
+def with_columns(sequences: Tensor, count: int) -> Tensor:
+    """The sequences with ``count`` columns, those that are missing filled with -1."""
+    return torch.nn.functional.pad(sequences, (0, count - sequences.shape[1]), value=-1)
 
 
 def walked_types(graph: Graph, num_types: int) -> Tensor:

@@ -35,7 +35,7 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes too small, or names that are not different.
+        ValueError: sizes too small or too large, or names that are not different.
 
     Example:
         >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
@@ -72,7 +72,7 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: sizes too small, an unknown choice, or names that are not different.
+        ValueError: sizes too small or too large, an unknown choice, or names that are not different.
 
     Example:
         >>> labeler = rg.grpe(5, ["single", "double"])

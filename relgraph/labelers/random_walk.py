@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.graphs import Graph, check_graph
+from relgraph._brief import cut, shown
+from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
@@ -22,6 +23,10 @@ LEAST = 1e-12
 
 SLACK = 1e-9
 """How far below an edge, in proportion, a probability still counts as on it: whatever the rounding, 1/2 is 1/2."""
+
+
+MOST_HALVES = 1024
+"""How many bins that halve there are at most: a float holds 1/2 no smaller than to the power of 1074."""
 
 
 class WalkLabeler(Labeler):
@@ -68,8 +73,9 @@ class WalkLabeler(Labeler):
 
         Raises:
             TypeError: what is no Graph.
+            ValueError: more than 2^32 pairs, which are written out.
         """
-        landing = _of_every_pair(check_graph(graph), self._landing, directed=self.directed)
+        landing = _of_every_pair(check_pairs(check_graph(graph)), self._landing, directed=self.directed)
         edges = torch.tensor(self.edges, dtype=torch.float64, device=graph.device) * (1 - SLACK)
         ids = torch.bucketize(landing, edges, right=True) + 1
         return label_pairs(graph, ids.masked_fill(landing < LEAST, 0), self.num_labels)
@@ -94,7 +100,7 @@ class RandomWalk(WalkLabeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative step, fewer than 2 bins, or edges that do not rise between 0 and 1.
+        ValueError: a negative step, fewer than 2 bins or more than 1024, or edges that do not rise between 0 and 1.
 
     Example:
         >>> labeler = rg.RandomWalk(2, bins=4)
@@ -141,7 +147,8 @@ class PersonalizedPageRank(WalkLabeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: ``alpha`` not between 0 and 1, fewer than 2 bins, or edges that do not rise between 0 and 1.
+        ValueError: ``alpha`` not between 0 and 1, fewer than 2 bins or more than 1024, or edges that do not rise
+            between 0 and 1.
 
     Example:
         >>> labeler = rg.PersonalizedPageRank(bins=(0.1, 0.4))
@@ -199,10 +206,11 @@ def _of_every_pair(graph: Graph, landing: Callable[[Tensor], Tensor], *, directe
 
 def _checked_bins(bins: Any) -> int | tuple[float, ...]:
     if isinstance(bins, int):
-        return _check.integer("bins", bins, minimum=2)
+        return _check.integer("bins", bins, minimum=2, maximum=MOST_HALVES)
     if isinstance(bins, str) or not isinstance(bins, Sequence):
-        raise TypeError(f"bins must be an int or a sequence of floats, got {bins!r}")
+        raise TypeError(f"bins must be an int or a sequence of floats, got {shown(bins)}")
+    bins = _check.items("bins", bins, "an int or a sequence of floats")
     edges = tuple(float(_check.finite(f"bins[{index}]", edge)) for index, edge in enumerate(bins))
     if any(low >= high for low, high in pairwise((0.0, *edges, 1.0))):
-        raise ValueError(f"bins must rise between 0 and 1, got {list(edges)}")
+        raise ValueError(f"bins must rise between 0 and 1, got {cut(str(list(edges)))}")
     return edges

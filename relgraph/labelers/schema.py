@@ -127,7 +127,7 @@ class SchemaRelations(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.SchemaRelations()
@@ -149,6 +149,7 @@ class SchemaRelations(Labeler):
             spelled=_check.boolean("spelled", spelled),
             stopwords=tuple(sorted(set(_words("stopwords", stopwords)))),
         )
+        _check.most_labels("clip", self.num_labels)
 
     @property
     def num_labels(self) -> int:
@@ -325,9 +326,7 @@ def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:
 
 def _items(name: str, value: Any, count: int | None = None) -> tuple[Any, ...]:
     """The items of an iterable other than a string; ``count`` of them."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a sequence, got {type(value).__name__}")
-    items = tuple(value)
+    items = _check.items(name, value, "a sequence")
     if count is not None and len(items) != count:
         raise ValueError(f"{name} must have {count} entries, got {len(items)}")
     return items

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
@@ -39,7 +39,7 @@ class ShortestPath(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative distance or an unknown choice.
+        ValueError: a negative distance, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.ShortestPath(2, directed=True)
@@ -59,6 +59,7 @@ class ShortestPath(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("max_distance", self.max_distance, minimum=0)
+        _check.most_labels("max_distance", self.max_distance + 3)
         _check.boolean("directed", self.directed)
         _check.choice("beyond", self.beyond, BEYOND)
         if self.unreachable is not None:
@@ -89,6 +90,7 @@ class ShortestPath(Labeler):
 
         Raises:
             TypeError: what is no Graph.
+            ValueError: more than 2^32 pairs, which are written out.
         """
         limit = self.max_distance if self.beyond == "unreachable" else None
         lengths = shortest_path_lengths(graph, limit, directed=self.directed)
@@ -116,7 +118,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative ``max_distance``.
+        ValueError: a negative ``max_distance``, or more than 2^32 pairs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
@@ -125,7 +127,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
                 [ 1,  0, -1],
                 [ 2,  1,  0]], dtype=torch.int32)
     """
-    check_graph(graph)
+    check_pairs(check_graph(graph))
     if max_distance is not None:
         _check.integer("max_distance", max_distance, minimum=0)
     row, column = pair_positions(graph)

@@ -28,13 +28,14 @@ class TreeDistance(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("clip", self.clip, minimum=0)
+        _check.most_labels("clip", 2 * self.clip + 2)
         check_default(self.default)
         _check.boolean("forest", self.forest)
 
     @property
     def num_labels(self) -> int:
         """``2 * clip + 1``, and one more for ``other``."""
-        return len(self.names)
+        return 2 * self.clip + 1 + (self.default == "other")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ class AncestorDistance(TreeDistance):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, or an unknown choice.
+        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.AncestorDistance(2, default="other")
@@ -125,7 +126,7 @@ class SiblingDistance(TreeDistance):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, or an unknown choice.
+        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.SiblingDistance(1)
@@ -161,7 +162,7 @@ class StructuralPosition(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative clip.
+        ValueError: a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.StructuralPosition(3)
@@ -179,6 +180,7 @@ class StructuralPosition(Labeler):
 
     def __post_init__(self) -> None:
         _check.integer("clip", self.clip, minimum=0)
+        _check.most_labels("clip", 2 * self.clip + 2)
         _check.boolean("forest", self.forest)
 
     @property

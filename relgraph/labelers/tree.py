@@ -9,6 +9,7 @@ from typing import final
 import torch
 
 from relgraph import _check
+from relgraph._brief import shown
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
@@ -66,7 +67,7 @@ class TreeRelation(Labeler):
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, default: str | None = "other", forest: bool = False) -> None:
         if isinstance(kinds, str) or not isinstance(kinds, Sequence):
-            raise TypeError(f"kinds must be a sequence of strings, got {kinds!r}")
+            raise TypeError(f"kinds must be a sequence of strings, got {shown(kinds)}")
         for kind in kinds:
             _check.choice("kind", kind, KINDS)
         if len(set(kinds)) != len(kinds):
@@ -127,7 +128,7 @@ class UpDown(Labeler):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of steps.
+        ValueError: a negative number of steps, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.UpDown(2, 1)
@@ -151,6 +152,7 @@ class UpDown(Labeler):
             max_down=max_up if max_down is None else _check.integer("max_down", max_down, minimum=0),
             forest=_check.boolean("forest", forest),
         )
+        _check.most_labels("max_up and max_down", self.num_labels)
 
     @property
     def num_labels(self) -> int:

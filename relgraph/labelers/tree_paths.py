@@ -11,7 +11,7 @@ from torch import Tensor
 from relgraph import _check
 from relgraph.graphs import Graph
 from relgraph.labelers.edge_type import edge_types
-from relgraph.labelers.paths import PathLabels, unique_paths
+from relgraph.labelers.paths import MOST_STEPS, PathLabels, unique_paths, with_columns
 from relgraph.labelers.tree_walk import TreeWalk, walk
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import LabelCounts, SumCounts
@@ -40,7 +40,7 @@ class TreePaths:
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a number below 1, or an unknown choice.
+        ValueError: a number below 1, more than 2^16 steps or 2^20 types, or an unknown choice.
 
     Example:
         >>> tree = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))
@@ -65,8 +65,8 @@ class TreePaths:
     forest: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("max_length", self.max_length, minimum=1)
-        _check.integer("num_types", self.num_types, minimum=1)
+        _check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
+        _check.integer("num_types", self.num_types, minimum=1, maximum=_check.MOST_LABELS)
         _check.choice("longer", self.longer, LONGER)
         _check.boolean("forest", self.forest)
 
@@ -97,7 +97,7 @@ class TreePaths:
         query, key, up, down = (x[joined] for x in (query, key, up, down))
         found, paths = unique_paths(self._sequences(tree, types, query, key, up, down))
         ids = torch.full_like(joined, -1, dtype=torch.int64).masked_scatter(joined, found)
-        return PathLabels(label_pairs(graph, ids, paths.shape[0]), paths)
+        return PathLabels(label_pairs(graph, ids, paths.shape[0]), with_columns(paths, self.max_length))
 
     def describe(self, graph: Graph) -> LabelCounts | SumCounts:
         """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.
@@ -115,10 +115,11 @@ class TreePaths:
         return self(graph).describe()
 
     def _sequences(self, tree: TreeWalk, types: Tensor, query: Tensor, key: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        """The steps of every path, ``[P, max_length]``."""
+        """The steps of every path, ``[P, max_length]``; fewer columns where no path is that long, but one at least."""
         length = up + down
+        width = min(self.max_length, max(int(length.max()), 1) if length.numel() else 1)
         columns: list[Tensor] = []
-        for step in range(self.max_length):
+        for step in range(width):
             rising = step < up
             # A step up leaves its node, a step down arrives there: either way the node hangs on the edge.
             depth = torch.where(rising, tree.depth[query] - step, tree.depth[key] - length + step + 1)
@@ -127,7 +128,7 @@ class TreePaths:
             columns.append(torch.where(step < length, types[at] + self.num_types * ~rising, -1))
         sequences = torch.stack(columns, 1)
         if self.longer == "one":
-            long = sequences.new_full((self.max_length,), -1)
+            long = sequences.new_full((width,), -1)
             long[0] = 2 * self.num_types
             sequences = torch.where((length > self.max_length)[:, None], long, sequences)
         return sequences

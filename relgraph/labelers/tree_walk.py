@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.graphs import Graph, check_graph
+from relgraph.graphs import Graph, check_graph, check_pairs
 
 
 class Steps(NamedTuple):
@@ -82,7 +82,7 @@ class TreeWalk:
 
 def walk(graph: Graph, *, forest: bool) -> TreeWalk:
     """The walks of a graph that is a tree, or several where ``forest`` allows it."""
-    return TreeWalk(check_graph(graph).parents(forest=forest))
+    return TreeWalk(check_pairs(check_graph(graph)).parents(forest=forest))
 
 
 def _jumps(parents: Tensor) -> list[Tensor]:

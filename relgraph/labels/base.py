@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import shown
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -107,7 +108,7 @@ class Labels(ABC):
 
         Raises:
             TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
-            ValueError: parallel edges that each count, for which one matrix has no room.
+            ValueError: parallel edges that each count, for which one matrix has no room; more than 2^32 pairs.
 
         Example:
             >>> ids, attend = rg.Window(1)(3).to_dense()
@@ -141,7 +142,9 @@ class Labels(ABC):
     @final
     def __getitem__(self, index: slice) -> Self:
         if not isinstance(index, slice) or index.step not in (None, 1):
-            raise TypeError(f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {index!r}")
+            raise TypeError(
+                f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {shown(index)}"
+            )
         start, stop, _ = index.indices(self.q_len)
         return self.rows(start, max(start, stop))
 
@@ -153,7 +156,7 @@ class Labels(ABC):
 
         Raises:
             TypeError: a sum, which has several ids a pair.
-            ValueError: parallel edges that each count.
+            ValueError: parallel edges that each count, or more than 2^32 pairs.
 
         Example:
             >>> rg.ClippedDistance(1)(3).dense().ids
@@ -181,7 +184,8 @@ class Labels(ABC):
 
         Raises:
             TypeError: names that are no sequence of strings.
-            ValueError: another number of names than labels, or the same name twice.
+            ValueError: another number of names than labels, the same name twice, or labels on the device ``meta``.
+            NotImplementedError: labels of more than 2^24 ids.
 
         Example:
             >>> labels = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=3)
@@ -204,20 +208,34 @@ class Labels(ABC):
             non_blocking: whether copies from pinned memory may overlap with other work.
 
         Returns:
-            Labels of the same kind; these stay where they are.
+            Labels of the same kind; these stay where they are. Ids keep the type that holds them.
+
+        Raises:
+            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            ValueError: a device that torch does not know or cannot use here.
 
         Example:
             >>> rg.ClippedDistance(1)(3).dense().to("cpu").device
             device(type='cpu')
         """
-        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+        where = _check.device("device", device)
+        _check.boolean("non_blocking", non_blocking)
+        return self._map(lambda t: t.to(where, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work.
 
         Returns:
             Labels of the same kind, with every tensor pinned.
+
+        Raises:
+            ValueError: labels that are not on the CPU.
+            NotImplementedError: torch finds no accelerator, for which alone memory is pinned.
         """
+        if self.device is not None and self.device.type != "cpu":
+            raise ValueError(f"labels must be on the CPU to be pinned, got them on {self.device}")
+        if self.device is not None and not torch.accelerator.is_available():
+            raise NotImplementedError("pin_memory serves copies to an accelerator, and torch finds none here")
         return self._map(lambda t: t.pin_memory())
 
     def _flatten(self) -> tuple[list[Tensor], tuple[Any, ...]]:
@@ -343,9 +361,14 @@ def common_batch(*sizes: int) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
+def check_room(labels: Labels) -> None:
+    """All pairs, those across the graphs of a packed batch too, can be written out."""
+    _check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
+
+
 def check_rows(labels: Labels, start: int, stop: int) -> None:
     """``start:stop`` lies within the query rows."""
-    _check.integer("start", start, minimum=0)
+    _check.integer("start", start, minimum=0, maximum=labels.q_len)
     _check.integer("stop", stop, minimum=start, maximum=labels.q_len)
 
 

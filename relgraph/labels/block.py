@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_ptrs, check_rows, graph_of, row_borders
+from relgraph.labels.base import (
+    NOT_ATTENDING,
+    UNLABELED,
+    Labels,
+    check_ptrs,
+    check_room,
+    check_rows,
+    graph_of,
+    row_borders,
+)
 from relgraph.labels.dense import all_attend, stored_ids
+
+
+def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
+    """N_q and N_k, as they are given or as the borders tell."""
+    if lengths is None:
+        k_len = _total("ptr", ptr)
+        return k_len if q_ptr is None else _total("q_ptr", q_ptr), k_len
+    if not isinstance(lengths, (tuple, list)):
+        raise TypeError(f"lengths must be a tuple of two ints, N_q and N_k, got {type(lengths).__name__}")
+    if len(lengths) != 2:
+        raise ValueError(f"lengths must be two ints, N_q and N_k, got {len(lengths)} entries")
+    return _check.length("lengths[0]", lengths[0]), _check.length("lengths[1]", lengths[1])
 
 
 def _total(name: str, ptr: Tensor) -> int:
     """The number of positions that the borders enclose."""
     if _check.integer_tensor(name, ptr, dim=1).shape[0] == 0:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
+    if ptr.is_meta:
+        raise ValueError(f"{name} must hold numbers where lengths are left out, got a tensor on the device meta")
     return int(ptr[-1])
 
 
@@ -38,7 +61,8 @@ class BlockLabels(Labels):
         lengths: N_q and N_k where they are known, as in compiled code; read off the borders when left out.
 
     Raises:
-        TypeError: ``ids``, ``ptr``, ``q_ptr`` or ``attend`` that is no tensor, or ``num_labels`` that is no int.
+        TypeError: ``ids``, ``ptr``, ``q_ptr`` or ``attend`` that is no tensor, ``num_labels`` that is no int, or
+            ``lengths`` that are no tuple of ints.
         ValueError: as many ids as do not fit the borders, an id out of range, borders that fall or do not begin at 0,
             dtypes that are not integers (or not bool), or tensors on several devices.
 
@@ -70,9 +94,7 @@ class BlockLabels(Labels):
         lengths: tuple[int, int] | None = None,
     ) -> None:
         ids = stored_ids(ids, num_labels, attend, dim=1)
-        q_len, k_len = lengths or (
-            _total("ptr" if p is ptr else "q_ptr", p) for p in (ptr if q_ptr is None else q_ptr, ptr)
-        )
+        q_len, k_len = _lengths(lengths, ptr, q_ptr)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         assert q_ptr is not None and k_ptr is not None
         _check.same_device(ids=ids, ptr=k_ptr)
@@ -103,17 +125,20 @@ class BlockLabels(Labels):
             Packed labels of as many graphs as there are blocks; every pair of a block attends.
 
         Raises:
-            TypeError: a block that is no tensor, or ``num_labels`` that is no int.
-            ValueError: no blocks, a block of another rank or dtype, or an id out of range.
+            TypeError: what is no sequence, a block that is no tensor, or ``num_labels`` that is no int.
+            ValueError: no blocks, a block of another rank, dtype or device, or an id out of range.
 
         Example:
             >>> rg.BlockLabels.from_blocks([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1]])], 2).k_ptr
             tensor([0, 2, 3])
         """
+        blocks = _check.items("blocks", blocks, "a sequence of Tensors")
         if not blocks:
             raise ValueError("blocks must hold at least one tensor, got none")
-        for index, block in enumerate(blocks):
-            _check.integer_tensor(f"blocks[{index}]", block, dim=2)
+        named = {f"blocks[{index}]": block for index, block in enumerate(blocks)}
+        for name, block in named.items():
+            _check.integer_tensor(name, block, dim=2)
+        _check.same_device(**named)
         sizes = torch.tensor([[0, 0], *(list(b.shape) for b in blocks)], device=blocks[0].device).cumsum(0)
         flat = torch.cat([b.reshape(-1) for b in blocks])
         return cls(flat, num_labels, sizes[:, 1].contiguous(), q_ptr=sizes[:, 0].contiguous())
@@ -128,6 +153,7 @@ class BlockLabels(Labels):
         return torch.cat([ends.new_zeros(1), ends])
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         q_graph, k_graph = graph_of(self.q_ptr, self.q_len), graph_of(self.k_ptr, self.k_len)
         i = torch.arange(self.q_len, device=self.ids.device) - self.q_ptr[q_graph]
         j = torch.arange(self.k_len, device=self.ids.device) - self.k_ptr[k_graph]

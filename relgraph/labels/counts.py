@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph import _check
 from relgraph.labels.base import NOT_ATTENDING, Labels
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
@@ -16,6 +17,10 @@ from relgraph.labels.pairs import codes_at, listed_pairs, numbered, numbers
 
 SHIFT = -NOT_ATTENDING
 """What makes a code a place to count at: ids begin at 2, after both sentinels."""
+
+
+MOST_COUNTED = 1 << 24
+"""Labels of up to so many ids can be counted: there is a number for each."""
 
 
 class Counted(NamedTuple):
@@ -29,6 +34,13 @@ class Counted(NamedTuple):
 
 def count(labels: Labels) -> Counted:
     """The counts of labels other than a sum. Where parallel edges each count, a pair counts once an edge."""
+    assert isinstance(labels.num_labels, int)
+    if labels.num_labels > MOST_COUNTED:
+        raise NotImplementedError(
+            f"labels of more than {MOST_COUNTED:,} ids cannot be counted, got num_labels = {labels.num_labels:,}"
+        )
+    _check.data("labels", *labels._flatten()[0])
+    _check.numbered_pairs("q_len and k_len of labels that are counted", labels.batch_size, labels.q_len, labels.k_len)
     nothing = torch.zeros(0, dtype=torch.int64, device=labels.device)
     not_attending, unlabeled, *by_label = _count(labels, labels.batch_size, nothing).tolist()
     return Counted(tuple(by_label), unlabeled, not_attending, pairs_of(labels, labels.batch_size))

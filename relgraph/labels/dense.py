@@ -13,7 +13,7 @@ from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_rows, s
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
     """Checked ids in the smallest type, with -2 wherever ``attend`` is False."""
-    _check.integer("num_labels", num_labels, minimum=0)
+    _check.length("num_labels", num_labels, most=_check.MOST_IDS)
     ids = _check.integer_tensor("ids", ids, dim=dim)
     if attend is not None:
         _check.tensor("attend", attend)

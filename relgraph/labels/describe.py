@@ -121,7 +121,7 @@ def describe(labels: Labels, names: Any = None) -> LabelCounts | SumCounts:
     if not isinstance(labels, SumLabels):
         return _counted(count(labels), check_names("names", names, labels.num_labels))
     per_part = [None] * len(labels.parts) if names is None else names
-    if isinstance(per_part, str) or not isinstance(per_part, Sequence) or len(per_part) != len(labels.parts):
+    if not isinstance(per_part, (tuple, list)) or len(per_part) != len(labels.parts):
         got = f"{len(per_part)}" if isinstance(per_part, (tuple, list)) else type(per_part).__name__
         raise ValueError(f"names must hold one sequence of names a part of the sum, {len(labels.parts)}, got {got}")
     parts = []

@@ -14,10 +14,14 @@ from relgraph.labels.base import (
     UNLABELED,
     Labels,
     check_ptrs,
+    check_room,
     check_rows,
     graph_of,
     row_borders,
 )
+
+MOST_DISTANCES = 4 * _check.MOST_LABELS
+"""How many distances a lookup tells apart at most: those of two labelers joined, with room to spare."""
 
 
 @final
@@ -38,7 +42,8 @@ class DistanceLabels(Labels):
     Args:
         q_len: N_q, number of queries (of all graphs when packed).
         k_len: N_k, number of keys; ``q_len`` when left out.
-        lookup: the id of each distance from ``-left`` up; -1 attends without a label, -2 does not attend.
+        lookup: the id of each distance from ``-left`` up, 2^22 of them at most; -1 attends without a label, -2 does not
+            attend.
         left: how far left the lookup reaches, at least 0.
         num_labels: R; by default one more than the largest id in ``lookup``.
         q_offset: key position of query row 0, at most 2³¹ either way: an int, a scalar tensor, ``[B]``, or ``[G]`` when
@@ -49,9 +54,9 @@ class DistanceLabels(Labels):
     Raises:
         TypeError: a length, ``left``, ``num_labels``, ``q_offset`` or entry of ``lookup`` that is no int, a ``lookup``
             that is no sequence, or borders that are no tensor.
-        ValueError: an empty lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a negative length,
-            an offset of floats, beyond ±2³¹ or of another length than there are graphs, or borders that do not fit the
-            lengths.
+        ValueError: an empty or too long lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a length
+            below 0, an offset of floats, beyond ±2³¹ or of another length than there are graphs, or borders that do not
+            fit the lengths.
 
     Example:
         >>> labels = rg.DistanceLabels(3, lookup=range(5), left=2)
@@ -81,17 +86,11 @@ class DistanceLabels(Labels):
         ptr: Tensor | None = None,
         q_ptr: Tensor | None = None,
     ) -> None:
-        _check.integer("q_len", q_len, minimum=0)
-        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
-        if not isinstance(lookup, Sequence) or isinstance(lookup, str):
-            raise TypeError(f"lookup must be a sequence of ints, got {type(lookup).__name__}")
-        lookup = tuple(lookup)
-        if not lookup:
-            raise ValueError("lookup must hold at least one id, got none")
-        for value in lookup:
-            _check.integer("lookup", value, minimum=NOT_ATTENDING)
+        _check.length("q_len", q_len)
+        k_len = q_len if k_len is None else _check.length("k_len", k_len)
+        lookup = _ids_by_distance(lookup)
         most = max(max(lookup) + 1, 0)
-        num_labels = most if num_labels is None else _check.integer("num_labels", num_labels, minimum=0)
+        num_labels = most if num_labels is None else _check.length("num_labels", num_labels, most=_check.MOST_IDS)
         if most > num_labels:
             raise ValueError(f"lookup must hold ids in [-2, {num_labels}), got {most - 1}")
         _check.integer("left", left, minimum=0, maximum=len(lookup) - 1)
@@ -112,6 +111,7 @@ class DistanceLabels(Labels):
         )
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         distance, inside = self._distances()
         table = torch.tensor(self.lookup, device=distance.device)
         ids = table[distance.clamp(-self.left, len(self.lookup) - 1 - self.left) + self.left]
@@ -158,6 +158,21 @@ class DistanceLabels(Labels):
             shown = self.q_offset
             out.append(f"q_offset={shown if isinstance(shown, int) else f'<tensor {list(shown.shape)}>'}")
         return out
+
+
+def _ids_by_distance(lookup: Any) -> tuple[int, ...]:
+    """The entries of a lookup: ints from -2 up, at least one."""
+    if not isinstance(lookup, Sequence):
+        raise TypeError(f"lookup must be a sequence of ints, got {type(lookup).__name__}")
+    lookup = _check.items("lookup", lookup, "a sequence of ints", most=MOST_DISTANCES)
+    if not lookup:
+        raise ValueError("lookup must hold at least one id, got none")
+    if not all(type(value) is int for value in lookup):
+        for value in lookup:
+            _check.integer("lookup", value)
+    _check.integer("lookup", min(lookup), minimum=NOT_ATTENDING)
+    _check.integer("lookup", max(lookup), maximum=_check.MOST_IDS - 1)
+    return lookup
 
 
 FARTHEST = 1 << 31

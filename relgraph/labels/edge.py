@@ -12,6 +12,7 @@ from relgraph.labels.base import (
     UNLABELED,
     Labels,
     check_ptrs,
+    check_room,
     check_rows,
     common_batch,
     graph_of,
@@ -87,9 +88,9 @@ class EdgeLabels(Labels):
         batch: Tensor | None = None,
         batch_size: int = 1,
     ) -> None:
-        _check.integer("num_labels", num_labels, minimum=0)
-        _check.integer("q_len", q_len, minimum=0)
-        k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
+        _check.length("num_labels", num_labels, most=_check.MOST_IDS)
+        _check.length("q_len", q_len)
+        k_len = q_len if k_len is None else _check.length("k_len", k_len)
         edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
         ids = _check.integer_tensor("ids", ids, dim=1)
         if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
@@ -100,6 +101,7 @@ class EdgeLabels(Labels):
         _check.choice("duplicates", duplicates, DUPLICATES)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         _check.integer("batch_size", batch_size, minimum=0)
+        _check.numbered_pairs("batch_size, q_len and k_len", batch_size, q_len, k_len)
         if batch is not None:
             batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
             if batch.shape != ids.shape or k_ptr is not None:
@@ -109,7 +111,7 @@ class EdgeLabels(Labels):
         elif batch_size != 1:
             raise ValueError(f"batch must be given when batch_size is not 1, got batch_size={batch_size}")
         _check.same_device(edge_index=edge_index, ids=ids, batch=batch, ptr=k_ptr)
-        self._check_default(default, num_labels, q_len, k_len, batch_size, k_ptr is not None)
+        self._check_default(default, num_labels, q_len, k_len, batch_size, q_ptr)
         _check.id_range("ids", ids, num_labels)
         self._set(
             edge_index=edge_index,
@@ -149,7 +151,10 @@ class EdgeLabels(Labels):
         return out
 
     @staticmethod
-    def _check_default(default: Any, num_labels: int, q_len: int, k_len: int, batch_size: int, packed: bool) -> None:
+    def _check_default(
+        default: Any, num_labels: int, q_len: int, k_len: int, batch_size: int, q_ptr: Tensor | None
+    ) -> None:
+        packed = q_ptr is not None
         if default is None:
             return
         if isinstance(default, int) and not isinstance(default, bool):
@@ -165,8 +170,10 @@ class EdgeLabels(Labels):
                 f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
                 f"got {default!r}"
             )
-        if batch_size != 1 and default.batch_size not in (1, batch_size):
+        if batch_size != 1 and not _check.among(default.batch_size, 1, batch_size):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
+        if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
+            raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")
         if isinstance(default, EdgeLabels) and default.default is None and default.parallel is not False:
             raise ValueError("default must not hold parallel edges that attend on their own: give it a default too")
 
@@ -211,6 +218,7 @@ class EdgeLabels(Labels):
         return rows * self.k_len + source
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
+        check_room(self)
         ids, attend = self._default_dense()
         source, target = self.edge_index
         listed = self.ids.to(torch.int64)

@@ -33,8 +33,8 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
 
     Raises:
         TypeError: ``labels`` that are no labels, or a ``length`` that is no int.
-        ValueError: labels that are not packed, no graphs at all, queries that are not the keys, or graphs longer than
-            ``length``.
+        ValueError: labels that are not packed or on the device ``meta``, no graphs at all, queries that are not the
+            keys, graphs longer than ``length``, or a ``length`` so large that blocks would become more than 2^32 ids.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))
@@ -51,6 +51,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
     if labels.q_ptr is None or labels.k_ptr is None:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
+    _check.data("labels", labels.q_ptr, labels.k_ptr)
     if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):
         raise ValueError("labels must cover each graph's nodes against themselves, got other borders for queries")
     sizes = labels.k_ptr.diff()
@@ -58,7 +59,21 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     length = longest if length is None else _check.integer("length", length, minimum=longest)
     if sizes.numel() == 0:
         raise ValueError("labels must hold at least one graph, got none")
+    _check_room(labels, sizes.numel(), length)
     return _padded(labels, length)
+
+
+def _check_room(labels: Labels, graphs: int, length: int) -> None:
+    """Blocks can be written out, and the pairs that edges are among be numbered."""
+    if isinstance(labels, SumLabels):
+        for part in labels.parts:
+            _check_room(part, graphs, length)
+    elif isinstance(labels, BlockLabels):
+        _check.most_pairs("length", graphs * length**2)
+    elif isinstance(labels, EdgeLabels):
+        _check.numbered_pairs("graphs and length", graphs, length, length)
+        if isinstance(labels.default, Labels):
+            _check_room(labels.default, graphs, length)
 
 
 def _padded(labels: Labels, length: int) -> Labels:

@@ -58,7 +58,7 @@ class SumLabels(Labels):
         for part in flat[1:]:
             _check_alike(first, part)
         for part in flat:
-            if part.batch_size not in (1, batch_size):
+            if not _check.among(part.batch_size, 1, batch_size):
                 raise ValueError(f"parts must have batch_size 1 or {batch_size}, got {part.batch_size}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
                 raise ValueError(

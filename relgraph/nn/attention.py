@@ -15,8 +15,10 @@ from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
+from relgraph.nn.layer_parts import renamed
 from relgraph.nn.masks import join
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
+from relgraph.nn.table import check_label_names
+from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
 
 class RelationAttention(nn.Module):
@@ -64,8 +66,10 @@ class RelationAttention(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
-        ValueError: heads that do not divide, sizes below 1, a dropout outside ``[0, 1)``, unknown kinds of tables or an
-            unknown ``impl``; options of tables where the layer makes none; given tables of another size.
+        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³¹ numbers, a
+            dropout outside ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables where the
+            layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` of no
+            parameter.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
@@ -109,6 +113,7 @@ class RelationAttention(nn.Module):
         labeler: None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         if labeler is not None:
             raise TypeError(
                 f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="
@@ -126,9 +131,14 @@ class RelationAttention(nn.Module):
         self.dropout = _check.probability("dropout", dropout)
         self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
         self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
+        _check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
+        for name, width in (("kdim", self.kdim), ("vdim", self.vdim)):
+            _check.parameter_size(embed_dim, **{name: width})
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-        self._make_projections(_check.boolean("bias", bias), {"device": device, "dtype": dtype})
+        factory = _check.parameter_place(device, dtype)
+        self._make_projections(_check.boolean("bias", bias), factory)
+        _check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not the tables that somebody handed in to share.
         self.tables_given = isinstance(tables, RelationTables)
@@ -136,7 +146,8 @@ class RelationAttention(nn.Module):
             self.tables = self._check_given(tables, num_labels, options)
         else:
             options["kinds"] = check_kinds("tables", tables)
-            self.tables = self._make_tables(num_labels, options, {"device": device, "dtype": dtype})
+            check_tied("tie_tables", tie_tables and num_labels is not None, options["kinds"])
+            self.tables = self._make_tables(num_labels, options, factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -161,8 +172,7 @@ class RelationAttention(nn.Module):
 
     def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
         _check_unused(options)
-        num_labels = tuple(num_labels) if isinstance(num_labels, list) else num_labels
-        if num_labels not in (None, tables.num_labels):
+        if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
             raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
         if tables.dim != self.head_dim or tables.heads not in (None, self.num_heads):
             raise ValueError(
@@ -213,7 +223,10 @@ class RelationAttention(nn.Module):
             key: ``[B, N_k, kdim]``, likewise; ``query`` when left out.
             value: ``[B, N_k, vdim]``, likewise; ``key`` when left out.
             labels: which label every pair carries: :class:`~relgraph.Labels`, or integers ``[N_q, N_k]`` or ``[B, N_q,
-                N_k]``. Must be given when the layer has tables.
+                N_k]``. Must be given when the layer has tables. A layer without tables takes labels that say who
+                attends and carry no ids: those with ``num_labels=0``, as :class:`~relgraph.Window` makes them, and
+                those whose ids are known to be -1 throughout (ids that are written out are looked at in eager mode on
+                a CPU only).
             key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
                 cache of the new keys only: it is remembered.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
@@ -221,7 +234,7 @@ class RelationAttention(nn.Module):
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Left out with a cache that grows, which sets it.
             need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
-            need_label_mass: give the attention that each label receives too.
+            need_label_mass: give the attention that each label receives too, by a layer with tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
                 ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. A static one
                 holds the projected memory. A call that raises leaves it as it was.
@@ -236,8 +249,8 @@ class RelationAttention(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is no KVCache.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
-                tables; ``value`` without ``key``; distance labels whose offset is not the cache's length; a cache
-                without room.
+                tables; labels with ids, or ``need_label_mass``, for a layer without; ``value`` without ``key``;
+                distance labels whose offset is not the cache's length; a cache without room.
             NotImplementedError: a cache beside packed labels; ``need_weights`` of an ``impl`` that never holds all
                 weights; or what else the implementation cannot do.
 
@@ -248,14 +261,20 @@ class RelationAttention(nn.Module):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        # Not the output projection's, which is only called: another module, such as a quantized one, may be there.
+        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+        assert weight is not None
         inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self.out_proj.weight), self.tables,
+            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
             query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
-        if _check.boolean("need_label_mass", need_label_mass) and labels is None:
-            raise ValueError("need_label_mass must be False without labels, which could receive attention")
+        if _check.boolean("need_label_mass", need_label_mass) and self.tables is None:
+            raise ValueError(
+                "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
+                "rg.relation_attention_with_aux sums plain attention by any labels"
+            )
         if _check.boolean("need_weights", need_weights) and self.impl in (
             "chunked",
             "triton",
@@ -263,7 +282,7 @@ class RelationAttention(nn.Module):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables = {} if self.tables is None else self.tables(bank_features)
+        tables = {} if self.tables is None else renamed({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
             q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,

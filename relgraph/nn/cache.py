@@ -15,6 +15,9 @@ from relgraph.nn.masks import added, check_dtype
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+MOST_KEYS = (1 << 31) - 1
+"""How many keys a cache can be given room for."""
+
 
 class KVCache:
     """The keys and values that one attention layer has projected so far.
@@ -40,7 +43,7 @@ class KVCache:
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: ``max_len`` below 1.
+        ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
 
     Example:
         >>> layer, labeler = rg.RelationAttention(8, 2, num_labels=5), rg.ClippedDistance(2)
@@ -53,7 +56,9 @@ class KVCache:
     """
 
     def __init__(self, max_len: int | None = None, *, static: bool = False) -> None:
-        self.max_len = None if max_len is None else _check.integer("max_len", max_len, minimum=1)
+        self.max_len = None
+        if max_len is not None:
+            self.max_len = _check.integer("max_len", max_len, minimum=1, maximum=MOST_KEYS)
         self.static = _check.boolean("static", static)
         self.reset()
 
@@ -90,8 +95,11 @@ class KVCache:
             length: n, the number of new keys in each.
 
         Raises:
-            ValueError: another batch size than before, or more keys than ``max_len``.
+            TypeError: a number that is no int.
+            ValueError: a number below 0, another batch size than before, or more keys than ``max_len``.
         """
+        _check.integer("batch", batch, minimum=0)
+        _check.integer("length", length, minimum=0)
         if self._key is not None and self._key.shape[0] != batch:
             raise ValueError(f"cache holds {self._key.shape[0]} batch rows, got {batch}: reset or reorder it first")
         if self.max_len is not None and self._length + length > self.max_len:
@@ -158,7 +166,15 @@ class KVCache:
 
         Returns:
             ``[B, N + n]``, floating where one of the two is; None where neither has a mask.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: a mask of another shape, dtype or device, another batch size than before, or more keys than
+                ``max_len``.
         """
+        self.check(batch, length)
+        _check_padding("new", new, batch, length)
+        _check.same_device(cache=self._key, new=new)
         old = self._padding
         if old is None:
             if new is None:
@@ -179,7 +195,8 @@ class KVCache:
 
         Raises:
             TypeError: no tensor.
-            ValueError: not integers, not one axis, or beyond B (found only where the index lives on the CPU).
+            ValueError: not integers, not one axis, without numbers (``meta``), or beyond B (found only where the index
+                lives on the CPU).
 
         Example:
             >>> cache = rg.KVCache()
@@ -191,7 +208,9 @@ class KVCache:
         index = _check.integer_tensor("index", index, dim=1)
         if self._key is not None:
             _check_rows(index, self._key.shape[0])
-        self._map(lambda x: x.index_select(0, index.to(x.device)))
+            if not self._key.is_meta:
+                _check.data("index", index)
+        self._map(lambda x: x.index_select(0, index.to(x.device, torch.int64)))
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
         """Move to a device or cast to a floating dtype, in place; a bool mask keeps its dtype.
@@ -201,7 +220,12 @@ class KVCache:
 
         Returns:
             The cache itself.
+
+        Raises:
+            TypeError: neither.
+            ValueError: a device that is not there, or a dtype that is not floating.
         """
+        _check_target(target)
         cast = isinstance(target, torch.dtype)
         self._map(lambda x: x if cast and not x.is_floating_point() else x.to(target))
         return self
@@ -231,12 +255,28 @@ def _check_new(key: Any, value: Any, padding: Any) -> None:
     if value.shape[:3] != key.shape[:3]:
         wanted, got = list(key.shape[:3]), list(value.shape[:3])
         raise ValueError(f"value must share batch, heads and length with key, {wanted}, got {got}")
+    _check_padding("padding", padding, key.shape[0], key.shape[2])
+    _check.same_device(key=key, value=value, padding=padding)
+
+
+def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
+    """The mask of ``length`` keys, or None."""
     if padding is None:
         return
-    check_dtype("padding", padding)
-    wanted = [key.shape[0], key.shape[2]]
-    if list(padding.shape) != wanted:
-        raise ValueError(f"padding must have shape [B, n] = {wanted}, got {list(padding.shape)}")
+    check_dtype(name, padding)
+    if not _check.shaped(padding, (batch, length)):
+        raise ValueError(f"{name} must have shape [B, n] = {[batch, length]}, got {list(padding.shape)}")
+
+
+def _check_target(target: Any) -> None:
+    """A device, or a floating dtype."""
+    if isinstance(target, torch.dtype):
+        if target not in _check.FLOATING_DTYPES:
+            raise ValueError(f"target must be a floating dtype of 16 bits or more, got {target}")
+    elif isinstance(target, (torch.device, str, int)):
+        _check.device("target", target)
+    else:
+        raise TypeError(f"target must be a device or a floating dtype, got {type(target).__name__}")
 
 
 def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
@@ -245,6 +285,8 @@ def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
         return
     if held.dtype != new.dtype:
         raise ValueError(f"cache holds {name}s of {held.dtype}, got {new.dtype}: reset it first")
+    if held.device != new.device:
+        raise ValueError(f"{name} must be on the device of the cache, {held.device}, got {new.device}")
     wanted, got = [held.shape[1], held.shape[3]], [new.shape[1], new.shape[3]]
     if wanted != got:
         raise ValueError(f"{name} must have the heads and width that the cache holds, {wanted}, got {got}")
@@ -274,7 +316,7 @@ class LayerCache:
 
     Raises:
         TypeError: ``max_len`` that is no int.
-        ValueError: ``max_len`` below 1.
+        ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
 
     Example:
         >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.LayerCache()
@@ -317,6 +359,10 @@ class LayerCache:
 
         Returns:
             The cache itself.
+
+        Raises:
+            TypeError: neither.
+            ValueError: a device that is not there, or a dtype that is not floating.
         """
         self.self_attn.to(target)
         self.multihead_attn.to(target)
@@ -387,6 +433,10 @@ class StackCache:
 
         Returns:
             The cache itself.
+
+        Raises:
+            TypeError: neither.
+            ValueError: a device that is not there, or a dtype that is not floating.
         """
         for layer in self.layers:
             layer.to(target)

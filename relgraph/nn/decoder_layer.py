@@ -12,20 +12,32 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
+from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, undone_when_refused
+from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
     check_labeler,
+    check_rows,
     check_sizes,
     describe,
     like,
     made_labels,
+    renamed,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
+
+# What the arguments of the two attentions are called here.
+_NAMES = {"query": "tgt", "attn_mask": "tgt_mask", "key_padding_mask": "tgt_key_padding_mask"}
+_MEMORY_NAMES = {
+    "query": "tgt", "key": "memory", "value": "memory", "kdim": "d_model", "labels": "memory_labels",
+    "attn_mask": "memory_mask", "key_padding_mask": "memory_key_padding_mask",
+}  # fmt: skip
 
 
 class RelationDecoderLayer(nn.Module):
@@ -73,8 +85,8 @@ class RelationDecoderLayer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
-            what :class:`~relgraph.RelationAttention` refuses.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
+            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -110,19 +122,21 @@ class RelationDecoderLayer(nn.Module):
         memory_names: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         if not isinstance(memory_tables, RelationTables):
             memory_tables = check_kinds("memory_tables", memory_tables)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = _check.boolean("norm_first", norm_first)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
         )  # fmt: skip
-        self.multihead_attn = RelationAttention(
+        self.multihead_attn = renamed(
+            {"num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names"}, RelationAttention,
             d_model, nhead, dropout, bias, num_labels=num_memory_labels, num_kv_heads=num_kv_heads,
             tables=memory_tables, names=memory_names, impl=impl, **factory,
         )  # fmt: skip
@@ -193,8 +207,9 @@ class RelationDecoderLayer(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
             tgt_is_causal: rows see no later rows, beside what the masks say.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler when left out.
+            labels: of the target's pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a
+                :class:`~relgraph.Graph` too, for the labeler to read, and makes labels when they are left out; one
+                without takes integers ``[N, N]`` or ``[B, N, N]`` too.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
                 M]``.
             cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
@@ -205,7 +220,8 @@ class RelationDecoderLayer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache.
+            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache, or a tensor as labels for a
+                layer with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory as long as no
                 cache holds it.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
@@ -219,23 +235,29 @@ class RelationDecoderLayer(nn.Module):
         """
         if cache is not None and not isinstance(cache, LayerCache):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")
+        _check.boolean("tgt_is_causal", tgt_is_causal)
+        _check.boolean("memory_is_causal", memory_is_causal)
         labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
+        check_rows("tgt", tgt, self)
+        if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
+            check_without_tables("memory_labels", memory_labels, "num_memory_labels")
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")
         past = 0 if own is None else len(own)
 
         def attend(x: Tensor) -> Tensor:
-            z = self.self_attn(
-                x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
+            z = renamed(
+                _NAMES, self.self_attn, x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
                 is_causal=tgt_is_causal, cache=own, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 
         def attend_memory(x: Tensor) -> Tensor:
-            z = self.multihead_attn(
-                x, memory, labels=memory_labels, attn_mask=memory_mask, key_padding_mask=memory_key_padding_mask,
-                is_causal=memory_is_causal, q_offset=past if memory_is_causal else None, cache=held,
+            z = renamed(
+                _MEMORY_NAMES, self.multihead_attn, x, memory, labels=memory_labels, attn_mask=memory_mask,
+                key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
+                q_offset=past if memory_is_causal else None, cache=held,
             )  # fmt: skip
             return self.dropout2(z)
 

@@ -19,13 +19,19 @@ from relgraph.nn.layer_parts import (
     check_activation,
     check_batch_first,
     check_labeler,
+    check_rows,
     check_sizes,
     describe,
     like,
     made_labels,
+    renamed,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
+
+_NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
+"""What the arguments of the attention are called here."""
 
 
 class RelationEncoderLayer(nn.Module):
@@ -72,8 +78,8 @@ class RelationEncoderLayer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names, and
-            what :class:`~relgraph.RelationAttention` refuses.
+        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
+            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -106,12 +112,13 @@ class RelationEncoderLayer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = _check.boolean("norm_first", norm_first)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
@@ -172,8 +179,9 @@ class RelationEncoderLayer(nn.Module):
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler from the length when left out.
+            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a :class:`~relgraph.Graph`
+                too, for the labeler to read, and makes labels from the length when they are left out; one without takes
+                integers ``[N, N]`` or ``[B, N, N]`` too.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
             bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
@@ -182,7 +190,8 @@ class RelationEncoderLayer(nn.Module):
             The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler.
+            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
+                with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
 
@@ -195,12 +204,14 @@ class RelationEncoderLayer(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
+        _check.boolean("is_causal", is_causal)
         labels = made_labels(self.labeler, labels, "src", src, cache)
+        check_rows("src", src, self)
 
         def attend(x: Tensor) -> Tensor:
-            z = self.self_attn(
-                x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask, is_causal=is_causal,
-                cache=cache, bank_features=bank_features,
+            z = renamed(
+                _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
+                is_causal=is_causal, cache=cache, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,12 +24,15 @@ Activation = str | Callable[[Tensor], Tensor]
 """``"relu"``, ``"gelu"`` or any function of one tensor."""
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
+_T = TypeVar("_T")
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "gelu": functional.gelu}
 
 
 def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
     """The function that ``activation`` names or is."""
     if not isinstance(activation, str):
+        if isinstance(activation, type):
+            raise TypeError(f"activation must be a string or a function, got the class {activation.__name__}: make one")
         if not callable(activation):
             raise TypeError(f"activation must be a string or a function, got {type(activation).__name__}")
         return cast("Callable[[Tensor], Tensor]", activation)
@@ -46,6 +51,8 @@ def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: 
     if d_model % _check.integer("nhead", nhead, minimum=1):
         raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
     _check.integer("dim_feedforward", dim_feedforward, minimum=1)
+    _check.parameter_size(3 * d_model, d_model=d_model)
+    _check.parameter_size(d_model=d_model, dim_feedforward=dim_feedforward)
     if _check.finite("layer_norm_eps", layer_norm_eps) < 0:
         raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
 
@@ -54,6 +61,8 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
     """Number and names of the labels, of the labeler's where there is one; None without labels to look up."""
     if labeler is None:
         return num_labels, names
+    if isinstance(labeler, type):
+        raise TypeError(f"labeler must be callable and know num_labels and names, got the class {labeler.__name__}")
     if not (callable(labeler) and all(hasattr(labeler, name) for name in ("num_labels", "names"))):
         raise TypeError(f"labeler must be callable and know num_labels and names, got {type(labeler).__name__}")
     for name, value in (("num_labels", num_labels), ("names", names)):
@@ -65,8 +74,44 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
     return known.num_labels, None if isinstance(tables, RelationTables) else known.names
 
 
+def renamed(names: Mapping[str, str], call: Callable[..., _T], /, *args: Any, **options: Any) -> _T:
+    """What ``call`` gives; what it refuses it speaks of by the names that our own caller knows.
+
+    Args:
+        names: from the names of the arguments of ``call`` to those of ours.
+        call: a layer or a class.
+        args: what it is called with.
+        options: likewise, by name.
+    """
+    if torch.compiler.is_compiling():
+        return call(*args, **options)
+    try:
+        return call(*args, **options)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if error.args and isinstance(error.args[0], str):
+            told = re.sub("|".join(rf"\b{name}\b" for name in names), lambda found: names[found[0]], error.args[0])
+            error.args = (told, *error.args[1:])
+        raise
+
+
+def check_rows(name: str, x: Tensor, layer: Any) -> None:
+    """Rows that the layer can read; what its attention refuses by itself is left to it, unless a norm comes before."""
+    attention, norm = layer.self_attn, layer.norm1
+    if x.shape[-1] != attention.embed_dim:
+        raise ValueError(f"{name} must end in d_model = {attention.embed_dim}, got {list(x.shape)}")
+    weight = getattr(norm, "weight", None)
+    if not layer.norm_first or weight is None or (weight.is_meta and not x.is_meta):  # kept elsewhere until it is used
+        return
+    kept = weight if attention.in_proj_weight is None else attention.in_proj_weight  # a norm may have another dtype
+    if x.dtype not in (weight.dtype, kept.dtype) and _check.autocast_dtype(x.device.type) is None:
+        raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
+    _check.same_device(**{"the layer": weight, name: x})
+
+
 def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
     """The labels that were given, or those that the labeler makes: of a graph, or of ``x``'s rows and all keys before.
+
+    Raw ids are for layers without a labeler.
 
     Labels that the labeler writes out elsewhere go to the device of ``x``.
     """
@@ -74,9 +119,10 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if isinstance(labels, Graph) and labeler is not None:
         return check_made(labeler, labeler(labels))
-    if labels is not None and labeler is not None and not isinstance(labels, (Labels, Tensor)):
+    if labels is not None and labeler is not None and not isinstance(labels, Labels):
         got = in_place_of_labels(labels, or_graph=True)
-        raise TypeError(f"labels must be Labels, an integer Tensor, a Graph or None, got {got}")
+        # Raw ids too: what the labeler reads, such as [B, N] of segments, is taken for [N, N] ids where B is N.
+        raise TypeError(f"labels must be Labels, a Graph or None for a layer with a labeler, got {got}")
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]

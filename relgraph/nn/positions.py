@@ -53,7 +53,7 @@ class SinusoidalPositions(nn.Module):
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: another width than E; offsets that are not integers, or not one number a batch row.
+            ValueError: another width than E, no floats; offsets that are not integers, or not one number a batch row.
 
         Example:
             >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
@@ -61,7 +61,7 @@ class SinusoidalPositions(nn.Module):
             >>> torch.equal(later, whole[:, 2:])
             True
         """
-        _check.tensor("x", x)
+        _check.floating("x", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"x must have shape [B, N, {self.d_model}] or [N, {self.d_model}], got {list(x.shape)}")
         rows = torch.arange(x.shape[-2], device=x.device)
@@ -89,9 +89,7 @@ class SinusoidalPositions(nn.Module):
             >>> rg.SinusoidalPositions(4).encode(torch.tensor([0.0, 0.5])).shape
             torch.Size([2, 4])
         """
-        _check.tensor("positions", positions)
-        if not positions.is_floating_point():
-            raise ValueError(f"positions must be floating, got {positions.dtype}")
+        _check.floating("positions", positions)
         even = torch.arange(0, self.d_model, 2, device=positions.device, dtype=positions.dtype)
         angle = positions[..., None] * torch.exp(even * (-math.log(10000.0) / self.d_model))
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
@@ -100,7 +98,10 @@ class SinusoidalPositions(nn.Module):
     @staticmethod
     def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
         """Offsets that broadcast against the rows of ``x``."""
-        offset = _check.integer_tensor("offset", offset, dim=(0, 1)).to(x.device)
+        _check.integer_tensor("offset", offset, dim=(0, 1))
+        if not x.is_meta:
+            _check.data("offset", offset)
+        offset = offset.to(x.device)
         if offset.dim() == 0:
             return offset
         if x.dim() != 3 or offset.shape[0] != x.shape[0]:
@@ -132,6 +133,7 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
     alone = x.dim() == 2
     batch, length = 1 if alone else x.shape[0], x.shape[-2]
     padding, past = check_padding(key_padding_mask, batch, length, alone=alone), 0
+    _check.same_device(x=x, key_padding_mask=padding)
     if cache is not None:
         cache.check(batch, length)
         padding, past = cache.joined_padding(padding, batch, length), len(cache)

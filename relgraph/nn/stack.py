@@ -14,7 +14,10 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import made_labels
+from relgraph.nn.layer_parts import made_labels, renamed
+from relgraph.nn.table import check_label_names
+
+MOST_LAYERS = 4096
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
@@ -30,12 +33,12 @@ class RelationEncoder(nn.Module):
 
     Args:
         layer: what to copy, a :class:`~relgraph.RelationEncoderLayer`.
-        num_layers: how many copies, at least 1.
+        num_layers: how many copies, from 1 to 4096.
         norm: a module applied to the output of the last layer; None for none.
 
     Raises:
         TypeError: an argument of the wrong kind, such as another kind of layer.
-        ValueError: ``num_layers`` below 1.
+        ValueError: ``num_layers`` below 1 or above 4096.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -45,6 +48,7 @@ class RelationEncoder(nn.Module):
 
     def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.layers = _copies(layer, RelationEncoderLayer, num_layers)
         self.num_layers = num_layers
         self.norm = _check_norm(norm)
@@ -64,7 +68,7 @@ class RelationEncoder(nn.Module):
 
         Raises:
             TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1.
+            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
@@ -111,9 +115,10 @@ class RelationEncoder(nn.Module):
         caches = check_cache(cache, self.num_layers, KVCache)
         labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
         for layer, own in zip(self.layers, caches, strict=True):
-            src = layer(
-                src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own, bank_features=bank_features
-            )
+            src = renamed(
+                {"src_mask": "mask"}, layer, src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own,
+                bank_features=bank_features,
+            )  # fmt: skip
         return src if self.norm is None else self.norm(src)
 
 
@@ -128,12 +133,12 @@ class RelationDecoder(nn.Module):
 
     Args:
         layer: what to copy, a :class:`~relgraph.RelationDecoderLayer`.
-        num_layers: how many copies, at least 1.
+        num_layers: how many copies, from 1 to 4096.
         norm: a module applied to the output of the last layer; None for none.
 
     Raises:
         TypeError: an argument of the wrong kind, such as another kind of layer.
-        ValueError: ``num_layers`` below 1.
+        ValueError: ``num_layers`` below 1 or above 4096.
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -147,6 +152,7 @@ class RelationDecoder(nn.Module):
 
     def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.layers = _copies(layer, RelationDecoderLayer, num_layers)
         self.num_layers = num_layers
         self.norm = _check_norm(norm)
@@ -166,7 +172,7 @@ class RelationDecoder(nn.Module):
 
         Raises:
             TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1.
+            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 
@@ -229,11 +235,16 @@ class RelationDecoder(nn.Module):
         return tgt if self.norm is None else self.norm(tgt)
 
 
+def check_depth(name: str, depth: Any) -> None:
+    """A number of layers: more than anybody stacks is taken for a mistake, before hours go into copies."""
+    _check.integer(name, depth, minimum=1, maximum=MOST_LAYERS)
+
+
 def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:
     """Deep copies that share the tables which the layer was given."""
     if not isinstance(layer, kind):
         raise TypeError(f"layer must be a {kind.__name__}, got {type(layer).__name__}")
-    _check.integer("num_layers", num_layers, minimum=1)
+    check_depth("num_layers", num_layers)
     attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
     given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
     return nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -25,7 +25,8 @@ class LabelTable(nn.Module):
     whole path or a vector.
 
     The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read with
-    its labels in another order.
+    its labels in another order. A layer of relgraph that is given other names' state refuses it before anything in it
+    has changed; for a model of your own around such layers see :func:`~relgraph.check_label_names`.
 
     Source: relgraph's own; rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
@@ -42,8 +43,9 @@ class LabelTable(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, names that are
-            not R different strings, a frozen label outside ``[0, R)`` or beside a bank.
+        ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
+            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
+            bank, a ``device`` that is not there, a ``dtype`` of no parameter.
 
     Example:
         >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -70,15 +72,16 @@ class LabelTable(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         if bank is not None and not isinstance(bank, nn.Module):
             raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
         if num_labels is None and bank is None:
             raise ValueError("num_labels must be given for a table without a bank, got None")
-        if isinstance(num_labels, (Labeler, Labels)):
-            raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
-        for name, value in (("num_labels", num_labels), ("dim", dim), ("heads", heads)):
+        check_size(num_labels)
+        for name, value in (("dim", dim), ("heads", heads)):
             if value is not None:
-                _check.integer(name, value, minimum=0 if name == "num_labels" else 1)
+                _check.integer(name, value, minimum=1)
+        factory = _check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
         self.names = _check_names(names, num_labels)
         self.frozen = _check_frozen(frozen, num_labels, bank)
@@ -88,7 +91,8 @@ class LabelTable(nn.Module):
         rows = None
         if bank is None:
             assert num_labels is not None
-            rows = nn.Parameter(torch.empty(*own, num_labels, *width, device=device, dtype=dtype))
+            _check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
+            rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
 
@@ -143,7 +147,7 @@ class LabelTable(nn.Module):
         labels = "R'" if self.num_labels is None else self.num_labels
         wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
         got = list(rows.shape)
-        if len(got) != len(wanted) or any(w not in (g, "R'") for w, g in zip(wanted, got, strict=True)):
+        if len(got) != len(wanted) or any(w != g and w != "R'" for w, g in zip(wanted, got, strict=True)):
             raise ValueError(f"the bank's output must have shape [{', '.join(map(str, wanted))}], got {got}")
         return rows
 
@@ -154,9 +158,9 @@ class LabelTable(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
         # torch loads the rows first and the names last: too late to refuse.
-        names = state_dict.get(f"{prefix}_extra_state")
-        if names is not None:
-            self.set_extra_state(names)
+        key = f"{prefix}_extra_state"
+        if key in state_dict:
+            self._check_saved(key, state_dict[key])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 
@@ -176,16 +180,21 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
 
         Raises:
-            ValueError: they differ.
+            TypeError: ``state`` that is no tensor.
+            ValueError: they differ, or what was saved is damaged.
         """
-        text = bytes(state.to("cpu", torch.uint8).tolist())
-        if self.names is None or not text:
+        self._check_saved("state", state)
+
+    def _check_saved(self, key: str, state: Any, name: str = "") -> None:
+        """What is saved under ``key`` are the names of this table, which is called ``name``."""
+        names = _saved_names(key, state)
+        if self.names is None or names is None:
             return
-        for label, (saved, mine) in enumerate(zip_longest(json.loads(text), self.names)):
+        for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
             if saved != mine:
                 raise ValueError(
-                    f"names must be those of the loaded state, got another at label {label}: "
-                    f"the state has {saved!r}, this table {mine!r}"
+                    f"names must be those of the loaded state, got another at label {label}"
+                    f"{f' of {name}' if name else ''}: the state has {saved!r}, this table {mine!r}"
                 )
 
     def extra_repr(self) -> str:
@@ -195,6 +204,71 @@ class LabelTable(nn.Module):
         if self.names is not None:
             parts.append(f"names={_shorten(self.names)}")
         return ", ".join(parts)
+
+
+def _saved_names(key: str, state: Any) -> list[str] | None:
+    """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
+    if _check.tensor(key, state).dim() != 1 or state.is_complex():
+        raise ValueError(
+            f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)} of {state.dtype}"
+        )
+    if not state.numel() or not _check.can_look_at_data(state):
+        return None
+    try:
+        names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
+    except ValueError as error:  # no JSON, or no text at all
+        raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} must hold a list of names, got {cut(repr(names))}")
+    return names
+
+
+def check_size(num_labels: Any) -> None:
+    """R; None where a bank computes the rows."""
+    if isinstance(num_labels, (Labeler, Labels)):
+        raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
+    if num_labels is not None:
+        _check.integer("num_labels", num_labels, minimum=0)
+
+
+def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: str = "", *_loading: Any) -> None:
+    """Compare the label names in a state with those of all tables inside a model, before anything is loaded.
+
+    Layers of relgraph do so by themselves. But torch loads a model module by module, so that in a model of your own
+    what comes before such a layer has changed when the layer refuses. Call this first, or have torch call it whenever
+    the model loads: it is a hook for :meth:`~torch.nn.Module.register_load_state_dict_pre_hook`.
+
+    Source: relgraph's own.
+
+    Args:
+        model: any module.
+        state_dict: what is to be loaded; tables that it does not have, or whose names it does not have, are passed
+            over.
+        prefix: what the names of the model's parts begin with in ``state_dict``.
+        _loading: what else torch hands to such a hook, which is not read.
+
+    Raises:
+        TypeError: names in the state that are no tensor.
+        ValueError: the names of a table differ.
+
+    Example:
+        >>> class Tagger(torch.nn.Module):
+        ...     def __init__(self, labeler):
+        ...         super().__init__()
+        ...         self.register_load_state_dict_pre_hook(rg.check_label_names)
+        ...         self.embedding = torch.nn.Embedding(100, 16)
+        ...         self.encoder = rg.RelationEncoderLayer(16, 4, 32, labeler=labeler)
+        >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))
+        >>> other.load_state_dict(tagger.state_dict())                          # its embedding stays as it is
+        Traceback (most recent call last):
+        ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
+    """
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, LabelTable):
+            name = f"{prefix}{path}".rstrip(".")
+            key = f"{name}{'.' if name else ''}_extra_state"
+            if key in state_dict:
+                module._check_saved(key, state_dict[key], name)
 
 
 def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from relgraph import _check
-from relgraph.nn.table import LabelTable
+from relgraph._brief import cut
+from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
 """Where a label's row enters: beside the key, the value or the query, or as a scalar in the score."""
@@ -78,24 +79,22 @@ class RelationTables(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_labels = tuple(num_labels) if isinstance(num_labels, (tuple, list)) else num_labels
+        self.register_load_state_dict_pre_hook(check_label_names)
+        self.num_labels = check_num_labels(num_labels)
         self.dim = _check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
-        self.tied = _check_tied(tied, self.kinds)
+        self.tied = check_tied("tied", tied, self.kinds)
         self.per_head = self._check_per_head(per_head, heads)
         self.heads = heads if self.per_head else None
         sizes = self.num_labels if isinstance(self.num_labels, tuple) else (self.num_labels,)
-        if not sizes:
-            raise ValueError("num_labels must hold one number a part of the sum, got none")
+        factory = _check.parameter_place(device, dtype)
         made: dict[str, list[LabelTable]] = {kind: [] for kind in self._own_kinds()}
         options = (self._by_part(n, v) for n, v in (("names", names), ("frozen", frozen), ("banks", banks)))
         for size, name, freeze, bank in zip(sizes, *options, strict=True):
             bank = self._check_banks(bank)
             for kind, tables in made.items():
                 width, own = None if kind == "bias" else dim, heads if kind in self.per_head else None
-                table = LabelTable(
-                    size, width, heads=own, names=name, frozen=freeze, bank=bank.get(kind), device=device, dtype=dtype
-                )
+                table = LabelTable(size, width, heads=own, names=name, frozen=freeze, bank=bank.get(kind), **factory)
                 tables.append(table)
         for kind in KINDS:
             tables = made.get(kind)
@@ -147,14 +146,19 @@ class RelationTables(nn.Module):
         Returns:
             True where the numbers agree; a table without a number of its own takes every number.
 
+        Raises:
+            TypeError: a number that is no int.
+            ValueError: a number below 0, or a tuple without any.
+
         Example:
             >>> rg.RelationTables(5, 16).fits(5), rg.RelationTables((5, 3), 16).fits(5)
             (True, False)
         """
+        check_num_labels(num_labels)
         if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
-            return self.num_labels in (None, num_labels) and not isinstance(num_labels, tuple)
+            return not isinstance(num_labels, tuple) and _fits(self.num_labels, num_labels)
         pairs = zip(self.num_labels, num_labels, strict=False)
-        return len(self.num_labels) == len(num_labels) and all(mine in (None, theirs) for mine, theirs in pairs)
+        return len(self.num_labels) == len(num_labels) and all(_fits(mine, theirs) for mine, theirs in pairs)
 
     def _own_kinds(self) -> tuple[str, ...]:
         """The kinds with rows of their own: all, less the values that are tied to the keys."""
@@ -212,18 +216,33 @@ class RelationTables(nn.Module):
         return f"{kinds}={self.kinds}, per_head={per_head}{f', {tied}=True' if self.tied else ''}"
 
 
+def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:
+    """R, or of a sum one number a part as a tuple; None where a bank computes the rows."""
+    parts = num_labels if isinstance(num_labels, (tuple, list)) else (num_labels,)
+    if not parts:
+        raise ValueError("num_labels must hold one number a part of the sum, got none")
+    for size in parts:
+        check_size(size)
+    return tuple(parts) if isinstance(num_labels, (tuple, list)) else num_labels
+
+
+def _fits(mine: NumLabels, theirs: int) -> bool:
+    return mine is None or mine == theirs  # not ``in``: dynamo may keep the one open and know the other
+
+
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     """Different kinds of tables, at least one, in the order of :data:`KINDS`."""
     if isinstance(kinds, str) or not isinstance(kinds, (tuple, list, set, frozenset)):
-        raise TypeError(f"{name} must be a sequence of kinds of tables, got {kinds!r}")
-    if not kinds or len(set(kinds)) != len(kinds):
-        raise ValueError(f"{name} must hold different kinds of {list(KINDS)}, at least one, got {list(kinds)}")
+        raise TypeError(f"{name} must be a sequence of kinds of tables, got {cut(repr(kinds))}")
     for kind in kinds:
         _check.choice(name, kind, KINDS)
+    if not kinds or len(set(kinds)) != len(kinds):
+        raise ValueError(f"{name} must hold different kinds of {list(KINDS)}, at least one, got {list(kinds)}")
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
-def _check_tied(tied: Any, kinds: tuple[str, ...]) -> bool:
-    if _check.boolean("tied", tied) and not {"key", "value"} <= set(kinds):
-        raise ValueError(f"tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
+def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
+    """Whether one table serves as key and value table, which then are both among the kinds."""
+    if _check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
+        raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied

@@ -15,9 +15,10 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import Activation, check_sizes
+from relgraph.nn.layer_parts import Activation, check_sizes, renamed
 from relgraph.nn.positions import SinusoidalPositions, first_position
-from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache
+from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
 
 POSITIONS = ("relative", "sinusoidal", "both", "none")
@@ -38,8 +39,8 @@ class RelationTransformer(nn.Module):
     Args:
         d_model: E, the width of the embedded sequences.
         nhead: H; divides E.
-        num_encoder_layers: depth of the encoder.
-        num_decoder_layers: depth of the decoder.
+        num_encoder_layers: depth of the encoder, from 1 to 4096.
+        num_decoder_layers: depth of the decoder, likewise.
         dim_feedforward: width of the feed-forward networks.
         dropout: probability in ``[0, 1)`` of dropout in training.
         activation: ``"relu"``, ``"gelu"`` or a function.
@@ -65,7 +66,8 @@ class RelationTransformer(nn.Module):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: unknown positions, sizes below 1, a negative ``max_distance``, or what the layers refuse.
+        ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
+            than 2²⁰ labels, or what the layers refuse.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -103,14 +105,17 @@ class RelationTransformer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         _check.choice("positions", positions, POSITIONS)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        _check.boolean("bias", bias)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
-            _check.integer(name, depth, minimum=1)
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+            check_depth(name, depth)
+        factory = _check.parameter_place(device, dtype)
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
-            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0))
+            most = (_check.MOST_LABELS - 1) // 2
+            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0, maximum=most))
             options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         shared: tuple[Any, ...] = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
@@ -285,7 +290,8 @@ class RelationTransformer(nn.Module):
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
         x = self._enter("src", src, src_key_padding_mask, None)
-        return self.encoder(x, src_mask, src_key_padding_mask, src_is_causal)
+        names = {"mask": "src_mask", "is_causal": "src_is_causal"}
+        return renamed(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal)
 
     @undone_when_refused
     def decode(
@@ -331,8 +337,9 @@ class RelationTransformer(nn.Module):
         )  # fmt: skip
 
     def _enter(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
-        if _check.tensor(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
+        if _check.floating(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
         if self.positions is not None:
-            x = self.positions(x, first_position(x, key_padding_mask, cache))
+            names = {"x": name, "key_padding_mask": f"{name}_key_padding_mask"}
+            x = self.positions(x, renamed(names, first_position, x, key_padding_mask, cache))
         return self.dropout(x)

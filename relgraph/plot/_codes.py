@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,25 @@ from relgraph._hints import in_place_of_labels
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import NOT_ATTENDING, graph_of
 from relgraph.labels.pairs import Pairs, codes_at
+from relgraph.plot._names import one_each
+
+MOST_DRAWN = 1 << 28
+"""How many pairs are written out for a picture, those of 16,384 queries and as many keys."""
 
 
 def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
     """One part of a sum with its names, on the CPU; labels that are no sum have a part 0 alone."""
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
+    _check.held("labels", labels)
+    if labels.q_len * labels.k_len > MOST_DRAWN:
+        raise ValueError(f"labels must be of at most {MOST_DRAWN:,} pairs to be drawn, got {labels!r}")
     if not isinstance(labels, SumLabels):
         _check.integer("part", part, minimum=0, maximum=0)
         return labels.to("cpu"), names
     _check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
     if names is not None:
-        if isinstance(names, str) or not isinstance(names, Sequence):
-            raise TypeError(f"names must be a sequence, got {names!r}")
-        if any(isinstance(of, str) for of in names) or len(names) != len(labels.parts):
-            raise ValueError(f"names must be {len(labels.parts)} tuples of names, one a part of the sum, got {names!r}")
-        names = names[part]
+        names = one_each(names, len(labels.parts))[part]
     return labels.parts[part].to("cpu"), names
 
 

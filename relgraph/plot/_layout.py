@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import networkx as nx
@@ -10,7 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relgraph import _check
+from relgraph._brief import cut
 from relgraph.graphs import Graph
+
+FARTHEST = 1e100  # the distances between places are squared
+MOST_LAID_OUT = 1000  # nodes; as many take a minute
 
 
 def graph_layout(graph: Graph) -> np.ndarray:
@@ -20,6 +26,10 @@ def graph_layout(graph: Graph) -> np.ndarray:
     circle grids stay folded, and a little of the circle, which parts nodes that are alike. Nodes without a path between
     them stand a little farther apart than the longest path is long.
     """
+    if graph.num_nodes > MOST_LAID_OUT:
+        raise ValueError(
+            f"pos must be given for a graph of more than {MOST_LAID_OUT} nodes, got None for {graph.num_nodes}"
+        )
     drawn = nx.Graph()
     drawn.add_nodes_from(range(graph.num_nodes))
     drawn.add_edges_from(graph.edge_index.T.tolist())
@@ -68,11 +78,35 @@ def given_positions(pos: Any, nodes: Sequence[Any] | None, count: int) -> np.nda
         missing = [node for node in known if node not in pos]
         if missing:
             raise ValueError(f"pos must have a place for every node, got none for {missing[0]!r}")
-        pos = np.array([[float(x) for x in pos[node]] for node in known]).reshape(count, -1)
+        places = np.array([_place(f"pos[{cut(repr(node))}]", pos[node]) for node in known])
     elif isinstance(pos, Tensor):
-        pos = pos.detach().cpu().double().numpy()
+        _check.data("pos", _check.tensor("pos", pos))
+        if pos.is_complex():
+            raise ValueError(f"pos must hold real numbers, got {pos.dtype}")
+        places = pos.detach().cpu().double().numpy()
     else:
         raise TypeError(f"pos must be a mapping from nodes to places or a Tensor [N, 2], got {type(pos).__name__}")
-    if pos.shape != (count, 2):
-        raise ValueError(f"pos must have shape [{count}, 2], got {[*pos.shape]}")
-    return pos
+    if places.shape != (count, 2):
+        raise ValueError(f"pos must have shape [{count}, 2], got {[*places.shape]}")
+    if not (abs(places) <= FARTHEST).all():
+        raise ValueError(f"pos must be finite and at most {FARTHEST:g}, got places that are not")
+    return places
+
+
+def _place(name: str, place: Any) -> list[float]:
+    """The two numbers of one node's place."""
+    if isinstance(place, (Tensor, np.ndarray)):
+        if isinstance(place, Tensor):
+            _check.data(name, _check.tensor(name, place))
+        place = place.tolist()
+    if isinstance(place, (str, Mapping)) or not isinstance(place, Iterable):
+        raise TypeError(f"{name} must be two numbers, got {type(place).__name__}")
+    listed = [x.item() if isinstance(x, np.generic) else x for x in islice(place, 3)]
+    if len(listed) != 2:
+        raise ValueError(f"{name} must be two numbers, got {'more' if len(listed) > 2 else len(listed)}")
+    for x in listed:
+        if isinstance(x, bool) or not isinstance(x, (int, float)):
+            raise TypeError(f"{name} must be two numbers, got {type(x).__name__}")
+        if not abs(x) <= FARTHEST:
+            raise ValueError(f"{name} must be finite and at most {FARTHEST:g}, got {cut(repr(place))}")
+    return [float(x) for x in listed]

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from relgraph import _check
+from relgraph._brief import cut
 from relgraph.plot._text import written
 
 INVERSE = "⁻¹"
@@ -81,8 +86,22 @@ def naming(names: Any, num_labels: int) -> Naming:
 def strings(argument: str, value: Any) -> tuple[str, ...]:
     """The entries of a sequence as strings."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f"{argument} must be a sequence of strings, got {value!r}")
-    return tuple(map(str, value))
+        raise TypeError(f"{argument} must be a sequence of strings, got {cut(repr(value))}")
+    listed = _check.items(argument, value, "a sequence of strings")
+    for entry in listed:
+        if isinstance(entry, (Tensor, np.ndarray)):
+            raise TypeError(f"{argument} must be strings or what is told by its name, got {type(entry).__name__}")
+    return tuple(map(str, listed))
+
+
+def one_each(names: Any, parts: int) -> tuple[Any, ...]:
+    """The names of a sum: a sequence of them for each part."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise TypeError(f"names must be a sequence, got {cut(repr(names))}")
+    listed = _check.items("names", names, "a sequence")
+    if any(isinstance(of, str) for of in listed) or len(listed) != parts:
+        raise ValueError(f"names must be {parts} tuples of names, one a part of the sum, got {cut(repr(names))}")
+    return listed
 
 
 def _distance(name: str) -> tuple[float, int] | None:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.plot._names import strings
 
 
 def numbers(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
     """A floating tensor of finite numbers as float64."""
-    _check.tensor(name, value)
-    if not value.is_floating_point():
-        raise ValueError(f"{name} must have a floating dtype, got {value.dtype}")
+    _check.data(name, _check.floating(name, value))
     if value.dim() not in dim:
         raise ValueError(f"{name} must have shape {shapes}, got {list(value.shape)}")
     if value.numel() == 0:
@@ -55,11 +55,13 @@ def query_row(query: Any, count: int) -> int | None:
 
 def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | None:
     """The number of the node to draw, or None; a node of a networkx graph that is no int may stand for its number."""
+    if isinstance(query, (Tensor, np.ndarray, np.generic)):
+        raise TypeError(f"query must be a node of the graph or its number, an int, got {type(query).__name__}")
     if nodes is None:
         if query is not None and not isinstance(query, int):
             raise TypeError(
-                f"query must be the number of a node, got {query!r}; where nodes is a list of names, "
-                f"nodes.index({query!r}) is it"
+                f"query must be the number of a node, got {cut(repr(query))}; where nodes is a list of names, "
+                f"nodes.index({cut(repr(query))}) is it"
             )
         return query_row(query, count)
     if isinstance(query, int) and query in nodes and not 0 <= query < count:
@@ -70,7 +72,7 @@ def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | Non
     if query is None or isinstance(query, int):
         return query_row(query, count)
     if query not in nodes:
-        raise ValueError(f"query must be a node of the graph or its number, got {query!r}")
+        raise ValueError(f"query must be a node of the graph or its number, got {cut(repr(query))}")
     return nodes.index(query)
 
 

@@ -42,7 +42,7 @@ def attention_graph(
 
     Without ``pos``, distances in the picture come close to the lengths of shortest paths: networkx's
     ``kamada_kawai_layout``, in which nothing is left to chance. It compares all pairs of nodes: give ``pos`` for graphs
-    of many hundreds of nodes.
+    of many hundreds of nodes; it must be given for more than 1000.
 
     Source: relgraph's own; the layout is networkx's, after Kamada and Kawai 1989.
 
@@ -65,7 +65,7 @@ def attention_graph(
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no nodes, weights or labels of other nodes, numbers below 0 or not finite, a query that there is
-            not, places or names that are not one a node.
+            not, places or names that are not one a node, places that are not finite.
 
     Example:
         >>> from matplotlib import pyplot as plt

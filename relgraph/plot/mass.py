@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from relgraph import _check
+from relgraph._brief import cut
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
 from relgraph.plot._mass_rows import MassRows, mass_rows
@@ -88,10 +90,11 @@ def _names_of(names: Any, part: int | None) -> Any:
     if names is None or part is None:
         return names
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f"names must be a sequence, got {names!r}")
-    if len(names) <= part or any(isinstance(of, str) for of in names):
-        raise ValueError(f"names must be a tuple of names for each part of the sum, got {names!r}")
-    return names[part]
+        raise TypeError(f"names must be a sequence, got {cut(repr(names))}")
+    listed = _check.items("names", names, "a sequence")
+    if len(listed) <= part or any(isinstance(of, str) for of in listed):
+        raise ValueError(f"names must be a tuple of names for each part of the sum, got {cut(repr(names))}")
+    return listed[part]
 
 
 def _size(rows: MassRows, known: Naming) -> tuple[float, float]:

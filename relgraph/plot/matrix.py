@@ -40,7 +40,7 @@ def label_matrix(
     more than a dozen labels that are no distances, only those in the picture get colours. A pair that attends without a
     label is white, one that does not attend is hatched. Cells that are large enough hold the name, or the id where
     names are long. A pair with several parallel edges, each of which counts, shows the first edge's label and a dot.
-    Borders of a packed batch are drawn. All N_q · N_k pairs are written out.
+    Borders of a packed batch are drawn. All N_q · N_k pairs are written out, at most 2²⁸.
 
     The image's array holds the ids themselves, -1 without a label, -2 where a pair does not attend.
 
@@ -111,7 +111,7 @@ def both_tokens(tokens: Any, q_len: int, k_len: int) -> tuple[tuple[str, ...] | 
 
 def _is_pair(tokens: Any) -> bool:
     """Whether these are two sequences of tokens; two tuples in a list are two tokens."""
-    if not isinstance(tokens, Sequence) or len(tokens) != 2:
+    if not isinstance(tokens, (tuple, list)) or len(tokens) != 2:
         return False
     sides = isinstance(tokens, tuple) or all(isinstance(side, list) for side in tokens)
     return sides and all(isinstance(side, Sequence) and not isinstance(side, str) for side in tokens)

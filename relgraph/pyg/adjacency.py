@@ -46,12 +46,19 @@ class Edges:
         return EdgeLabels._trusted(self.index, ids, self.num_relations or 0, self.sizes[1], self.sizes[0])
 
 
-def check_nodes(name: str, nodes: Any, width: int) -> Tensor:
-    """``[N, width]``; a width of -1 is not known yet."""
+def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
+    """``[N, width]`` that can be multiplied with ``weight``; a width of -1 is not known yet."""
     # no "in": it holds no symbolic sizes while compiling
     if _check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
         wanted = "in_channels" if width == -1 else width
         raise ValueError(f"{name} must have shape [N, {wanted}], got {list(nodes.shape)}")
+    if weight is None or (weight.is_meta and not nodes.is_meta):  # kept elsewhere until it is used
+        return nodes
+    if nodes.dtype != weight.dtype and (
+        not nodes.is_floating_point() or _check.autocast_dtype(nodes.device.type) is None
+    ):
+        raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {nodes.dtype}")
+    _check.same_device(**{"the layer": weight, name: nodes})
     return nodes
 
 

@@ -10,16 +10,20 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.nn.functional import dropout
+from torch_geometric.nn.aggr import Aggregation
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor, PairTensor
 from torch_geometric.utils import is_sparse, softmax
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.functional_edges import edge_attention
 from relgraph.impl.common import with_zero_row
 from relgraph.labels import EdgeLabels
-from relgraph.nn.tables import RelationTables
+from relgraph.nn.layer_parts import renamed
+from relgraph.nn.table import check_label_names
+from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
@@ -117,9 +121,12 @@ class RelationConv(MessagePassing):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
-        if kwargs.get("decomposed_layers", 1) != 1:
-            raise NotImplementedError(f"decomposed_layers must be 1, got {kwargs['decomposed_layers']!r}")
-        super().__init__(node_dim=0, **kwargs)
+        _check_propagation(kwargs)
+        try:
+            super().__init__(node_dim=0, **kwargs)
+        except ValueError as error:  # all else that it refuses so is checked
+            raise ValueError(f"aggr must be known to PyG, got {cut(repr(kwargs['aggr']))}: {error}") from None
+        self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
         self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
@@ -135,6 +142,9 @@ class RelationConv(MessagePassing):
         self.tie_tables = _check.boolean("tie_tables", tie_tables)
         self.impl = None if impl is None else _check.choice("impl", impl, ("edges", "triton"))
         _check.boolean("bias", bias)
+        kinds = check_kinds("tables", tables)
+        check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
+        check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
         width = heads * out_channels
         self.lin_key, self.lin_value = (Linear(sources, width, bias=bias) for _ in range(2))
         self.lin_query = Linear(targets, width, bias=bias)
@@ -145,11 +155,19 @@ class RelationConv(MessagePassing):
         self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
         self.tables = None
         if num_relations is not None:
-            self.tables = RelationTables(
-                num_relations, out_channels, heads, kinds=tables, per_head=per_head, tied=tie_tables, names=names
+            self.tables = renamed(
+                {"num_labels": "num_relations", "dim": "out_channels"},
+                RelationTables,
+                num_relations,
+                out_channels,
+                heads,
+                kinds=kinds,
+                per_head=per_head,
+                tied=tie_tables,
+                names=names,
             )
         elif names is not None:
-            raise ValueError(f"names must be left out without num_relations, got {list(names)}")
+            raise ValueError(f"names must be left out without num_relations, got {cut(repr(names))}")
         self._alpha = None
 
     def reset_parameters(self) -> None:
@@ -201,7 +219,10 @@ class RelationConv(MessagePassing):
             >>> bool(alpha.sum() > 0.999)                                           # both edges lead to node 2
             True
         """
-        x_src, x_dst = _check_nodes(x, self.lin_key.in_channels, self.lin_query.in_channels)
+        wanted = return_attention_weights is not None
+        if wanted:
+            _check.boolean("return_attention_weights", return_attention_weights)
+        x_src, x_dst = _check_nodes(x, self.lin_key, self.lin_query)
         sizes = (x_src.shape[0], x_dst.shape[0])
         if self.flow == "target_to_source":
             sizes = (x_dst.shape[0], x_src.shape[0])
@@ -213,12 +234,11 @@ class RelationConv(MessagePassing):
         _check.same_device(x=x_src, edge_index=edges.index)
         query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
         key, value = (lin(x_src).view(-1, self.heads, self.out_channels) for lin in (self.lin_key, self.lin_value))
-        wanted = isinstance(return_attention_weights, bool)
         if self._fused():
             out, alpha = self._attend(query, key, value, edges, wanted)
         else:
             out = self.propagate(
-                edges.index, query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
+                edges.index.long(), query=query, key=key, value=value, edge_type=edges.types, edge_attr=edges.attr,
                 size=sizes,
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
@@ -337,11 +357,33 @@ def _check_widths(in_channels: Any) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-def _check_nodes(x: Any, source_width: int, target_width: int) -> tuple[Tensor, Tensor]:
-    """Sources and targets; a width of -1 is not known yet."""
+def _check_propagation(options: dict[str, Any]) -> None:
+    """What PyG's message passing would take without a word, or refuse without naming the argument."""
+    if _check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
+        raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
+    _check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
+    aggr = options["aggr"]
+    for one in aggr if isinstance(aggr, (list, tuple)) else (aggr,):
+        if not isinstance(one, (str, Aggregation)):
+            raise TypeError(f"aggr must be a string, an Aggregation or a list of them, got {type(one).__name__}")
+
+
+def check_projections(heads: int, out_channels: int, **inputs: int) -> None:
+    """That none of the maps from these widths to all heads is beyond any memory."""
+    _check.parameter_size(3, heads=heads, out_channels=out_channels)
+    for name, width in inputs.items():
+        _check.parameter_size(**{"heads": heads, "out_channels": out_channels, name: max(width, 1)})
+
+
+def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:
+    """Sources and targets as the two projections read them; a width of -1 is not known yet."""
     pair = x if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2:
         raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {len(pair)} entries")
-    sources, targets = (check_nodes("x", *given) for given in zip(pair, (source_width, target_width), strict=True))
+    names = ("x[0]", "x[1]") if pair is x else ("x", "x")
+    sources, targets = (
+        check_nodes(name, nodes, lin.in_channels, lin.weight)
+        for name, nodes, lin in zip(names, pair, (to_keys, to_queries), strict=True)
+    )
     _check.same_device(**{"x[0]": sources, "x[1]": targets})
     return sources, targets

@@ -101,6 +101,12 @@ def check_data(data: Any) -> Data:
     return data
 
 
+def check_attribute(argument: str, name: Any) -> None:
+    """What names an attribute of data, or None."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{argument} must be the name of an attribute, or None, got {type(name).__name__}")
+
+
 def known_num_nodes(name: str, store: BaseStorage) -> int:
     """The number of nodes, which is not guessed from the largest end of an edge."""
     with warnings.catch_warnings():
@@ -130,6 +136,7 @@ def plain(value: Any) -> Any:
 
 def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
     """The ids in an attribute: integers, or the hot column of each row."""
+    check_attribute(usual, name)
     if name is None or (name == usual and name not in data):
         return None
     if name not in data:
@@ -159,6 +166,7 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
     if batch.shape[0] != num_nodes:
         raise ValueError(f"data.batch must have shape [{num_nodes}], got {list(batch.shape)}")
     if "ptr" not in data:
+        _check.data("data.batch", batch)
         check_sorted(batch)
         return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
     ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
@@ -180,6 +188,8 @@ def check_sorted(batch: Tensor) -> None:
             f"data.batch must be sorted, the nodes of a graph together, got {int(batch[at])} at node {at} "
             f"before {int(batch[at + 1])}"
         )
+    if batch.numel() and int(batch[-1]) >= _check.MOST_GRAPHS:
+        raise ValueError(f"data.batch must be of at most {_check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
 def borders_of(home: Tensor, num_graphs: int) -> Tensor:

@@ -13,6 +13,8 @@ from relgraph._hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
+from relgraph.nn.layer_parts import renamed
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
 
@@ -70,10 +72,12 @@ class RelationGlobalAttention(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.channels = _check.integer("channels", channels, minimum=1)
         self.heads = _check.integer("heads", heads, minimum=1)
         if channels % heads:
             raise ValueError(f"heads must divide channels = {channels}, got {heads}")
+        _check.parameter_size(3 * channels, channels=channels)
         self.attention = RelationAttention(
             channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
             tie_tables=tie_tables, names=names, impl=impl,
@@ -122,7 +126,7 @@ class RelationGlobalAttention(nn.Module):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and _check.can_look_at_data(batch):
             _check_borders(labels, _borders(batch))
-        return self.attention(x, labels=labels, bank_features=bank_features)
+        return renamed({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
@@ -140,6 +144,8 @@ def _check_batch(batch: Any, x: Tensor) -> None:
         return
     if int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any()):
         raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
+    if int(batch[-1]) >= _check.MOST_GRAPHS:
+        raise ValueError(f"batch must be of at most {_check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
 def _borders(batch: Tensor) -> Tensor:

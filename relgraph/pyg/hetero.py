@@ -12,10 +12,13 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.functional_edges import edge_attention
 from relgraph.labels import EdgeLabels
-from relgraph.nn.tables import RelationTables
+from relgraph.nn.table import check_label_names
+from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import check_nodes, read_edges
+from relgraph.pyg.conv import check_projections
 
 EdgeKind = tuple[str, str, str]
 
@@ -94,6 +97,7 @@ class RelationHeteroConv(nn.Module):
         tie_tables: bool = False,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.node_types, self.edge_types = _check_metadata(metadata)
         self.in_channels = in_channels
         self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
@@ -103,11 +107,14 @@ class RelationHeteroConv(nn.Module):
         widths = _check_widths(in_channels, self.node_types)
         width = heads * out_channels
         _check.boolean("bias", bias)
+        kinds = check_kinds("tables", tables)
+        check_tied("tie_tables", tie_tables, kinds)
+        check_projections(heads, out_channels, in_channels=max(widths.values()))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
         left = width if concat else out_channels
         self.lin_skip = _Projections(widths, left, bias) if _check.boolean("root_weight", root_weight) else None
         self.tables = RelationTables(
-            len(self.edge_types), out_channels, heads, kinds=tables, per_head=per_head, tied=tie_tables,
+            len(self.edge_types), out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables,
             names=["__".join(kind) for kind in self.edge_types],
         )  # fmt: skip
 
@@ -174,7 +181,7 @@ class RelationHeteroConv(nn.Module):
     def _nodes(self, kind: str, x: Any) -> Tensor:
         lin = self.lin_key[kind]
         assert isinstance(lin, Linear)
-        return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels)
+        return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels, lin.weight)
 
     def _labels(
         self, nodes: dict[str, Tensor], first: dict[str, int], total: int, given: Mapping[EdgeKind, Any]
@@ -195,7 +202,7 @@ class RelationHeteroConv(nn.Module):
             sizes = (nodes[source].shape[0], nodes[target].shape[0])
             edges = _edges_of(kind, given[kind], sizes)
             _check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges})
-            index.append(edges + torch.tensor([[first[source]], [first[target]]], device=device))
+            index.append(edges.long() + torch.tensor([[first[source]], [first[target]]], device=device))
             ids.append(torch.full_like(edges[0], number, dtype=torch.int64))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
 
@@ -207,10 +214,21 @@ class RelationHeteroConv(nn.Module):
 
 def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...]]:
     if not isinstance(metadata, (tuple, list)) or len(metadata) != 2:
-        raise TypeError(f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {metadata!r}")
-    nodes, edges = tuple(metadata[0]), tuple(tuple(kind) for kind in metadata[1])
+        raise TypeError(
+            f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {cut(repr(metadata))}"
+        )
+    nodes = _check.items("metadata[0]", metadata[0], "kinds of nodes")
+    edges = tuple(
+        _check.items("metadata[1]", kind, "triples of strings")
+        for kind in _check.items("metadata[1]", metadata[1], "kinds of edges")
+    )
+    for name in (*nodes, *(part for kind in edges for part in kind)):
+        if not isinstance(name, str):
+            raise TypeError(f"metadata must hold strings, got {type(name).__name__}")
     if not nodes or not edges or len(set(nodes)) != len(nodes) or len(set(edges)) != len(edges):
-        raise ValueError(f"metadata must name at least one kind of node and of edge, each once, got {metadata!r}")
+        raise ValueError(
+            f"metadata must name at least one kind of node and of edge, each once, got {cut(repr(metadata))}"
+        )
     for kind in edges:
         if len(kind) != 3 or kind[0] not in nodes or kind[2] not in nodes:
             raise ValueError(f"metadata: every kind of edge must be (source, relation, target) of {nodes}, got {kind}")

@@ -20,7 +20,7 @@ from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
-from relgraph.pyg.data import borders, borders_of, check_data, check_sorted, from_data, known_num_nodes
+from relgraph.pyg.data import borders, borders_of, check_attribute, check_data, check_sorted, from_data, known_num_nodes
 
 _TAKEN = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
 
@@ -72,6 +72,8 @@ class AddRelationLabels(BaseTransform):
     ) -> None:
         self.labeler = _check_labeler("labeler", labeler)
         self.attr_name = _check_name(attr_name)
+        check_attribute("edge_type", edge_type)
+        check_attribute("node_type", node_type)
         self.edge_type, self.node_type = edge_type, node_type
 
     def forward(self, data: Data) -> Data:

@@ -102,7 +102,7 @@ BROKEN = {
     "of token 2 must be an integer from 0 to 2, got '1.0'": lines((0, "root"), ("1.0", "dep")),
     "of token 2 must be an integer from 0 to 2, got '-1'": lines((0, "root"), (-1, "dep")),
     "of token 2 must be an integer from 0 to 2, got 'two'": lines((0, "root"), ("two", "dep")),
-    "of token 1 must be an integer from 0 to 1, got '_'$": "# sent_id = x\n1\tword\n",
+    "of token 1 must be an integer from 0 to 1, got '_'$": "# sent_id = x\n1\tword\t_\t_\t_\t_\t_\t_\n",
     "token 2 must not be its own head": lines((0, "root"), (2, "dep")),
     r"one token must be the root, with head 0, got \[1, 3\]": lines((0, "root"), (1, "dep"), (0, "root")),
     "one token must be the root, with head 0, got none": lines((2, "dep"), (1, "dep")),
@@ -110,7 +110,7 @@ BROKEN = {
     "the relation of token 2 must be one of .*, got 'friend:of'": lines((0, "root"), (1, "friend:of")),
     r"words must be numbered 1, 2, ..., got \[1, 3\]": lines((0, "root"), (1, "dep")).replace("2\tw", "3\tw"),
     r"words must be numbered 1, 2, ..., got \[None\]": lines((0, "root")).replace("1\tw", "_\tw"),
-    "token 1-3 must span words up to 1": lines((0, "root")).replace("1\tw", "1-3\tw\n1\tw"),
+    "token 1-3 must span words up to 1": lines((0, "root")).replace("1\tw", "1-3" + "\tw" * 9 + "\n1\tw"),
 }
 
 
@@ -125,12 +125,44 @@ def test_broken_sentences(message, tmp_path):
 
 
 def test_lines_that_are_no_conllu():
-    with pytest.raises(ValueError, match="^sentence 3: Invalid line format"):
-        parse(TEXT + "\nword\n")
     with pytest.raises(ValueError, match="^sentence 1: Failed parsing field 'id'"):
         parse("one\tw\tw\tX\t_\t_\t0\troot\t_\t_\n")
     with pytest.raises(ValueError, match=r"^sentence 1: words must be numbered 1, 2, ..., got \[None\]"):
         parse("# global.columns = FORM HEAD\nw\t0\n")
+
+
+@pytest.mark.parametrize("columns", [1, 2, 7, 11])
+def test_rows_of_too_few_or_too_many_columns(columns, tmp_path):
+    path = tmp_path / "bad.conllu"
+    path.write_text(TEXT + "\n" + "\t".join(["1"] * columns) + "\n", encoding="utf-8")
+    at = len(TEXT.split("\n")) + 1
+    match = rf"bad\.conllu: sentence 3: line {at} must have 8 to 10 columns, parted by tabs, got {columns}$"
+    with pytest.raises(ValueError, match=match):
+        read(path)
+
+
+def test_columns_that_a_comment_names():
+    head = "# global.columns = ID FORM HEAD DEPREL\n"
+    assert parse(head + "1\tgo\t0\troot\n\n1\ton\t0\troot\n")[1].words == ("on",)
+    with pytest.raises(ValueError, match="^sentence 2: line 4 must have 4 columns, parted by tabs, got 10$"):
+        parse(head + "1\tgo\t0\troot\n\n" + "\t".join(["1"] * 10))
+
+
+DAMAGED = {
+    "cut off": lambda packed: packed[:-20],
+    "of other bytes": lambda packed: packed[:40] + bytes(60) + packed[100:],
+    "not gzipped": lambda _: TEXT.encode(),
+    "gzipped, but no text": lambda _: gzip.compress(b"\xff\xfe"),
+    "followed by something": lambda packed: packed + b"more",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_files(damage, tmp_path):
+    path = tmp_path / "bad.conllu.gz"
+    path.write_bytes(DAMAGED[damage](gzip.compress(TEXT.encode() * 200)))
+    with pytest.raises(ValueError, match=r"bad\.conllu\.gz: sentence \d+( \(one\))?: "):
+        read(path)
 
 
 def test_tags_that_are_not_listed():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import networkx as nx
 import pytest
 import torch
@@ -93,6 +95,34 @@ def test_the_features_fit_a_layer_over_edges():
     read = from_networkx(towns(), node_features="at", edge_features="hours")
     conv = rg.pyg.RelationConv(2, 4, edge_dim=1)
     assert conv(read.x, read.graph.edge_index, edge_attr=read.edge_attr).shape == (2, 4)
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), Fraction(10**400, 3), 1e300, 10**39])
+def test_numbers_that_no_float_holds(number):
+    theirs = nx.DiGraph()
+    theirs.add_edge("a", "b", weight=number, kind="far")
+    with pytest.raises(
+        ValueError,
+        match="edge_features must be numbers that torch.float32 holds, got a larger one in 'weight' at edge 'a' -> 'b'",
+    ):
+        from_networkx(theirs, edge_features="weight")
+    with pytest.raises(ValueError, match="node_features must be numbers .*, got a larger one at node 'a'"):
+        from_networkx(theirs, node_features=lambda node, of: [0.5, number])
+
+
+def test_numbers_of_any_size_as_types():
+    theirs = nx.DiGraph()
+    theirs.add_edge("a", "b", weight=10**400)
+    assert from_networkx(theirs, edge_type="weight").types == (10**400,)
+    theirs.add_edge("a", "c", weight=Fraction(10**400, 3))
+    with pytest.raises(ValueError, match="edge_type must be an attribute with few kinds of values, got the number"):
+        from_networkx(theirs, edge_type="weight")
+
+
+def test_infinities_stay():
+    theirs = nx.DiGraph()
+    theirs.add_edge("a", "b", weight=float("-inf"))
+    assert from_networkx(theirs, edge_features="weight").edge_attr.tolist() == [[float("-inf")]]
 
 
 def test_refuses_bad_features():

@@ -132,10 +132,30 @@ def test_sum_and_parallel_edges_have_no_dense_form():
             KINDS[kind](7).to_dense()
 
 
+@pytest.mark.parametrize("kind", NAMES)
+def test_only_the_device_changes(kind):
+    labels = KINDS[kind](5)
+    for dtype in (torch.float16, torch.bool, torch.uint8, torch.int64):
+        with pytest.raises(TypeError, match="device must be a torch.device or its name, got dtype"):
+            labels.to(dtype)
+    with pytest.raises(TypeError, match="device must be a torch.device or its name, got float"):
+        labels.to(1.5)
+    with pytest.raises(TypeError, match="device must be a torch.device or its name, got Tensor"):
+        labels.to(torch.zeros(1))
+    with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'nowhere'"):
+        labels.to("nowhere")
+    with pytest.raises(TypeError, match="non_blocking must be a bool, got dtype"):
+        labels.to("cpu", torch.float16)
+    assert labels.to(device="cpu", non_blocking=True) == labels
+
+
 def test_pin_memory():
     labels = KINDS["dense"](4)
+    assert distance(4).pin_memory() == distance(4)
+    with pytest.raises(ValueError, match="labels must be on the CPU to be pinned, got them on meta"):
+        labels.to("meta").pin_memory()
     if not torch.cuda.is_available():
-        with pytest.raises(RuntimeError, match="CUDA|accelerator|NVIDIA"):
+        with pytest.raises(NotImplementedError, match="pin_memory serves copies to an accelerator"):
             labels.pin_memory()
     else:
         assert labels.pin_memory().ids.is_pinned()

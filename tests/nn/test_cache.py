@@ -348,3 +348,57 @@ class TestGroups:
         cache.reset()
         assert [len(c) for layer in cache for c in vars(layer).values()] == [0, 0, 0, 0]
         assert len(StackCache()) == 0
+
+
+def test_a_cache_moves_to_devices_and_floating_dtypes_only():
+    cache = KVCache()
+    cache.append(*torch.randn(2, 2, 4, 3, 8))
+    for target, error, match in (
+        (torch.int64, ValueError, "target must be a floating dtype of 16 bits or more, got torch.int64"),
+        ("nowhere", ValueError, "target must be a device that torch can use here, got 'nowhere'"),
+        (torch.ones(2), TypeError, "target must be a device or a floating dtype, got Tensor"),
+        (1j, TypeError, "target must be a device or a floating dtype, got complex"),
+        (None, TypeError, "target must be a device or a floating dtype, got NoneType"),
+    ):
+        for held in (cache, LayerCache(), StackCache(cache)):
+            with pytest.raises(error, match=match):
+                held.to(target)
+    assert cache.key.dtype == torch.float32
+
+
+def test_masks_that_are_joined_are_checked():
+    cache = KVCache(4)
+    cache.append(*torch.randn(2, 2, 4, 3, 8))
+    for new, error, match in (
+        (torch.zeros(2, 2, dtype=torch.bool), ValueError, r"new must have shape \[B, n\] = \[2, 1\], got \[2, 2\]"),
+        (torch.zeros(2, 1).long(), ValueError, "new must be bool .* got torch.int64"),
+        (torch.zeros(2, 1, device="meta"), ValueError, "new must be on the device of cache, cpu, got meta"),
+        ([[False], [False]], TypeError, "new must be a Tensor, got list"),
+    ):
+        with pytest.raises(error, match=match):
+            cache.joined_padding(new, 2, 1)
+    with pytest.raises(ValueError, match="cache holds 2 batch rows, got 3"):
+        cache.joined_padding(None, 3, 1)
+    with pytest.raises(TypeError, match="length must be an int, got float"):
+        cache.check(2, 1.0)
+    with pytest.raises(ValueError, match="batch must be at least 0, got -1"):
+        cache.check(-1, 1)
+
+
+def test_what_is_taken_in_lives_in_one_place():
+    cache = KVCache()
+    key, value = torch.randn(2, 2, 4, 3, 8)
+    with pytest.raises(ValueError, match="value must be on the device of key, cpu, got meta"):
+        cache.append(key, value.to("meta"))
+    cache.append(key, value)
+    with pytest.raises(ValueError, match="key must be on the device of the cache, cpu, got meta"):
+        cache.append(key.to("meta"), value.to("meta"))
+    with pytest.raises(ValueError, match="index must hold numbers, got tensors on the device meta"):
+        cache.reorder(torch.tensor([1, 0], device="meta"))
+    cache.reorder(torch.tensor([1, 0], dtype=torch.uint8))
+    assert torch.equal(cache.key, key[[1, 0]])
+
+
+def test_caches_have_a_bound():
+    with pytest.raises(ValueError, match="max_len must be at most 2147483647, got 2147483648"):
+        KVCache(2**31)

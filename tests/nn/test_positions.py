@@ -106,5 +106,5 @@ def test_bad_arguments():
         SinusoidalPositions(4, 1.0)
     with pytest.raises(TypeError, match="positions must be a Tensor, got int"):
         SinusoidalPositions(4).encode(3)
-    with pytest.raises(ValueError, match="positions must be floating, got torch.int64"):
+    with pytest.raises(ValueError, match="positions must have a floating dtype, got torch.int64"):
         SinusoidalPositions(4).encode(torch.arange(3))

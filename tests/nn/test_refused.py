@@ -114,10 +114,10 @@ def test_what_fails_after_the_attention(depth, grad):
 
 
 REFUSED = [
-    ({"memory_mask": torch.zeros(3, 3, dtype=torch.bool)}, ValueError, "attn_mask must have shape"),
-    ({"memory": MEMORY[..., :8]}, ValueError, "key must end in kdim = 12"),
-    ({"tgt_is_causal": 1}, TypeError, "is_causal must be a bool, got int"),
-    ({"memory_is_causal": 1}, TypeError, "is_causal must be a bool, got int"),
+    ({"memory_mask": torch.zeros(3, 3, dtype=torch.bool)}, ValueError, "^memory_mask must have shape"),
+    ({"memory": MEMORY[..., :8]}, ValueError, "^memory must end in d_model = 12"),
+    ({"tgt_is_causal": 1}, TypeError, "^tgt_is_causal must be a bool, got int"),
+    ({"memory_is_causal": 1}, TypeError, "^memory_is_causal must be a bool, got int"),
 ]
 
 

@@ -169,6 +169,16 @@ def test_refusals():
         ValueError, match=r"query must lie in \[0, 3\), got 30: .*list\(graph.nodes\).index\(30\) = 2 for the node 30"
     ):
         draw(WEIGHTS, nx.DiGraph([(10, 20), (20, 30)]), query=30)
+    for query in (torch.tensor(1), torch.ones(2), np.int64(1), np.ones(2)):
+        for graph in (PATH, nx.path_graph(3)):
+            with pytest.raises(TypeError, match="query must be a node of the graph or its number, an int, got"):
+                draw(WEIGHTS, graph, query=query)
+    with pytest.raises(ValueError, match="graph must hold numbers, got tensors on the device meta"):
+        draw(WEIGHTS, PATH.to("meta"))
+    with pytest.raises(ValueError, match="weights must hold numbers, got tensors on the device meta"):
+        draw(WEIGHTS.to("meta"), PATH)
+    with pytest.raises(TypeError, match="node_names must be strings or what is told by its name, got Tensor"):
+        draw(WEIGHTS, PATH, node_names=[torch.ones(2), "b", "c"])
     with pytest.raises(ValueError, match="node_names must be one for each of the 3 nodes, got 2"):
         draw(WEIGHTS, PATH, node_names=["a", "b"])
     with pytest.raises(TypeError, match="node_names must be a sequence of strings, got 'abc'"):

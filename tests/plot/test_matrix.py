@@ -225,3 +225,10 @@ def test_refusals():
         draw(labels, tokens={1})
     with pytest.raises(TypeError, match="ax must be matplotlib Axes, got Figure"):
         draw(labels, ax=plt.figure())
+
+
+def test_pairs_beyond_any_picture():
+    with pytest.raises(ValueError, match="labels must be of at most 268,435,456 pairs to be drawn, got DistanceLabels"):
+        rg.plot.label_matrix(rg.ClippedDistance(1)(10**5))
+    with pytest.raises(ValueError, match="tokens must hold at most 1048576 items, got more"):
+        rg.plot.label_matrix(rg.ClippedDistance(1)(3), tokens=range(10**30))

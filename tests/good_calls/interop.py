@@ -1,0 +1,143 @@
+"""Good calls of ``relgraph.interop``: networkx graphs, treebanks and Python source."""
+
+from __future__ import annotations
+
+import io
+
+import networkx as nx
+import torch
+
+import relgraph as rg
+from relgraph.interop import conllu, networkx, python_source
+from tests.good_calls.graphs import graph
+from tests.judge import Good
+
+TREE = "1\tGo\tgo\tVERB\t_\t_\t0\troot\t_\t_\n2\ton\ton\tADP\t_\t_\t1\tadvmod\t_\t_\n"
+RELATIONS = {"relations": ["root", "advmod"], "tags": ["VERB", "ADP"]}
+WORDS = ("first entry: text",)
+ANY_NAME = ("object", "text", "a class", "complex", "number", "bytes", "true")
+HASHABLE = tuple(f"first entry: {name}" for name in ANY_NAME)
+"""What networkx takes for a node, and what may name a type."""
+
+
+def _but(error: type[Exception], call, accepts: tuple[str, ...] = (), **arguments) -> Good:
+    """A call that may also raise a built-in error of its own kind, as its docstring says."""
+
+    def told(**given):
+        try:
+            return call(**given)
+        except error as raised:
+            raise ValueError(f"{', '.join(arguments)}: {raised}") from None
+
+    return Good(told, arguments, accepts=dict.fromkeys(arguments, accepts))
+
+
+def _theirs(kind=nx.DiGraph):
+    made = kind()
+    made.add_node("a", sort="x", size=1.5, home=0)
+    made.add_node("b", sort="y", size=2, home=1)
+    made.add_edge("a", "a", sort="up", weight=3)
+    return made
+
+
+def _holding(name: str, value, accepts: tuple[str, ...], **options) -> Good:
+    """A graph that is good but for one attribute of an edge."""
+
+    def call(**given):
+        made = nx.DiGraph()
+        made.add_edge("a", "b", **given)
+        return networkx.from_networkx(made, **options)
+
+    return Good(call, {name: value}, also={name: tuple(options)}, accepts={name: accepts})
+
+
+def _at_home(number) -> Good:
+    """A graph whose nodes say which graph they are in."""
+
+    def call(home):
+        made = nx.DiGraph()
+        made.add_node("a", home=0)
+        made.add_node("b", home=home)
+        return networkx.from_networkx(made, batch="home")
+
+    return Good(call, {"home": number})
+
+
+def _counted(number) -> Good:
+    def call(num_graphs):
+        made = nx.DiGraph(num_graphs=num_graphs)
+        made.add_node("a", home=0)
+        return networkx.from_networkx(made, batch="home")
+
+    return Good(call, {"num_graphs": number})
+
+
+GOOD_CALLS = {
+    "networkx.from_networkx": lambda: Good(
+        networkx.from_networkx,
+        {
+            "graph": _theirs(),
+            "edge_type": "sort",
+            "types": ["up", "down"],
+            "node_type": "sort",
+            "node_types": ["x", "y"],
+            "node_features": "size",
+            "edge_features": ["weight"],
+            "batch": "home",
+        },
+        also={"graph": ("batch",), "types": ("edge_type",), "node_types": ("node_type",)},
+        accepts={"node_features": ("list",)},
+    ),
+    "networkx.from_networkx (functions)": lambda: Good(
+        networkx.from_networkx,
+        {
+            "graph": [_theirs(), _theirs(nx.MultiGraph)],
+            "edge_type": lambda u, v, of: u == v,
+            "node_type": lambda node, of: node,
+            "node_features": lambda node, of: [of["size"], 1],
+            "edge_features": lambda u, v, of: of["weight"],
+        },
+        also={"graph": ("graphs",), "edge_type": ("types",), "node_type": ("node_types",)},
+    ),
+    "networkx.from_networkx (types)": lambda: _holding(
+        "sort", 1, (*ANY_NAME, "float", "word", "numpy float", "tensor of floats"), edge_type="sort"
+    ),
+    "networkx.from_networkx (weights)": lambda: _holding(
+        "weight", 0.5, ("numpy array", "true", "list", "tensor"), edge_features="weight"
+    ),
+    "networkx.from_networkx (graphs)": lambda: _at_home(1),
+    "networkx.from_networkx (a number of graphs)": lambda: _counted(2),
+    "networkx.to_networkx": lambda: Good(
+        networkx.to_networkx,
+        {
+            "graph": graph(),
+            "nodes": ["a", "b", "c"],
+            "types": ["up", "down"],
+            "node_types": ["x", "y"],
+            "x": torch.randn(3, 2),
+            "edge_attr": torch.randn(2),
+        },
+        also={"graph": ("nodes", "types", "node_types", "x", "edge_attr")},
+        accepts={"nodes": HASHABLE, "types": HASHABLE, "node_types": HASHABLE},
+    ),
+    "networkx.labels_to_networkx": lambda: Good(
+        networkx.labels_to_networkx,
+        {"labels": rg.ClippedDistance(1)(3), "names": ["left", "here", "right"]},
+        also={"labels": ("names",)},
+        accepts={"names": WORDS},
+    ),
+    "networkx.labels_to_networkx (edges)": lambda: Good(
+        networkx.labels_to_networkx,
+        {"labels": rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=3)},
+    ),
+    "conllu.read": lambda: _but(FileNotFoundError, conllu.read, file=io.StringIO(TREE)),
+    "conllu.parse": lambda: Good(
+        conllu.parse,
+        {"text": TREE, **RELATIONS},
+        also={"text": ("sentence 1",), "relations": ("relation",), "tags": ("tag",)},
+        accepts={"relations": WORDS},
+    ),
+    "python_source.read": lambda: _but(SyntaxError, python_source.read, ("bytes",), source="x = 1\nprint(x)"),
+    "python_source.SourceGraph.edges": lambda: Good(python_source.read("x = 1").edges, {"name": "LAST_WRITE"}),
+    "python_source.SourceGraph.only": lambda: Good(python_source.read("x = 1").only, {"nodes": [0, 2]}),
+}

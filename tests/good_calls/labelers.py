@@ -1,0 +1,228 @@
+"""Good calls of ``relgraph.labelers``."""
+
+from __future__ import annotations
+
+import torch
+
+import relgraph as rg
+from relgraph.labelers import Dense, Priority, Product, Restriction, Sum
+from tests.good_calls.graphs import PTR, graph
+from tests.judge import Good
+
+OPERAND = {"other": ("operand",)}
+WORDS = ("first entry: text", "last entry: text")  # any word is a name
+PARTS = {"first": ("operand", "parts", "part"), "second": ("operand", "parts", "part")}
+PAIRS = {"first": ("labels", "parts", "part"), "second": ("labels", "parts", "part")}
+
+
+def _before(i, j):
+    return (j < i).long()
+
+
+def _of_two(call) -> Good:
+    """A callable of several things, spoiled in two places."""
+    return Good(
+        lambda first, second: call(first, second), {"first": rg.Window(2), "second": rg.ClippedDistance(1)}, PARTS
+    )
+
+
+def _of_labels(call) -> Good:
+    dense = rg.DenseLabels(torch.tensor([[0, 1, 1], [1, 0, -1], [0, 0, 1]]), 2)
+    also = {**PAIRS, "labels": (), "mask": ("labels",)}
+    if call is rg.restrict:
+        return Good(call, {"labels": rg.ClippedDistance(1)(3), "mask": dense}, also)
+    return Good(lambda first, second: call(first, second), {"first": rg.ClippedDistance(1)(3), "second": dense}, also)
+
+
+def _of_graph(labeler) -> Good:
+    return Good(labeler, {"graph": graph()}, also={"graph": ("edge_type", "node_type", "duplicates")})
+
+
+def _schema() -> dict:
+    return {
+        "question": ["which", "singer", "is", "20"],
+        "columns": [(0, ["singer", "id"]), (None, ["*"]), (0, ["age"])],
+        "tables": [["singer"]],
+        "primary_keys": [0],
+        "foreign_keys": [(2, 0)],
+        "values": [(3, 2, "NUMBER")],
+    }
+
+
+def _mapped(call) -> Good:
+    """A callable with positional arguments that go on to a labeler."""
+    return Good(lambda q_len: call(q_len), {"q_len": 3})
+
+
+GOOD_CALLS = {
+    # The algebra
+    "Product": lambda: _of_two(Product),
+    "Sum": lambda: _of_two(Sum),
+    "Priority": lambda: _of_two(Priority),
+    "Restriction": lambda: _of_two(Restriction),
+    "Dense": lambda: Good(Dense, {"labeler": rg.Window(1)}, also={"labeler": ("operand",)}),
+    "Product.__call__": lambda: _mapped(rg.Window(1) * rg.ClippedDistance(1)),
+    "Sum.__call__": lambda: _mapped(rg.Window(1) + rg.ClippedDistance(1)),
+    "Priority.__call__": lambda: _mapped(rg.Window(1) | rg.ClippedDistance(1)),
+    "Restriction.__call__": lambda: _mapped(rg.ClippedDistance(1) & rg.Window(1)),
+    "Dense.__call__": lambda: _mapped(rg.ClippedDistance(1).dense()),
+    "Labeler.__mul__": lambda: Good(lambda other: rg.Window(1) * other, {"other": rg.Window(2)}, OPERAND),
+    "Labeler.__add__": lambda: Good(lambda other: rg.Window(1) + other, {"other": rg.Window(2)}, OPERAND),
+    "Labeler.__or__": lambda: Good(lambda other: rg.Window(1) | other, {"other": rg.Window(2)}, OPERAND),
+    "Labeler.__and__": lambda: Good(lambda other: rg.Window(1) & other, {"other": rg.Window(2)}, OPERAND),
+    "Labeler.describe": lambda: Good(lambda q_len: rg.ClippedDistance(1).describe(q_len), {"q_len": 3}),
+    "Labeler.describe (a graph)": lambda: Good(
+        lambda graph: rg.EdgeType(2, default="none").describe(graph),
+        {"graph": graph()},
+        also={"graph": ("edge_type", "duplicates", "labels")},
+    ),
+    "product": lambda: _of_labels(rg.product),
+    "total": lambda: _of_labels(rg.total),
+    "first_of": lambda: _of_labels(rg.first_of),
+    "restrict": lambda: _of_labels(rg.restrict),
+    # Sequences and grids
+    "ClippedDistance": lambda: Good(rg.ClippedDistance, {"left": 2, "right": 1}),
+    "BucketedDistance": lambda: Good(
+        rg.BucketedDistance,
+        {"num_buckets": 8, "max_distance": 20, "bidirectional": True},
+        also={"num_buckets": ("max_distance",)},
+    ),
+    "Window": lambda: Good(rg.Window, {"left": 2, "right": 1}),
+    "DistanceLabeler.__call__": lambda: Good(
+        rg.ClippedDistance(1),
+        {"q_len": 3, "k_len": 4, "q_offset": 1},
+    ),
+    "DistanceLabeler.__call__ (packed)": lambda: Good(
+        rg.ClippedDistance(1),
+        {"q_len": 3, "ptr": PTR, "q_ptr": PTR.clone(), "q_offset": torch.tensor([0, 1])},
+        also={"q_len": ("ptr", "q_ptr", "k_len"), "ptr": ("q_ptr",), "q_ptr": ("ptr",)},
+    ),
+    "DistanceLabeler.__call__ (graph)": lambda: Good(
+        lambda graph: rg.ClippedDistance(1)(graph),
+        {"graph": graph()},
+        also={"graph": ("q_len",)},
+        accepts={"graph": ("number",)},
+    ),
+    "Segments": lambda: Good(rg.Segments, {"num_segments": 2}),
+    "Segments.__call__": lambda: Good(
+        rg.Segments(2),
+        {"segments": torch.tensor([[0, 1, -1], [0, 0, 0]]), "k_segments": torch.tensor([[1, 0], [1, 1]])},
+        also={"segments": ("k_segments",)},
+    ),
+    "Grid": lambda: Good(rg.Grid, {"row_clip": 1, "col_clip": 2}),
+    "Grid.__call__": lambda: Good(rg.Grid(1), {"height": 2, "width": 3}),
+    "GridRows": lambda: Good(rg.GridRows, {"clip": 1}),
+    "GridRows.__call__": lambda: Good(rg.GridRows(1), {"height": 2, "width": 3}),
+    "GridColumns": lambda: Good(rg.GridColumns, {"clip": 1}),
+    "GridColumns.__call__": lambda: Good(rg.GridColumns(1), {"height": 2, "width": 3}),
+    "FromFunction": lambda: Good(
+        rg.FromFunction,
+        {"fn": _before, "num_labels": 2, "names": ["after", "before"]},
+        also={"num_labels": ("names",)},
+        accepts={"names": WORDS},
+    ),
+    "FromFunction.__call__": lambda: Good(rg.FromFunction(_before, 2), {"q_len": 3, "k_len": 4, "q_offset": 1}),
+    "FromFunction.__call__ (what fn gives)": lambda: Good(
+        lambda returned: rg.FromFunction(lambda i, j: returned, 2)(3),
+        {"returned": torch.tensor([[0, 1, 1], [0, 0, 1], [0, 0, 0]])},
+        also={"returned": ("fn",)},
+    ),
+    # Graphs
+    "EdgeType": lambda: Good(
+        rg.EdgeType,
+        {"types": ["bond", "hop"], "inverse": False, "self_loop": False, "default": "none", "duplicates": "first"},
+        accepts={"types": WORDS},
+    ),
+    "EdgeType (a number)": lambda: Good(rg.EdgeType, {"types": 2}),
+    "EdgeType.__call__": lambda: _of_graph(rg.EdgeType(2, inverse=True, self_loop=True)),
+    "NodeType": lambda: Good(rg.NodeType, {"types": ["C", "N"]}, accepts={"types": WORDS}),
+    "NodeType (a number)": lambda: Good(rg.NodeType, {"types": 2}),
+    "NodeType.__call__": lambda: _of_graph(rg.NodeType(2)),
+    "VirtualNode": lambda: Good(rg.VirtualNode, {"node_type": 1}),
+    "VirtualNode.__call__": lambda: _of_graph(rg.VirtualNode(1)),
+    "Degree": lambda: Good(rg.Degree, {"max_degree": 2, "direction": "in"}),
+    "Degree.__call__": lambda: _of_graph(rg.Degree(2)),
+    "ShortestPath": lambda: Good(
+        rg.ShortestPath, {"max_distance": 2, "directed": False, "beyond": "clip", "unreachable": "label"}
+    ),
+    "ShortestPath.__call__": lambda: _of_graph(rg.ShortestPath(2)),
+    "shortest_path_lengths": lambda: Good(
+        rg.shortest_path_lengths, {"graph": graph(), "max_distance": 2, "directed": False}
+    ),
+    "PathEdges": lambda: Good(
+        rg.PathEdges, {"max_path": 2, "types": ["bond", "hop"], "directed": False}, accepts={"types": WORDS}
+    ),
+    "PathEdges (a number)": lambda: Good(rg.PathEdges, {"max_path": 2, "types": 2}),
+    "PathEdges.__call__": lambda: _of_graph(rg.PathEdges(2, 2)),
+    "RandomWalk": lambda: Good(rg.RandomWalk, {"step": 2, "bins": 8, "directed": False}),
+    "RandomWalk (edges)": lambda: Good(rg.RandomWalk, {"step": 2, "bins": (0.1, 0.5)}),
+    "RandomWalk.__call__": lambda: _of_graph(rg.RandomWalk(2)),
+    "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
+    "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
+    "graphormer": lambda: Good(
+        rg.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
+    ),
+    "grpe": lambda: Good(
+        rg.grpe,
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},
+        accepts={"types": WORDS},
+    ),
+    "label_pairs": lambda: Good(
+        rg.label_pairs,
+        {
+            "graph": graph(),
+            "ids": torch.tensor([0, 1, -1] * 3),
+            "num_labels": 2,
+            "attend": torch.tensor([True, False, True] * 3),
+        },
+        also={"graph": ("ids",), "ids": ("attend",), "num_labels": ("ids",)},
+    ),
+    "label_pairs (a matrix)": lambda: Good(
+        rg.label_pairs,
+        {"graph": graph(), "ids": torch.eye(3, dtype=torch.int64), "num_labels": 2},
+        also={"graph": ("ids",), "num_labels": ("ids",)},
+    ),
+    # Trees
+    "TreeRelation": lambda: Good(
+        rg.TreeRelation, {"kinds": ("parent", "child"), "default": "other", "forest": False}, also={"kinds": ("kind",)}
+    ),
+    "TreeRelation.__call__": lambda: _of_graph(rg.TreeRelation()),
+    "UpDown": lambda: Good(rg.UpDown, {"max_up": 2, "max_down": 1, "forest": False}),
+    "UpDown.__call__": lambda: _of_graph(rg.UpDown(2)),
+    "AncestorDistance": lambda: Good(rg.AncestorDistance, {"clip": 2, "default": "other", "forest": False}),
+    "AncestorDistance.__call__": lambda: _of_graph(rg.AncestorDistance(2)),
+    "SiblingDistance": lambda: Good(rg.SiblingDistance, {"clip": 2, "default": "other", "forest": False}),
+    "SiblingDistance.__call__": lambda: _of_graph(rg.SiblingDistance(2)),
+    "StructuralPosition": lambda: Good(rg.StructuralPosition, {"clip": 2, "forest": False}),
+    "StructuralPosition.__call__": lambda: _of_graph(rg.StructuralPosition(2)),
+    "dependency_relations": lambda: Good(
+        rg.dependency_relations,
+        {"relations": ["nsubj", "obj"], "self_loop": False, "default": "unlabeled"},
+        accepts={"relations": WORDS},
+    ),
+    # Code and databases
+    "CodeRelations": lambda: Good(rg.CodeRelations, {"default": "unlabeled", "duplicates": "sum"}),
+    "CodeRelations.__call__": lambda: _of_graph(rg.CodeRelations()),
+    "Schema": lambda: Good(
+        rg.Schema,
+        _schema(),
+        also={
+            "question": ("values",),
+            "columns": ("primary_keys", "foreign_keys", "values"),
+            "tables": ("columns",),
+        },
+        accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
+    ),
+    "SchemaRelations": lambda: Good(
+        rg.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
+    ),
+    "SchemaRelations.__call__": lambda: Good(rg.SchemaRelations(), {"schemas": [rg.Schema(**_schema())] * 2}),
+    # Whole paths
+    "ShortestPathTypes": lambda: Good(rg.ShortestPathTypes, {"max_length": 2, "num_types": 2, "directed": False}),
+    "ShortestPathTypes.__call__": lambda: _of_graph(rg.ShortestPathTypes(2, 2)),
+    "ShortestPathTypes.describe": lambda: _of_graph(rg.ShortestPathTypes(2, 2).describe),
+    "TreePaths": lambda: Good(rg.TreePaths, {"max_length": 2, "num_types": 2, "longer": "first", "forest": False}),
+    "TreePaths.__call__": lambda: _of_graph(rg.TreePaths(2, 2)),
+    "TreePaths.describe": lambda: _of_graph(rg.TreePaths(2, 2).describe),
+    "unique_paths": lambda: Good(rg.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
+}

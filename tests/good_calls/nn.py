@@ -1,0 +1,373 @@
+"""Good calls of ``relgraph.nn``: tables, layers, stacks, positions, caches and the recorder."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+import relgraph as rg
+from tests.judge import Good
+
+PLACE = {"device": torch.device("cpu"), "dtype": torch.float32}
+TABLES = {"tables": ("key", "value"), "per_head": False, "tie_tables": False}
+LABELER = rg.ClippedDistance(1)
+
+NAMED = {"names": ("first entry: text", "first entry: first entry: text"), "memory_names": ("first entry: text",)}
+"""A word is a good name of a label."""
+
+# Sizes that must fit each other are told by the name of either.
+SIZES = {"d_model": ("nhead",), "nhead": ("d_model",), "num_heads": ("embed_dim",), "embed_dim": ("num_heads",)}
+
+
+def _torchs() -> dict:
+    """The arguments that torch's Transformer layers have too."""
+    return {
+        "d_model": 8,
+        "nhead": 2,
+        "dim_feedforward": 16,
+        "dropout": 0.1,
+        "activation": "relu",
+        "layer_norm_eps": 1e-5,
+        "batch_first": True,
+        "norm_first": False,
+        "bias": True,
+        **PLACE,
+    }
+
+
+def _attention(**options) -> Good:
+    arguments = {
+        "embed_dim": 8,
+        "num_heads": 2,
+        "dropout": 0.1,
+        "bias": True,
+        "num_labels": 3,
+        "kdim": 6,
+        "vdim": 5,
+        "num_kv_heads": 1,
+        **TABLES,
+        "names": ["a", "b", "c"],
+        "frozen": 1,
+        "impl": "dense",
+        **PLACE,
+        **options,
+    }
+    also = {**SIZES, "num_labels": ("names", "frozen"), "tables": ("tie_tables",)}
+    return Good(rg.RelationAttention, arguments, also, NAMED)
+
+
+@cache
+def _layers() -> dict[str, nn.Module]:
+    """Layers that several calls share; none of these changes them."""
+    torch.manual_seed(0)
+    encoder = rg.RelationEncoderLayer(8, 2, 16, labeler=LABELER).eval()
+    decoder = rg.RelationDecoderLayer(8, 2, 16, labeler=LABELER, num_memory_labels=3).eval()
+    bank = rg.RelationTables(None, 4, banks={kind: nn.Linear(3, 4) for kind in ("key", "value")})
+    return {
+        "attention": rg.RelationAttention(8, 2, num_labels=3, kdim=6, vdim=5).eval(),
+        "bank": rg.RelationAttention(8, 2, tables=bank).eval(),
+        "encoder": encoder,
+        "before": rg.RelationEncoderLayer(8, 2, 16, num_labels=3, norm_first=True).eval(),
+        "decoder": decoder,
+        "encoders": rg.RelationEncoder(encoder, 2, nn.LayerNorm(8)).eval(),
+        "decoders": rg.RelationDecoder(decoder, 2).eval(),
+        "transformer": rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, positions="both").eval(),
+    }
+
+
+def _rows(length: int = 3, width: int = 8) -> Tensor:
+    return torch.randn(2, length, width)
+
+
+def _blocked(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.bool)
+
+
+def _attend(**options) -> Good:
+    arguments = {
+        "query": _rows(),
+        "key": _rows(4, 6),
+        "value": _rows(4, 5),
+        "labels": LABELER(3, 4),
+        "key_padding_mask": _blocked(2, 4),
+        "attn_mask": torch.zeros(3, 4),
+        "is_causal": False,
+        "q_offset": 0,
+        "need_weights": True,
+        "need_label_mass": True,
+        **options,
+    }
+    inputs = ("query", "key", "value", "labels", "attn_mask", "key_padding_mask")
+    return Good(_layers()["attention"], arguments, dict.fromkeys(("query", "key", "value", "labels"), inputs))
+
+
+def _growing(layer: str, name: str, cache, **options) -> Good:
+    """A call that fills a cache, which is new for every call."""
+
+    def call(**given):
+        return _layers()[layer](**{"cache": cache(), **options, **given})
+
+    return Good(call, {name: _rows(), "cache": cache()}, also={name: ("cache", "labels")})
+
+
+def _encode(layer: str, mask: str) -> Good:
+    arguments = {
+        "src": _rows(),
+        mask: torch.zeros(3, 3),
+        "src_key_padding_mask": _blocked(2, 3),
+        "is_causal": False,
+        "labels": LABELER(3),
+    }
+    return Good(_layers()[layer], arguments, also={"src": (mask, "src_key_padding_mask", "labels")})
+
+
+rg.LabelTable(3, 4, device="meta")  # torch loads what it needs for that on first use, which takes a second
+
+DECODED = {
+    "tgt_mask": (3, 3),
+    "memory_mask": (3, 4),
+    "tgt_key_padding_mask": (2, 3),
+    "memory_key_padding_mask": (2, 4),
+}
+ALSO_DECODED = {
+    "tgt": ("memory", "labels", "memory_labels", *DECODED),
+    "memory": ("tgt", "memory_labels", *DECODED),
+}
+
+
+def _decode(layer: str) -> Good:
+    arguments = {
+        "tgt": _rows(),
+        "memory": _rows(4),
+        **{name: _blocked(*shape) for name, shape in DECODED.items()},
+        "tgt_is_causal": True,
+        "memory_is_causal": False,
+        "labels": LABELER(3),
+        "memory_labels": LABELER(3, 4, q_offset=0),
+    }
+    return Good(_layers()[layer], arguments, ALSO_DECODED)
+
+
+def _transform() -> Good:
+    masks = {"src_mask": (4, 4), "src_key_padding_mask": (2, 4), **DECODED}
+    flags = {"src_is_causal": False, "tgt_is_causal": True, "memory_is_causal": False}
+    arguments = {"src": _rows(4), "tgt": _rows(), **{name: _blocked(*shape) for name, shape in masks.items()}, **flags}
+    also = {"src": ("tgt", "memory", *masks), "tgt": ("memory", *masks)}
+    return Good(_layers()["transformer"], arguments, also)
+
+
+def _filled(kind=rg.KVCache):
+    cache = rg.KVCache()
+    cache.append(torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 4))
+    if kind is rg.KVCache:
+        return cache
+    layer = rg.LayerCache()
+    layer.self_attn = layer.multihead_attn = cache
+    return layer if kind is rg.LayerCache else rg.StackCache(layer)
+
+
+def _reorder(kind) -> Good:
+    return Good(lambda index: _filled(kind).reorder(index), {"index": torch.tensor([1, 0])})
+
+
+def _to(kind, target) -> Good:
+    return Good(lambda target: _filled(kind).to(target), {"target": target}, accepts={"target": ("dtype",)})
+
+
+def _table() -> rg.LabelTable:
+    return rg.LabelTable(3, 4, names=["a", "b", "c"])
+
+
+GOOD_CALLS = {
+    # --- Tables
+    "LabelTable": lambda: Good(
+        rg.LabelTable,
+        {"num_labels": 3, "dim": 4, "heads": 2, "names": ["a", "b", "c"], "frozen": 1, **PLACE},
+        also={"num_labels": ("names", "frozen")},
+        accepts=NAMED,
+    ),
+    "LabelTable (a bank)": lambda: Good(rg.LabelTable, {"num_labels": 3, "dim": 4, "bank": nn.Linear(3, 4)}),
+    "LabelTable.forward": lambda: Good(_table(), {"features": None}),
+    "LabelTable.set_extra_state": lambda: Good(_table().set_extra_state, {"state": _table().get_extra_state()}),
+    "RelationTables": lambda: Good(
+        rg.RelationTables,
+        {
+            "num_labels": 3,
+            "dim": 4,
+            "heads": 2,
+            "kinds": ("key", "value"),
+            "per_head": True,
+            "tied": True,
+            "names": ["a", "b", "c"],
+            "frozen": 1,
+            **PLACE,
+        },
+        also={"num_labels": ("names", "frozen"), "kinds": ("tied",)},
+        accepts=NAMED,
+    ),
+    "RelationTables (a sum)": lambda: Good(
+        rg.RelationTables,
+        {
+            "num_labels": (3, None),
+            "dim": 4,
+            "kinds": ["key"],
+            "per_head": ["key"],
+            "heads": 2,
+            "names": (["a", "b", "c"], None),
+            "frozen": (1, None),
+            "banks": (None, {"key": nn.Linear(3, 4)}),
+        },
+        also={"num_labels": ("names", "frozen", "banks"), "banks": ("bank",), "kinds": ("per_head", "banks")},
+        accepts=NAMED,
+    ),
+    "RelationTables.forward": lambda: Good(rg.RelationTables((3, 2), 4), {"features": None}),
+    "RelationTables.fits": lambda: Good(
+        rg.RelationTables(3, 4).fits, {"num_labels": 3}, accepts={"num_labels": ("list",)}
+    ),
+    # --- Attention
+    "RelationAttention": _attention,
+    "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), names=(["a", "b", "c"], None), frozen=(1, None)),
+    "RelationAttention.forward": _attend,
+    "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
+    "RelationAttention.forward (no bank)": lambda: Good(
+        rg.RelationAttention(8, 2, num_labels=3),
+        {"query": _rows(), "labels": LABELER(3), "bank_features": None},
+        also={"query": ("labels",)},
+    ),
+    "RelationAttention.forward (a cache)": lambda: _growing(
+        "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3)
+    ),
+    # --- Layers
+    "RelationEncoderLayer": lambda: Good(
+        rg.RelationEncoderLayer,
+        {
+            **_torchs(),
+            "num_labels": 3,
+            **TABLES,
+            "names": ["a", "b", "c"],
+            "frozen": 1,
+            "num_kv_heads": 1,
+            "impl": "dense",
+        },
+        also={**SIZES, "num_labels": ("names", "frozen")},
+        accepts=NAMED,
+    ),
+    "RelationEncoderLayer (a labeler)": lambda: Good(
+        rg.RelationEncoderLayer,
+        {"d_model": 8, "nhead": 2, "activation": torch.tanh, "labeler": LABELER, "tables": rg.RelationTables(3, 4)},
+        also={**SIZES, "d_model": ("nhead", "tables"), "labeler": ("tables", "num_labels")},
+    ),
+    "RelationEncoderLayer.from_plain": lambda: Good(
+        rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16)}
+    ),
+    "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
+    "RelationEncoderLayer.forward (norm first)": lambda: _encode("before", "src_mask"),
+    "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache),
+    "RelationDecoderLayer": lambda: Good(
+        rg.RelationDecoderLayer,
+        {
+            **_torchs(),
+            "num_labels": 3,
+            **TABLES,
+            "names": ["a", "b", "c"],
+            "frozen": 1,
+            "num_kv_heads": 1,
+            "impl": "dense",
+            "num_memory_labels": 2,
+            "memory_tables": ("key",),
+            "memory_names": ["d", "e"],
+        },
+        also={**SIZES, "num_labels": ("names", "frozen"), "num_memory_labels": ("memory_names",)},
+        accepts=NAMED,
+    ),
+    "RelationDecoderLayer.from_plain": lambda: Good(
+        rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16)}
+    ),
+    "RelationDecoderLayer.forward": lambda: _decode("decoder"),
+    "RelationDecoderLayer.forward (a cache)": lambda: _growing(
+        "decoder", "tgt", rg.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
+    ),
+    # --- Stacks
+    "RelationEncoder": lambda: Good(
+        rg.RelationEncoder, {"layer": rg.RelationEncoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
+    ),
+    "RelationEncoder.new_cache": lambda: Good(_layers()["encoders"].new_cache, {"max_len": 4}),
+    "RelationEncoder.forward": lambda: _encode("encoders", "mask"),
+    "RelationEncoder.forward (a cache)": lambda: _growing("encoders", "src", _layers()["encoders"].new_cache),
+    "RelationDecoder": lambda: Good(
+        rg.RelationDecoder, {"layer": rg.RelationDecoderLayer(8, 2, 16), "num_layers": 2, "norm": nn.LayerNorm(8)}
+    ),
+    "RelationDecoder.new_cache": lambda: Good(_layers()["decoders"].new_cache, {"max_len": 4}),
+    "RelationDecoder.forward": lambda: _decode("decoders"),
+    "RelationTransformer": lambda: Good(
+        rg.RelationTransformer,
+        {
+            **_torchs(),
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "positions": "both",
+            "max_distance": 2,
+            **TABLES,
+            "num_kv_heads": 1,
+            "impl": "dense",
+        },
+        SIZES,
+    ),
+    "RelationTransformer.new_cache": lambda: Good(_layers()["transformer"].new_cache, {"max_len": 4}),
+    "RelationTransformer.forward": _transform,
+    "RelationTransformer.encode": lambda: Good(
+        _layers()["transformer"].encode,
+        {"src": _rows(), "src_mask": _blocked(3, 3), "src_key_padding_mask": _blocked(2, 3), "src_is_causal": False},
+        also={"src": ("src_mask", "src_key_padding_mask")},
+    ),
+    "RelationTransformer.decode": lambda: Good(
+        _layers()["transformer"].decode,
+        {
+            "tgt": _rows(),
+            "memory": _rows(4),
+            **{name: _blocked(*shape) for name, shape in DECODED.items()},
+            "tgt_is_causal": True,
+            "memory_is_causal": False,
+        },
+        ALSO_DECODED,
+    ),
+    "RelationTransformer.decode (a cache)": lambda: Good(
+        lambda **given: _layers()["transformer"].decode(**{"memory": _rows(4), **given}),
+        {"tgt": _rows(), "cache": _layers()["transformer"].new_cache()},
+        also={"tgt": ("cache", "memory")},
+    ),
+    # --- Positions
+    "SinusoidalPositions": lambda: Good(rg.SinusoidalPositions, {"d_model": 8, "dropout": 0.1}),
+    "SinusoidalPositions.forward": lambda: Good(
+        rg.SinusoidalPositions(8), {"x": _rows(), "offset": torch.tensor([0, 1])}, also={"x": ("offset",)}
+    ),
+    "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
+    "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    # --- Caches
+    "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
+    "KVCache.check": lambda: Good(rg.KVCache(4).check, {"batch": 2, "length": 3}, also={"length": ("max_len",)}),
+    "KVCache.append": lambda: Good(
+        lambda **given: _filled().append(**given),
+        {"key": torch.randn(2, 2, 1, 4), "value": torch.randn(2, 2, 1, 4), "padding": _blocked(2, 1)},
+        also={"key": ("value", "padding", "cache"), "value": ("key", "cache")},
+    ),
+    "KVCache.joined_padding": lambda: Good(
+        _filled().joined_padding,
+        {"new": _blocked(2, 1), "batch": 2, "length": 1},
+        also={"batch": ("new",), "length": ("new",)},
+    ),
+    "KVCache.reorder": lambda: _reorder(rg.KVCache),
+    "KVCache.to": lambda: _to(rg.KVCache, torch.float32),
+    "KVCache.to (a device)": lambda: _to(rg.KVCache, torch.device("cpu")),
+    "LayerCache": lambda: Good(rg.LayerCache, {"max_len": 4}),
+    "LayerCache.reorder": lambda: _reorder(rg.LayerCache),
+    "LayerCache.to": lambda: _to(rg.LayerCache, torch.float32),
+    "StackCache": lambda: Good(lambda layers: rg.StackCache(layers), {"layers": rg.KVCache()}),
+    "StackCache.reorder": lambda: _reorder(rg.StackCache),
+    "StackCache.to": lambda: _to(rg.StackCache, torch.float32),
+    "record_attention": lambda: Good(
+        rg.record_attention, {"model": _layers()["encoder"], "label_mass": True, "weights": True}
+    ),
+}

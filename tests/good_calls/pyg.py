@@ -1,0 +1,205 @@
+"""Good calls of ``relgraph.pyg``: layers, data objects and the transform."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import nn
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import TransformerConv
+
+import relgraph as rg
+from tests.good_calls.graphs import graph
+from tests.judge import Good
+
+WORD = ("first entry: text", "text", "upper")
+
+TRIPLE = ("author", "writes", "paper")
+METADATA = (["author", "paper"], [TRIPLE])
+ATTENTION = {"heads": 2, "dropout": 0.1, "bias": True}
+TABLES = {"tables": ("key", "value"), "per_head": True, "tie_tables": False}
+
+
+def _index() -> torch.Tensor:
+    return torch.tensor([[0, 1, 2], [1, 2, 2]])
+
+
+def _data() -> Data:
+    types = {"edge_type": torch.tensor([0, 1, 0]), "node_type": torch.tensor([0, 1, 0])}
+    return Data(x=torch.eye(3), edge_index=_index(), edge_attr=torch.eye(3), **types)
+
+
+def _hetero() -> HeteroData:
+    data = HeteroData()
+    data["author"].x, data["paper"].x = torch.randn(2, 8), torch.randn(3, 8)
+    data[TRIPLE].edge_index = torch.tensor([[0, 1], [0, 2]])
+    return data
+
+
+@cache
+def _layers() -> dict[str, nn.Module]:
+    """Layers that several calls share; none of these changes them."""
+    torch.manual_seed(0)
+    return {
+        "conv": rg.pyg.RelationConv((8, 6), 4, 2, num_relations=2, edge_dim=3, beta=True).eval(),
+        "plain": rg.pyg.RelationConv(8, 4).eval(),
+        "mean": rg.pyg.RelationConv(8, 4, num_relations=2, aggr="mean").eval(),
+        "hetero": rg.pyg.RelationHeteroConv(8, 4, METADATA, 2).eval(),
+        "global": rg.pyg.RelationGlobalAttention(8, 2, num_labels=3).eval(),
+        "unlabeled": rg.pyg.RelationGlobalAttention(8, 2).eval(),
+    }
+
+
+EDGES = ("edge_index", "edge_type", "edge_attr")
+ALSO = {"x": ("edge_index", "labels", "batch"), "edge_index": EDGES, "edge_type": EDGES, "edge_attr": EDGES}
+
+
+def _read(data, **options) -> Good:
+    return Good(rg.pyg.from_data, {"data": data, "edge_type": "edge_type", "node_type": "node_type", **options})
+
+
+def _holding(name: str, value, *left_out: str) -> Good:
+    """The data object is good but for one attribute."""
+
+    def call(**given):
+        good = {
+            "edge_index": torch.tensor([[0, 1], [1, 0]]),
+            "edge_type": torch.tensor([0, 1]),
+            "node_type": torch.tensor([0, 1, 0]),
+            "batch": torch.tensor([0, 0, 1]),
+            "ptr": torch.tensor([0, 2, 3]),
+        }
+        kept = {key: held for key, held in (good | given).items() if key not in left_out}
+        return rg.pyg.from_data(Data(num_nodes=3, **kept))
+
+    others = ("data", "edge_index", "edge_type", "node_type", "ptr", "batch")
+    return Good(call, {name: value}, also={name: others})
+
+
+def _transform() -> rg.pyg.AddRelationLabels:
+    return rg.pyg.AddRelationLabels(rg.ShortestPath(2))
+
+
+GOOD_CALLS = {
+    "RelationConv": lambda: Good(
+        rg.pyg.RelationConv,
+        {
+            "in_channels": (8, 6),
+            "out_channels": 4,
+            **ATTENTION,
+            "concat": True,
+            "beta": False,
+            "edge_dim": 3,
+            "root_weight": True,
+            "num_relations": 2,
+            **TABLES,
+            "names": ["a", "b"],
+            "impl": "edges",
+        },
+        also={"num_relations": ("names",), "heads": ("out_channels",)},
+        accepts={"names": WORD},
+    ),
+    "RelationConv (one width)": lambda: Good(
+        rg.pyg.RelationConv,
+        {"in_channels": 8, "out_channels": 4, "decomposed_layers": 1, "aggr": "mean", "flow": "source_to_target"},
+        accepts={"aggr": ("list",)},
+    ),
+    "RelationConv.forward": lambda: Good(
+        _layers()["conv"],
+        {
+            "x": (torch.randn(3, 8), torch.randn(3, 6)),
+            "edge_index": _index(),
+            "edge_type": torch.tensor([0, 1, -1]),
+            "edge_attr": torch.randn(3, 3),
+            "return_attention_weights": True,
+        },
+        ALSO,
+        accepts={"edge_index": ("sparse", "sparse rows")},
+    ),
+    "RelationConv.forward (features alone)": lambda: Good(
+        _layers()["plain"],
+        {"x": torch.randn(3, 8), "edge_index": _index()},
+        ALSO,
+        {"edge_index": ("sparse", "sparse rows")},
+    ),
+    "RelationConv.forward (edge by edge)": lambda: Good(
+        _layers()["mean"], {"x": torch.randn(3, 8), "edge_index": _index(), "edge_type": torch.tensor([0, 1, -1])}, ALSO
+    ),
+    "RelationConv.forward (labels)": lambda: Good(
+        _layers()["mean"],
+        {"x": torch.randn(3, 8), "edge_index": rg.EdgeLabels(_index(), torch.tensor([0, 1, 0]), 2, q_len=3)},
+        ALSO,
+    ),
+    "RelationHeteroConv": lambda: Good(
+        rg.pyg.RelationHeteroConv,
+        {
+            "in_channels": {"author": 8, "paper": 6},
+            "out_channels": 4,
+            "metadata": METADATA,
+            **ATTENTION,
+            "concat": True,
+            "root_weight": True,
+            **TABLES,
+        },
+        also={"metadata": ("in_channels",)},
+        accepts={"in_channels": ("number",)},
+    ),
+    "RelationHeteroConv.forward": lambda: Good(
+        _layers()["hetero"],
+        {
+            "x_dict": {"author": torch.randn(2, 8), "paper": torch.randn(3, 8)},
+            "edge_index_dict": {TRIPLE: torch.tensor([[0, 1], [0, 2]])},
+        },
+        also={"x_dict": ("edge_index_dict",), "edge_index_dict": ("x_dict",)},
+    ),
+    "RelationHeteroConv.forward (data)": lambda: Good(_layers()["hetero"], {"x_dict": _hetero()}),
+    "RelationGlobalAttention": lambda: Good(
+        rg.pyg.RelationGlobalAttention,
+        {"channels": 8, **ATTENTION, "num_labels": 2, **TABLES, "names": ["a", "b"], "impl": "dense"},
+        also={"num_labels": ("names",), "channels": ("heads",), "heads": ("channels",)},
+        accepts={"names": WORD},
+    ),
+    "RelationGlobalAttention.forward": lambda: Good(
+        _layers()["global"],
+        {
+            "x": torch.randn(3, 8),
+            "labels": rg.ClippedDistance(1)(3),
+            "batch": torch.tensor([0, 0, 0]),
+            "bank_features": None,
+        },
+        {"x": ("labels", "batch"), "batch": ("labels",)},
+    ),
+    "RelationGlobalAttention.forward (no labels)": lambda: Good(
+        _layers()["unlabeled"], {"x": torch.randn(3, 8), "batch": torch.tensor([0, 0, 1])}, {"x": ("batch",)}
+    ),
+    "from_transformer_conv": lambda: Good(
+        rg.pyg.from_transformer_conv, {"conv": TransformerConv(4, 8, heads=2, edge_dim=3), "edge_types": True}
+    ),
+    "from_data": lambda: _read(_data()),
+    "from_data (one-hot rows)": lambda: _read(_data(), edge_type="edge_attr", node_type="x"),
+    "from_data (edge_index)": lambda: _holding("edge_index", torch.tensor([[0, 1], [1, 0]])),
+    "from_data (edge_type)": lambda: _holding("edge_type", torch.tensor([0, 1])),
+    "from_data (node_type)": lambda: _holding("node_type", torch.tensor([0, 1, 0])),
+    "from_data (batch)": lambda: _holding("batch", torch.tensor([0, 0, 1])),
+    "from_data (batch alone)": lambda: _holding("batch", torch.tensor([0, 0, 1]), "ptr"),
+    "from_data (ptr alone)": lambda: _holding("ptr", torch.tensor([0, 2, 3]), "batch"),
+    "from_data (ptr)": lambda: _holding("ptr", torch.tensor([0, 2, 3])),
+    "to_data": lambda: Good(rg.pyg.to_data, {"graph": graph()}),
+    "from_hetero_data": lambda: Good(rg.pyg.from_hetero_data, {"data": _hetero()}),
+    "AddRelationLabels": lambda: Good(
+        rg.pyg.AddRelationLabels,
+        {"labeler": rg.ShortestPath(2), "attr_name": "rel", "edge_type": "edge_type", "node_type": "node_type"},
+        accepts={"edge_type": WORD, "node_type": WORD},
+    ),
+    "AddRelationLabels.forward": lambda: Good(_transform(), {"data": _data()}),
+    "relation_labels": lambda: Good(
+        rg.pyg.relation_labels,
+        {
+            "data": Batch.from_data_list([_transform()(_data()), _transform()(_data())]),
+            "by": _transform(),
+            "attr_name": "rel",
+        },
+        also={"attr_name": ("data",)},
+    ),
+}

@@ -1,0 +1,153 @@
+"""How many labels a labeler may have, how many pairs it writes out, and what is said beyond."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+
+import relgraph as rg
+
+GRAPH = rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3, edge_type=torch.tensor([0, 1]), node_type=torch.tensor([0, 1, 0]))
+WIDE = rg.Graph(GRAPH.edge_index, 10**6, edge_type=GRAPH.edge_type)
+LABELS = "must make at most 1,048,576 labels, got"
+PAIRS = "must make at most 4,294,967,296 pairs, which are written out, got"
+
+
+def numbers(count):
+    return rg.DenseLabels(torch.zeros(1, 1, dtype=torch.int64), count)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rg.ClippedDistance(2**19 - 1),
+        lambda: rg.BucketedDistance(2**20, 2**20),
+        lambda: rg.EdgeType(2**20),
+        lambda: rg.Segments(2**10),
+        lambda: rg.Degree(2**10 - 1),
+        lambda: rg.Grid(511),
+        lambda: rg.NodeType(2**10),
+        lambda: rg.FromFunction(lambda i, j: i - j, 2**20),
+        lambda: rg.ShortestPath(2**20 - 3),
+    ],
+)
+def test_names_of_as_many_labels_as_may_be(make):
+    labeler = make()
+    assert 2**20 - 2**12 < labeler.num_labels <= 2**20
+    assert len(labeler.names) == labeler.num_labels
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: rg.ClippedDistance(10**9), f"left and right {LABELS} 2000000001"),
+        (lambda: rg.ClippedDistance(2**62, 2**62), f"left and right {LABELS} 9223372036854775809"),
+        (lambda: rg.ClippedDistance(1, 10**30), "right must fit into 64 bits"),
+        (lambda: rg.BucketedDistance(10**9, 10**9), "num_buckets must be at most 1048576, got 1000000000"),
+        (lambda: rg.BucketedDistance(8, 10**9), "max_distance must be at most 1048576, got 1000000000"),
+        (lambda: rg.Window(10**9, 0), "left and right must make less than 1,048,576 positions, got 1000000000: leave both out for a window"),
+        (lambda: rg.Segments(1025), f"num_segments {LABELS} 1050625"),
+        (lambda: rg.Grid(10**9), f"row_clip and col_clip {LABELS} 4000000004000000001"),
+        (lambda: rg.Grid(1, 10**9), f"row_clip and col_clip {LABELS} 6000000003"),
+        (lambda: rg.GridRows(10**9), f"clip {LABELS} 2000000001"),
+        (lambda: rg.GridColumns(10**9), f"clip {LABELS} 2000000001"),
+        (lambda: rg.FromFunction(max, 10**9), "num_labels must be at most 1048576, got 1000000000"),
+        (lambda: rg.FromFunction(max, 2, map(str, itertools.count())), "names must hold at most 1048576 items, got more"),
+        (lambda: rg.EdgeType(10**9), "types must be at most 1048576, got 1000000000"),
+        (lambda: rg.dependency_relations(10**9), "relations must be at most 1048576, got 1000000000"),
+        (lambda: rg.NodeType(2000), f"types {LABELS} 4000000"),
+        (lambda: rg.Degree(10**9), f"max_degree {LABELS} 1000000002000000001"),
+        (lambda: rg.ShortestPath(10**9), f"max_distance {LABELS} 1000000003"),
+        (lambda: rg.PathEdges(10**9, 2), "max_path must be at most 1048576, got 1000000000"),
+        (lambda: rg.PathEdges(1000, 2), f"max_path and types {LABELS} 2002000"),
+        (lambda: rg.graphormer(3, 10**9), "types must be at most 1048576"),
+        (lambda: rg.RandomWalk(1, bins=10**9), "bins must be at most 1024, got 1000000000"),
+        (lambda: rg.RandomWalk(1, bins=range(10**9)), "bins must hold at most 1048576 items, got more"),
+        (lambda: rg.UpDown(10**9), f"max_up and max_down {LABELS} 1000000002000000001"),
+        (lambda: rg.AncestorDistance(10**9), f"clip {LABELS} 2000000002"),
+        (lambda: rg.StructuralPosition(10**9), f"clip {LABELS} 2000000002"),
+        (lambda: rg.SchemaRelations(10**9), f"clip {LABELS} 6000000039"),
+        (lambda: rg.ShortestPathTypes(10**9, 2), "max_length must be at most 65536, got 1000000000"),
+        (lambda: rg.TreePaths(2, 10**9), "num_types must be at most 1048576, got 1000000000"),
+        (lambda: rg.Segments(1000) * rg.Segments(2), f"the operands of * {LABELS} 4000000"),
+        (lambda: rg.EdgeType(2**20) | rg.ClippedDistance(2), f"the operands of | {LABELS} 1048581"),
+        (lambda: rg.product(numbers(2**20), numbers(2**20)), "labels must have at most 2147483647 ids together, got 1099511627776"),
+        (lambda: rg.first_of(numbers(2**30), numbers(2**30)), "labels must have at most 2147483647 ids together, got 2147483648"),
+    ],
+)  # fmt: skip
+def test_too_many_labels(make, match):
+    with pytest.raises(ValueError, match=re.escape(match)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 where pairs are written out, got 1000000000"),
+        (lambda: rg.FromFunction(torch.ge, 2)(10**5), f"q_len and k_len {PAIRS} 10000000000"),
+        (lambda: rg.FromFunction(torch.ge, 2)(3, q_offset=torch.zeros(2**29, dtype=torch.int8)), "q_len and k_len must be at most 16,777,216"),
+        (lambda: rg.ClippedDistance(1).dense()(10**9), "q_len and k_len must be at most 16,777,216"),
+        (lambda: rg.ClippedDistance(1)(10**5).to_dense(), f"q_len and k_len {PAIRS} 10000000000"),
+        (lambda: rg.EdgeType(2)(WIDE).to_dense(), f"q_len and k_len {PAIRS} 1000000000000"),
+        (lambda: rg.EdgeType(2)(WIDE).dense(), f"q_len and k_len {PAIRS} 1000000000000"),
+        (lambda: rg.Segments(2)(torch.zeros(10**5, dtype=torch.int8)), f"segments and k_segments {PAIRS} 10000000000"),
+        (lambda: rg.unique_paths(torch.tensor(0).expand(2**20, 2**20)), "sequences must hold at most 68,719,476,736 numbers, got shape [1048576, 1048576]"),
+        (lambda: rg.Grid(1)(10**9, 2), "height must be at most 16,777,216"),
+        (lambda: rg.GridRows(1)(2, 10**6), f"width {PAIRS} 1000000000000"),
+        (lambda: rg.GridColumns(1)(10**3, 10**3), f"height and width {PAIRS} 1000000000000"),
+        *(
+            (lambda labeler=labeler: labeler(WIDE), f"graph {PAIRS} 1000000000000")
+            for labeler in (
+                rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(),
+                rg.TreeRelation(), rg.UpDown(1), rg.SiblingDistance(1), rg.StructuralPosition(1), rg.TreePaths(1, 2),
+                rg.ShortestPathTypes(1, 2), rg.shortest_path_lengths,
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_too_many_pairs(make, match):
+    with pytest.raises(ValueError, match=re.escape(match)):
+        make()
+
+
+ON_META = (
+    rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(), rg.NodeType(2),
+    rg.VirtualNode(1), rg.TreeRelation(), rg.AncestorDistance(1), rg.CodeRelations(), rg.TreePaths(1, 2),
+    rg.ShortestPathTypes(1, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("labeler", ON_META, ids=repr)
+def test_what_reads_a_graph_needs_its_numbers(labeler):
+    with pytest.raises(ValueError, match="graph must hold numbers, got tensors on the device meta, which hold none"):
+        labeler(GRAPH.to("meta"))
+
+
+def test_edges_are_labeled_without_their_numbers():
+    labels = rg.EdgeType(2, inverse=True, self_loop=True)(GRAPH.to("meta"))
+    assert (labels.device.type, labels.ids.shape) == ("meta", (7,))
+    assert rg.ClippedDistance(1)(GRAPH.to("meta")).q_len == 3
+
+
+def test_paths_are_no_longer_than_they_are():
+    """Lists of steps end where the longest path does, and are filled up for the bank alone."""
+    for longest in (2, 2**16):
+        for labels, paths in (rg.ShortestPathTypes(longest, 2)(GRAPH), rg.TreePaths(longest, 2)(GRAPH)):
+            assert paths.shape == (7, longest)
+            assert bool((paths[:, 2:] == -1).all())
+            assert labels.num_labels == 7
+    alone = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0)
+    assert rg.ShortestPathTypes(3, 1)(alone).paths.shape == (0, 3)
+    assert rg.TreePaths(3, 1, forest=True)(alone).paths.shape == (0, 3)
+
+
+def test_paths_of_entries_as_large_as_there_are():
+    sequences = torch.tensor([[2**63 - 1, 5], [5, -1], [2**63 - 1, 2**62], [2**62, 5], [5, -1]])
+    ids, paths = rg.unique_paths(sequences)
+    assert torch.equal(paths[ids], sequences)
+    assert list(map(tuple, paths.tolist())) == sorted(set(map(tuple, sequences.tolist())))
+    with pytest.raises(ValueError, match="sequences must hold numbers, got tensors on the device meta"):
+        rg.unique_paths(sequences.to("meta"))

@@ -1,0 +1,233 @@
+"""Constructors of layers refuse what no layer can be made of, before memory is asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+
+MAKERS = {
+    "table": lambda **options: rg.LabelTable(3, 4, **options),
+    "tables": lambda **options: rg.RelationTables(3, 4, **options),
+    "attention": lambda **options: rg.RelationAttention(8, 2, num_labels=3, **options),
+    "encoder layer": lambda **options: rg.RelationEncoderLayer(8, 2, 16, **options),
+    "decoder layer": lambda **options: rg.RelationDecoderLayer(8, 2, 16, **options),
+    "transformer": lambda **options: rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, **options),
+}
+MADE = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@MADE
+@pytest.mark.parametrize(
+    ("device", "error", "match"),
+    [
+        (
+            "nowhere",
+            ValueError,
+            "device must be a device that torch can use here, got 'nowhere': Expected one of cpu, cuda",
+        ),
+        (10**30, ValueError, "device must fit into 64 bits, got 1000"),
+        (3.5, TypeError, "device must be a torch.device or its name, got float"),
+        (True, TypeError, "device must be a torch.device or its name, got bool"),
+        (torch.tensor(0), TypeError, "device must be a torch.device or its name, got Tensor"),
+    ],
+)
+def test_devices(make, device, error, match):
+    with pytest.raises(error, match=match):
+        make(device=device)
+
+
+@MADE
+@pytest.mark.parametrize(
+    ("dtype", "error", "match"),
+    [
+        ("float", TypeError, "dtype must be a torch.dtype or None, got str"),
+        (float, TypeError, "dtype must be a torch.dtype or None, got type"),
+        (torch.int64, ValueError, "dtype must be one of torch.float16, .*, got torch.int64"),
+        (torch.complex64, ValueError, "dtype must be one of .*, got torch.complex64"),
+    ],
+)
+def test_dtypes(make, dtype, error, match):
+    with pytest.raises(error, match=match):
+        make(dtype=dtype)
+
+
+@MADE
+def test_places_that_there_are(make):
+    for parameter in make(device=torch.device("meta"), dtype=torch.bfloat16).parameters():
+        assert parameter.is_meta and parameter.dtype == torch.bfloat16
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="device must be a device that torch can use here, got 'cuda'"):
+        rg.RelationAttention(8, 2, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: rg.LabelTable(10**9, 64), "num_labels"),
+        (lambda: rg.LabelTable(3, 2**62), "dim"),
+        (lambda: rg.LabelTable(3, None, heads=2**40), "heads"),
+        (lambda: rg.RelationTables((3, 10**9), 64), "num_labels"),
+        (lambda: rg.RelationAttention(10**5, 1), "embed_dim"),
+        (lambda: rg.RelationAttention(8, 1, kdim=2**62), "kdim"),
+        (lambda: rg.RelationAttention(8, 1, vdim=10**9), "vdim"),
+        (lambda: rg.RelationEncoderLayer(10**9, 1), "d_model"),
+        (lambda: rg.RelationDecoderLayer(8, 1, 10**9), "dim_feedforward"),
+        (lambda: rg.RelationTransformer(10**9, 1), "d_model"),
+    ],
+)
+def test_sizes_beyond_any_memory(make, name):
+    with pytest.raises(ValueError, match=f"{name} must be smaller, as no parameter may hold more than 2,147,483,648"):
+        make()
+
+
+@pytest.mark.parametrize("depth", [4097, 10**9, 10**30])
+def test_depths_beyond_any_patience(depth):
+    encoder, decoder = rg.RelationEncoderLayer(8, 2, 16), rg.RelationDecoderLayer(8, 2, 16)
+    for stack, layer in ((rg.RelationEncoder, encoder), (rg.RelationDecoder, decoder)):
+        with pytest.raises(ValueError, match=f"num_layers must be at most 4096, got {depth}"):
+            stack(layer, depth)
+    for name in ("num_encoder_layers", "num_decoder_layers"):
+        with pytest.raises(ValueError, match=f"{name} must be at most 4096, got {depth}"):
+            rg.RelationTransformer(8, 2, **{name: depth})
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "error", "match"),
+    [
+        (torch.tensor(5), TypeError, "num_labels must be an int, got Tensor"),
+        (torch.tensor([5, 3]), TypeError, "num_labels must be an int, got Tensor"),
+        ([5, "3"], TypeError, "num_labels must be an int, got str"),
+        ((), ValueError, "num_labels must hold one number a part of the sum, got none"),
+        (4, ValueError, "num_labels must be that of the tables, 5, got 4"),
+    ],
+)
+def test_numbers_of_labels_beside_tables(num_labels, error, match):
+    with pytest.raises(error, match=match):
+        rg.RelationAttention(8, 2, num_labels=num_labels, tables=rg.RelationTables(5, 4))
+
+
+def test_kinds_that_cannot_be_hashed():
+    with pytest.raises((TypeError, ValueError), match="kinds"):
+        rg.RelationTables(5, 4, kinds=([], {}))
+
+
+X, MEMORY, BLOCKED = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.zeros(3, 3, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("changed", "error", "match"),
+    [
+        ({"src": X[..., :6]}, ValueError, r"src must end in d_model = 8, got \[2, 5, 6\]"),
+        ({"src": X.double()}, ValueError, "src must have the dtype of the layer, torch.float32, got torch.float64"),
+        ({"src": X.long()}, ValueError, "src must have the dtype of the layer, torch.float32, got torch.int64"),
+        ({"src": X.to("meta")}, ValueError, "src must be on the device of the layer, cpu, got meta"),
+        ({"mask": BLOCKED}, ValueError, r"mask must have shape \[N_q, N_k\]"),
+        ({"src_key_padding_mask": BLOCKED}, ValueError, r"src_key_padding_mask must have shape \[B, N_k\] = \[2, 5\]"),
+        ({"is_causal": None}, TypeError, "is_causal must be a bool, got NoneType"),
+        ({"is_causal": torch.ones(2)}, TypeError, "is_causal must be a bool, got Tensor"),
+        ({"labels": torch.zeros(4, 4).long()}, ValueError, r"labels must have shape \[N_q, N_k\]"),
+    ],
+)
+def test_encoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
+    layer = rg.RelationEncoderLayer(8, 2, 16, labeler=rg.ClippedDistance(2), norm_first=norm_first)
+    module, given = layer, {"src": X, **changed}
+    if depth:
+        module = rg.RelationEncoder(layer, depth)
+    elif "mask" in given:
+        given["src_mask"], match = given.pop("mask"), f"src_{match}"
+    with pytest.raises(error, match=f"^{match}"):
+        module(**given)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("changed", "error", "match"),
+    [
+        ({"tgt": X[..., :6]}, ValueError, "tgt must end in d_model = 8"),
+        ({"tgt": X.half()}, ValueError, "tgt must have the dtype of the layer, torch.float32, got torch.float16"),
+        ({"memory": MEMORY.half()}, ValueError, "memory must have the dtype of the layer"),
+        (
+            {"memory": MEMORY[:1]},
+            ValueError,
+            r"memory must share its batch axis with tgt, \[2, 5, 8\], got \[1, 7, 8\]",
+        ),
+        ({"memory": MEMORY.to("meta")}, ValueError, "memory must be on the device of the layer, cpu, got meta"),
+        ({"memory": "m"}, TypeError, "memory must be a Tensor, got str"),
+        ({"tgt_mask": BLOCKED}, ValueError, "tgt_mask must have shape"),
+        ({"memory_mask": BLOCKED}, ValueError, "memory_mask must have shape"),
+        ({"tgt_key_padding_mask": BLOCKED}, ValueError, "tgt_key_padding_mask must have shape"),
+        ({"memory_key_padding_mask": BLOCKED}, ValueError, "memory_key_padding_mask must have shape"),
+        ({"tgt_is_causal": torch.tensor(True)}, TypeError, "tgt_is_causal must be a bool, got Tensor"),
+        ({"memory_is_causal": torch.ones(2)}, TypeError, "memory_is_causal must be a bool, got Tensor"),
+        ({"memory_is_causal": None}, TypeError, "memory_is_causal must be a bool, got NoneType"),
+        ({"memory_labels": rg.ClippedDistance(1)(5, 7)}, ValueError, "memory_labels must have num_labels = 5, got 3"),
+    ],
+)
+def test_decoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):
+    labeler = rg.ClippedDistance(2)
+    layer = rg.RelationDecoderLayer(8, 2, 16, labeler=labeler, num_memory_labels=5, norm_first=norm_first)
+    module = rg.RelationDecoder(layer, depth) if depth else layer
+    with pytest.raises(error, match=f"^{match}"):
+        module(**{"tgt": X, "memory": MEMORY, "memory_labels": labeler(5, 7, q_offset=0), **changed})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"num_memory_labels": "5"}, TypeError, "num_memory_labels must be an int, got str"),
+        ({"num_memory_labels": 2, "memory_names": ["a", "a"]}, ValueError, "memory_names must be 2 different strings"),
+        ({"memory_tables": rg.RelationTables(5, 3)}, ValueError, "memory_tables must be for 2 heads of 4"),
+        ({"num_labels": 2, "tie_tables": torch.ones(2)}, TypeError, "tie_tables must be a bool, got Tensor"),
+        ({"num_labels": 2, "tie_tables": True, "tables": ["key"]}, ValueError, "tie_tables: tied tables must be of"),
+        ({"labeler": rg.ClippedDistance}, TypeError, "labeler must be callable .* got the class ClippedDistance"),
+    ],
+)
+def test_constructors_speak_of_their_own_arguments(options, error, match):
+    with pytest.raises(error, match=f"^{match}"):
+        rg.RelationDecoderLayer(8, 2, 16, **options)
+
+
+def test_norms_of_another_dtype_are_fine():
+    layer = rg.RelationEncoderLayer(8, 2, 16, norm_first=True, dtype=torch.bfloat16)
+    for norm in (layer.norm1, layer.norm2):
+        norm.float()
+    assert layer(X.bfloat16()).dtype == torch.bfloat16
+
+
+def test_masks_elsewhere():
+    attention, model = rg.RelationAttention(8, 2), rg.RelationTransformer(8, 2, 1, 1, 16, positions="sinusoidal")
+    with pytest.raises(ValueError, match="attn_mask must be on the device of query, cpu, got meta"):
+        attention(X, attn_mask=torch.zeros(5, 5, device="meta"))
+    with pytest.raises(ValueError, match="key_padding_mask must be on the device of query, cpu, got meta"):
+        attention(X, key_padding_mask=torch.zeros(2, 5, device="meta"))
+    with pytest.raises(ValueError, match="attn_mask must be bool .* got torch.float8_e4m3fn"):
+        attention(X, attn_mask=torch.zeros(5, 5).to(torch.float8_e4m3fn))
+    with pytest.raises(ValueError, match="src_key_padding_mask must be on the device of src, cpu, got meta"):
+        model(X, X, src_key_padding_mask=torch.zeros(2, 5, device="meta"))
+    with pytest.raises(ValueError, match=r"^src_mask must have shape \[N_q, N_k\]"):
+        model(X, X, src_mask=BLOCKED)
+    with pytest.raises(TypeError, match="^src_is_causal must be a bool, got int"):
+        model(X, X, src_is_causal=1)
+
+
+def test_classes_in_the_place_of_what_they_make():
+    with pytest.raises(TypeError, match="activation must be a string or a function, got the class ReLU: make one"):
+        rg.RelationEncoderLayer(8, 2, activation=torch.nn.ReLU)
+
+
+def test_features_without_a_bank():
+    with pytest.raises(ValueError, match="^bank_features must be None, as no bank reads them, got Tensor"):
+        rg.RelationAttention(8, 2, num_labels=3)(X, labels=rg.ClippedDistance(1)(5), bank_features=X)
+
+
+def test_distances_beyond_any_names():
+    with pytest.raises(ValueError, match="max_distance must be at most 524287, got 1000000000"):
+        rg.RelationTransformer(8, 2, max_distance=10**9)

@@ -1,0 +1,86 @@
+"""Every argument of every public callable, spoiled in every way: a result, or an error that names the argument."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import relgraph as rg
+from tests.good_calls import GOOD_CALLS
+from tests.judge import fault, held_back, used
+from tests.mutations import mutations_of
+
+RESULTS = ("AttentionAux", "ImplChoice", "LabelCounts", "PathLabels", "SumCounts")
+RESULTS += ("FromNetworkx", "HeteroGraph", "Sentence", "SourceGraph")
+"""Values that the library gives: nobody calls these with arguments of their own."""
+
+INNER = ("RelationConv.collect", "RelationConv.message", "RelationConv.propagate")
+INNER += ("RelationTransformer.base", "RelationTransformer.big")
+"""Methods that PyG calls, and those whose arguments are the constructor's."""
+
+MODULES = (rg, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot)
+INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}
+
+CASES = [(name, argument) for name, make in GOOD_CALLS.items() for argument in make().arguments]
+
+
+@pytest.mark.parametrize("name", GOOD_CALLS)
+def test_good_calls_are_good(name):
+    good = GOOD_CALLS[name]()
+    with held_back():
+        used(good.call(**good.arguments))
+
+
+@pytest.mark.parametrize(("name", "argument"), CASES, ids=lambda part: part)
+def test_spoiled(name, argument):
+    mutations = list(mutations_of(GOOD_CALLS[name]().arguments[argument]))
+    faults = [fault(GOOD_CALLS[name](), argument, mutation) for mutation in mutations]
+    told = [f for f in faults if f is not None]
+    assert not told, f"{len(told)} of {len(mutations)}:\n" + "\n".join(told)
+
+
+def _public():
+    """Names that something public is called by, and what they name."""
+    for prefix, module in [("", module) for module in MODULES] + [(f"{name}.", INTEROP[name]) for name in INTEROP]:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if callable(value) and name not in RESULTS:
+                yield f"{prefix}{name}", value
+
+
+def _takes_arguments(function) -> bool:
+    return len([p for p in inspect.signature(function).parameters if p not in ("self", "cls")]) > 0
+
+
+def _wanted():
+    """The keys that there must be: functions, classes that can be made, and their methods that take arguments."""
+    public = dict(_public())
+    for name, value in public.items():
+        if not inspect.isclass(value):
+            yield name
+            continue
+        if not inspect.isabstract(value) and _takes_arguments(value):
+            yield name
+        for method in dir(value):
+            owner = next(base for base in value.__mro__ if method in vars(base))
+            made = getattr(owner, method)
+            if not owner.__module__.startswith("relgraph") or not inspect.isroutine(made):
+                continue
+            if getattr(made, "__isabstractmethod__", False) or not _takes_arguments(made):
+                continue
+            if not method.startswith("_") or method in (
+                "__call__",
+                "__getitem__",
+                "__mul__",
+                "__add__",
+                "__or__",
+                "__and__",
+            ):
+                yield f"{owner.__name__ if owner.__name__ in public else name}.{method}"
+
+
+def test_every_public_callable_has_a_good_call():
+    there = {name.partition(" ")[0] for name in GOOD_CALLS}
+    missing = sorted(set(_wanted()) - there - set(INNER))
+    assert not missing
