@@ -88,7 +88,7 @@ def _check_one(case: Case, name: str, dtype: torch.dtype, truth: Truth) -> bool:
     """Whether the implementation answered; what it gave is held to the oracle."""
     impl = None if name == "none" else name
     what = f"impl={impl!r} in {str(dtype).removeprefix('torch.')}"
-    call = _Arguments(case, dtype)
+    call = Arguments(case, dtype)
     choice = rg.which_impl(*call.positional, **call.options, **call.needs)
     if impl in choice.refused:
         _check_refusal(case, call, name, dtype, choice.refused[name])
@@ -120,7 +120,7 @@ def _compare(what: str, found: Tensor, value: Tensor, bound: Tensor, dtype: torc
         )
 
 
-def _check_refusal(case: Case, call: _Arguments, impl: str, dtype: torch.dtype, reason: str) -> None:
+def _check_refusal(case: Case, call: Arguments, impl: str, dtype: torch.dtype, reason: str) -> None:
     """A refusal is one that the docs name, and the call raises what the rule tells."""
     if not _may_refuse(case, impl, dtype):
         raise FuzzError(f"impl={impl!r} refuses what it must answer: {reason}")
@@ -146,7 +146,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     return False
 
 
-class _Arguments:
+class Arguments:
     """The case as arguments of the front door, leaves fresh."""
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
@@ -232,7 +232,7 @@ def _unpacked(name: Any, x: Tensor) -> Tensor:
     return x[None] if name == "weights" else x.transpose(0, 1)[None]
 
 
-def _with_keep(call: _Arguments, impl: str | None) -> dict:
+def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
     checked, _ = _check_call(
         *call.positional[:4],

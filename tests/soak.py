@@ -1,0 +1,375 @@
+"""``python -m tests.soak --minutes 5``: everything at once for a long time; does memory grow, do handles leak?
+
+Rounds of work, each in new Python threads, over lengths, labels, implementations and types that change: attention over
+short calls of every sort (those of ``tests.fuzz``), long sequences, large graphs, layers that train, decoding with a
+cache. Labels are made and dropped, and some are shared by the threads. After each round nothing runs, and what is held
+is measured. At the end each measure must have stopped growing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import relgraph as rg
+from relgraph.plan import LabelPlan
+from tests.fuzz.cases import draw
+from tests.fuzz.compare import IMPLS, Arguments
+
+MIB = 1 << 20
+LONGEST = 600
+"""Of a long sequence."""
+
+SHARED = 6
+"""How many labels the threads share; one is replaced now and then."""
+
+FEWEST = 12
+"""Measures, without those of the warm-up, that it takes to tell a trend."""
+
+
+class Sample(NamedTuple):
+    """What is held while nothing runs; ``seconds`` since the start."""
+
+    seconds: float
+    memory: int
+    handles: int
+    threads: int
+    tensors: int
+    labels: int
+    plans: int
+    kept: int
+
+
+GROWTH = {"memory": 24 * MIB, "handles": 3, "threads": 4, "tensors": 200, "labels": 20, "plans": 20, "kept": 130}
+"""How much more a measure may be at the end, as noise, than after the warm-up."""
+
+
+def measure(start: float) -> Sample:
+    """A sample, after garbage is collected and free memory is given back."""
+    gc.collect()
+    _trim()
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    counts: Counter[str] = Counter()
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, Tensor):
+            counts["tensors"] += 1
+        elif issubclass(kind, rg.Labels):
+            counts["labels"] += 1
+        elif kind is LabelPlan:
+            counts["plans"] += 1
+    return Sample(
+        time.monotonic() - start,
+        int(_number(status, "VmRSS")) * 1024,
+        len(os.listdir("/proc/self/fd")),
+        int(_number(status, "Threads")),
+        counts["tensors"],
+        counts["labels"],
+        counts["plans"],
+        _kept(),
+    )
+
+
+def _number(status: str, name: str) -> str:
+    found = re.search(rf"^{name}:\s*(\d+)", status, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def _trim() -> None:
+    """Ask glibc to give back what is free, so that what is left is held."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _kept() -> int:
+    """Tile maps and layouts that the fused kernels keep, where they are loaded."""
+    from relgraph.impl import fused
+
+    launch = sys.modules.get("relgraph.impl.kernels.launch")
+    maps = 0 if launch is None else len(launch._maps_by_tensor) + len(launch._maps_by_ints)
+    return maps + len(fused._constants)
+
+
+def verdict(samples: Sequence[Sample]) -> list[str]:
+    """What grows, a line each; the first third is warm-up.
+
+    A measure grows when its median rises from each quarter of what is left to the next, and in all by more than noise.
+    """
+    left = samples[len(samples) // 3 :]
+    if len(left) < FEWEST:
+        return []
+    quarter = len(left) // 4
+    found = []
+    for name, noise in GROWTH.items():
+        values = [getattr(sample, name) for sample in left]
+        middles = [median(values[at * quarter : (at + 1) * quarter]) for at in range(4)]
+        rises = all(a < b for a, b in pairwise(middles))
+        if rises and middles[-1] - middles[0] > noise:
+            minutes = (left[-1].seconds - left[0].seconds) / 60
+            shown = [f"{m / MIB:.1f} MiB" if name == "memory" else f"{m:g}" for m in middles]
+            found.append(f"{name} grows steadily: {', '.join(shown)} by quarter of {minutes:.1f} minutes")
+    return found
+
+
+@dataclass
+class Shared:
+    """Labels that all threads use, each a function of their length, and when one was last replaced."""
+
+    labels: list[rg.Labels]
+    lock: threading.Lock
+
+    @classmethod
+    def make(cls, rng: Random) -> Shared:
+        """As many labels as are shared."""
+        return cls([some_labels(rng, 256) for _ in range(SHARED)], threading.Lock())
+
+    def pick(self, rng: Random) -> rg.Labels:
+        """One of them; sometimes new ones take its place."""
+        with self.lock:
+            at = rng.randrange(SHARED)
+            if rng.random() < 0.1:
+                self.labels[at] = some_labels(rng, 256)
+            return self.labels[at]
+
+
+def some_labels(rng: Random, most: int) -> rg.Labels:
+    """Labels of a sequence of a random length, each kind as likely."""
+    n = rng.randint(1, most)
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
+
+    def ids(*shape: int) -> Tensor:
+        return torch.randint(0, 7, shape, generator=generator)
+
+    kind = rng.choice(["clipped", "buckets", "dense", "edges", "over", "sum", "packed"])
+    ends = torch.randint(0, n, (2, 3 * n), generator=generator)
+    distance = rg.DistanceLabels(n, lookup=[min(abs(d), 6) for d in range(-12, 13)], left=12, num_labels=7)
+    if kind == "buckets":
+        return distance
+    if kind == "dense":
+        return rg.DenseLabels(ids(n, n), 7)
+    if kind == "edges":
+        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n)
+    if kind == "over":
+        return rg.EdgeLabels(ends, ids(3 * n), 7, q_len=n, default=distance, duplicates=rng.choice(["first", "sum"]))
+    if kind == "sum":
+        return rg.SumLabels(distance, rg.DenseLabels(ids(n, n), 7))
+    if kind == "packed":
+        cuts = sorted(rng.choices(range(n + 1), k=5))
+        ptr = torch.tensor([0, *cuts, n])
+        return rg.BlockLabels(ids(int((ptr.diff() ** 2).sum())), 7, ptr)
+    return rg.ClippedDistance(3)(n)
+
+
+def short_call(rng: Random, shared: Shared) -> None:
+    """A call as the fuzz draws it, by some implementation, forward and backward."""
+    case = draw(rng.getrandbits(40))
+    if case.frame.batch == 0:
+        return
+    dtype = torch.float64 if case.float64_only else rng.choice([torch.float64, torch.float32])
+    call = Arguments(case, dtype)
+    refused = rg.which_impl(*call.positional, **call.options, **call.needs).refused
+    call.run(rng.choice([None, *(impl for impl in IMPLS if impl not in refused)]))
+
+
+def long_call(rng: Random, shared: Shared) -> None:
+    """Attention over a long sequence, sometimes with labels that other threads use at the same time."""
+    dtype = rng.choice([torch.float32, torch.float32, torch.float64, torch.bfloat16])
+    if dtype == torch.bfloat16:  # of few shapes: oneDNN keeps what it compiled for the last 1,024, up to a GiB in all
+        labels = rg.ClippedDistance(3)(rng.choice([96, 300]))
+    else:
+        labels = shared.pick(rng) if rng.random() < 0.5 else some_labels(rng, LONGEST)
+    shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3))
+    counts = labels.num_labels if isinstance(labels.num_labels, tuple) else (labels.num_labels,)
+    tables = tuple(torch.randn(count, 16, dtype=dtype, requires_grad=True) for count in counts)
+    tables = tables if isinstance(labels, rg.SumLabels) else tables[0]
+    impls = (
+        ["edges", None] if isinstance(labels, rg.EdgeLabels) and labels.default is None else ["chunked", "dense", None]
+    )
+    options = {"impl": rng.choice(impls), "dropout_p": rng.choice([0.0, 0.3]), "need_lse": True}
+    with torch.set_grad_enabled(rng.random() < 0.8):
+        z, aux = rg.relation_attention_with_aux(q, k, v, labels, tables, tables, **options)
+    if not bool(z.isfinite().all()):
+        raise ArithmeticError(f"{labels!r} with {options} gave numbers that are not finite")
+    if z.requires_grad:
+        (z.sum() + aux.lse.clamp(min=-9).sum()).backward()
+
+
+def graph_call(rng: Random, shared: Shared) -> None:
+    """Two layers of attention over the edges of a large graph."""
+    nodes = rng.randint(1, 1500)
+    count = rng.randint(0, 6 * nodes)
+    index = torch.randint(0, nodes, (2, count))
+    labels = rg.EdgeLabels(index, torch.randint(-1, 5, (count,)), 5, q_len=nodes)
+    x = torch.randn(nodes, 4, 8, requires_grad=True)
+    table = torch.randn(5, 8, requires_grad=True)
+    y = rg.edge_attention(x, x, x, labels, table, table, bias_table=torch.randn(4, 5))
+    rg.edge_attention(y, y, y, labels, table, table).sum().backward()
+
+
+def training(rng: Random, shared: Shared) -> None:
+    """A few steps of an encoder layer over lengths that change."""
+    labeler = rg.ClippedDistance(rng.randint(1, 16))
+    layer = rg.RelationEncoderLayer(32, 4, 64, labeler=labeler, dropout=rng.choice([0.0, 0.1]))
+    optimizer = torch.optim.SGD(layer.parameters(), 1e-3)
+    for _ in range(3):
+        x = torch.randn(2, rng.randint(1, 200), 32)
+        loss = layer(x, src_key_padding_mask=torch.rand(x.shape[:2]) < 0.2).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def decoding(rng: Random, shared: Shared) -> None:
+    """A prompt, then one row at a time, with the keys and values of all before in a cache."""
+    labeler = rg.ClippedDistance(4)
+    layer = rg.RelationAttention(32, 4, num_labels=labeler.num_labels).eval()
+    cache = rg.KVCache(max_len=rng.choice([None, 80]))
+    for _ in range(2):
+        steps = [rng.randint(1, 30), *[1] * rng.randint(1, 40)]
+        for n in steps:
+            start = len(cache)
+            layer(torch.randn(2, n, 32), labels=labeler(n, start + n, q_offset=start), is_causal=True, cache=cache)
+        cache.reset()
+
+
+INTERPRETER = threading.Lock()
+"""Triton's interpreter is one for all threads."""
+
+
+def fused_call(rng: Random, shared: Shared) -> None:
+    """A short call by the fused kernels in Triton's interpreter, for the maps that they keep."""
+    labels = some_labels(rng, 40)
+    if isinstance(labels, rg.EdgeLabels) and labels.duplicates == "sum":
+        return
+    shape = (labels.q_len, 2, 16) if labels.packed else (1, 2, labels.q_len, 16)
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+    with INTERPRETER:
+        rg.relation_attention(q, k, v, labels, impl="triton").sum().backward()
+
+
+Piece = Callable[[Random, Shared], None]
+
+WORK: tuple[Piece, ...] = (short_call, short_call, long_call, graph_call, training, decoding)
+"""What a round is made of."""
+
+
+def work(
+    pieces: Sequence[Piece], rng: Random, shared: Shared, until: float, done: Counter[str], failures: list[str]
+) -> None:
+    """Pieces of work until it is time to stop, or something fails anywhere."""
+    while time.monotonic() < until and not failures:
+        piece, seed = rng.choice(pieces), rng.getrandbits(48)
+        try:
+            piece(Random(seed), shared)
+        except Exception:
+            failures.append(f"{piece.__name__} with Random({seed}) failed:\n{traceback.format_exc()}")
+        done[piece.__name__] += 1
+
+
+def soak(
+    seconds: float,
+    threads: int,
+    *,
+    seed: int = 0,
+    every: float = 2.0,
+    tell: float = 20.0,
+    pieces: Sequence[Piece] = WORK,
+) -> int:
+    """Work for so long and print what is held.
+
+    Args:
+        seconds: how long.
+        threads: Python threads at work at a time.
+        seed: of everything that is drawn.
+        every: the seconds of a round.
+        tell: the seconds between two lines.
+        pieces: what to do, each as likely.
+
+    Returns:
+        0, or 1 where something failed or grew.
+    """
+    rng, start = Random(seed), time.monotonic()
+    shared, done = Shared.make(rng), Counter()
+    failures: list[str] = []
+    samples: list[Sample] = []
+    told, usual = -tell, torch.get_num_threads()
+    print(f"{seconds:.0f} seconds, {threads} threads, seed {seed}")
+    try:
+        while time.monotonic() - start < seconds and not failures:
+            torch.set_num_threads(rng.choice([1, usual, 2]))
+            until = min(time.monotonic() + every, start + seconds)
+            team = [
+                threading.Thread(target=work, args=(pieces, Random(rng.getrandbits(64)), shared, until, done, failures))
+                for _ in range(threads)
+            ]
+            for one in team:
+                one.start()
+            for one in team:
+                one.join()
+            samples.append(measure(start))
+            if samples[-1].seconds - told >= tell:
+                told = samples[-1].seconds
+                print(_line(samples[-1]), flush=True)
+    finally:
+        torch.set_num_threads(usual)
+    print(_line(samples[-1]))
+    print("done: " + ", ".join(f"{count:,} {name}" for name, count in sorted(done.items())))
+    grown = verdict(samples)
+    if len(samples) * 2 // 3 < FEWEST:
+        print("too short to tell whether anything grows")
+    print("\n".join([*failures, *grown]) or "nothing failed, nothing grows")
+    return 1 if failures or grown else 0
+
+
+def _line(sample: Sample) -> str:
+    held = ", ".join(f"{name} {getattr(sample, name):,}" for name in GROWTH if name != "memory")
+    return f"{sample.seconds:6.0f} s  {sample.memory / MIB:8.1f} MiB  {held}"
+
+
+def _keep_few_maps() -> None:
+    """Load Triton's interpreter, and let what the kernels keep be full before the warm-up is over."""
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    from relgraph.impl import fused
+    from relgraph.impl.kernels import launch
+
+    fused.KEPT_CONSTANTS = launch.KEPT_MAPS = 8
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long (5); a fraction will do")
+    parser.add_argument("--threads", type=int, default=2, help="Python threads at work at a time (2)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (0)")
+    parser.add_argument("--triton", action="store_true", help="the fused kernels too, in Triton's interpreter")
+    arguments = parser.parse_args(argv)
+    if arguments.triton:
+        _keep_few_maps()
+    pieces = (*WORK, fused_call) if arguments.triton else WORK
+    return soak(60 * arguments.minutes, arguments.threads, seed=arguments.seed, pieces=pieces)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
