@@ -250,7 +250,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         _loading: what else torch hands to such a hook, which is not read.
 
     Raises:
-        TypeError: names in the state that are no tensor.
+        TypeError: an argument of the wrong kind, or names in the state that are no tensor.
         ValueError: the names of a table differ.
 
     Example:
@@ -265,6 +265,12 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         Traceback (most recent call last):
         ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a Module, got {type(model).__name__}")
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"state_dict must be a mapping from names to tensors, got {type(state_dict).__name__}")
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a string, got {type(prefix).__name__}")
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, LabelTable):
             name = f"{prefix}{path}".rstrip(".")

@@ -190,6 +190,12 @@ GOOD_CALLS = {
     ),
     "LabelTable (a bank)": lambda: Good(rg.LabelTable, {"num_labels": 3, "dim": 4, "bank": nn.Linear(3, 4)}),
     "LabelTable.forward": lambda: Good(_table(), {"features": None}),
+    "check_label_names": lambda: Good(
+        rg.check_label_names,
+        {"model": _table(), "state_dict": {"_extra_state": _table().get_extra_state()}, "prefix": ""},
+        also={"state_dict": ("_extra_state", "names")},
+        accepts={"prefix": ("text",)},
+    ),
     "LabelTable.set_extra_state": lambda: Good(_table().set_extra_state, {"state": _table().get_extra_state()}),
     "RelationTables": lambda: Good(
         rg.RelationTables,
