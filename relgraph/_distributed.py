@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 
@@ -43,6 +43,24 @@ def check_local(**tensors: Tensor | None) -> None:
                 "wrap the call in torch.distributed.tensor.experimental.local_map, which hands on each rank's part, "
                 "with whole sequences on every rank (parts of the batch or of the heads)"
             )
+
+
+def check_gathered(rows: Tensor) -> None:
+    """The rows of a table are whole while a layer reads them.
+
+    Raises:
+        NotImplementedError: they are a DTensor, each rank holding some of them.
+    """
+    if not torch.compiler.is_compiling() and any(_is_dtensor(base) for base in type(rows).__mro__):
+        raise NotImplementedError(
+            "the rows of a table must be whole when a layer reads them, got a DTensor: tables that several layers "
+            "share are sharded once and before these, fully_shard(tables), or with the root alone, fully_shard(model)"
+        )
+
+
+def kept(module: nn.Module, rows: Tensor) -> Tensor:
+    """The rows that a module returns, a copy where ``fully_shard`` frees the module's parameters when it is done."""
+    return rows.clone() if hasattr(module, "reshard") else rows  # what fully_shard adds to the module's class
 
 
 def _is_dtensor(kind: type) -> bool:

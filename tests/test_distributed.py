@@ -16,6 +16,7 @@ if not distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
 
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import context_parallel, local_map
 
@@ -97,6 +98,101 @@ def test_local_map_is_the_way(mesh):
         lambda q: rg.relation_attention(q, q, q, labels, table, table), [Shard(0)], in_placements=([Shard(0)],)
     )
     torch.testing.assert_close(attend(shared).to_local(), rg.relation_attention(x, x, x, labels, table, table))
+
+
+def stack(*, shared=True, **options):
+    """Two layers that share their tables, the same one each time."""
+    torch.manual_seed(0)
+    tables = rg.RelationTables(5, 8, names=LABELER.names, **options) if shared else ("key", "value")
+    return rg.RelationEncoder(rg.RelationEncoderLayer(32, 4, 64, 0.0, labeler=LABELER, tables=tables), 2)
+
+
+def tables_of(model):
+    return model.layers[0].self_attn.tables
+
+
+def shard_layers(model, mesh):
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def tables_first(model, mesh):
+    fully_shard(tables_of(model), mesh=mesh)
+    shard_layers(model, mesh)
+
+
+def each_table_first(model, mesh):
+    for table in tables_of(model).children():
+        fully_shard(table, mesh=mesh)
+    shard_layers(model, mesh)
+
+
+def root_alone(model, mesh):
+    fully_shard(model, mesh=mesh)
+
+
+SHARDINGS = (tables_first, each_table_first, root_alone)
+
+
+def train(model, x):
+    """Two steps; what it gives, and all parameters afterwards."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        z = model(x)
+        z.sin().mean().backward()
+        optimizer.step()
+    whole = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return [z.detach(), *(p.detach() for p in whole)]
+
+
+@pytest.mark.parametrize("options", [{}, {"frozen": 1}, {"tied": True}], ids=["free", "frozen", "tied"])
+@pytest.mark.parametrize("shard", SHARDINGS)
+def test_shared_tables_train_under_fsdp(mesh, shard, options):
+    sharded, plain, x = stack(**options), stack(**options), torch.randn(2, 7, 32)
+    shard(sharded, mesh)
+    for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_layers_with_tables_of_their_own_are_sharded_one_by_one(mesh):
+    sharded, plain, x = stack(shared=False), stack(shared=False), torch.randn(2, 7, 32)
+    shard_layers(sharded, mesh)
+    for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_tables_that_were_left_sharded_are_refused(mesh):
+    tables = rg.RelationTables(5, 8)
+    tables.key.rows = torch.nn.Parameter(DTensor.from_local(tables.key.rows.detach(), mesh, [Shard(0)]))
+    with pytest.raises(NotImplementedError, match=r"must be whole .* got a DTensor: .* fully_shard\(tables\)"):
+        tables()
+
+
+def _one_of_two(rank, path):
+    distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
+    mesh, x = init_device_mesh("cpu", (2,)), torch.load(f"{path}/x.pt")
+    for shard in SHARDINGS:
+        model = stack()
+        shard(model, mesh)
+        z, *parameters = train(model, x[rank : rank + 1])
+        if rank == 0:
+            torch.save([z, *parameters], f"{path}/{shard.__name__}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one(tmp_path):
+    x = torch.randn(2, 7, 32)
+    torch.save(x, tmp_path / "x.pt")
+    torch.multiprocessing.spawn(_one_of_two, (str(tmp_path),), nprocs=2)
+    z, *parameters = train(stack(), x)
+    for shard in SHARDINGS:
+        mine, *got = torch.load(tmp_path / f"{shard.__name__}.pt")
+        torch.testing.assert_close(mine, z[:1])
+        for a, b in zip(got, parameters, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 def test_relgraph_does_not_load_shared_out_tensors():

@@ -46,7 +46,8 @@ class RelationAttention(nn.Module):
         vdim: width of the values; E when left out.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``; or a
-            :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that it is given to.
+            :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that it is given to
+            (FSDP2 shards it before these).
         per_head: whether each head has rows of its own: True, False (all heads share them), or the kinds for which it
             has.
         tie_tables: whether one table serves as key and value table.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from relgraph import _check
 from relgraph._brief import cut
+from relgraph._distributed import check_gathered, kept
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 
@@ -129,8 +130,9 @@ class LabelTable(nn.Module):
         if features is not None:
             raise ValueError("features must be None for a table without a bank, got features")
         assert self.rows is not None
+        check_gathered(self.rows)
         if self.frozen is None:
-            return self.rows
+            return kept(self, self.rows)
         sizes = [self.frozen, 1, self.rows.shape[self._axis] - self.frozen - 1]
         before, row, after = self.rows.split(sizes, self._axis)
         return torch.cat([before, torch.zeros_like(row), after], self._axis)

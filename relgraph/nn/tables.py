@@ -10,6 +10,7 @@ from torch import nn
 
 from relgraph import _check
 from relgraph._brief import cut
+from relgraph._distributed import kept
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
@@ -22,9 +23,10 @@ NumLabels = int | None | Sequence[int | None]
 class RelationTables(nn.Module):
     """The tables of one attention, called to give the arguments of :func:`~relgraph.relation_attention`.
 
-    Handed to several layers, one object ties their tables: its parameters appear once among ``parameters()``. The
-    attributes ``key``, ``value``, ``query`` and ``bias`` hold a :class:`~relgraph.LabelTable` each, for a sum a list
-    with one a part, or None where there is no such table; ``value`` is None when ``tied``, as the key tables serve.
+    Handed to several layers, one object ties their tables: its parameters appear once among ``parameters()``. FSDP2
+    shards such an object once, ``fully_shard(tables)``, before the layers, or with the root alone. The attributes
+    ``key``, ``value``, ``query`` and ``bias`` hold a :class:`~relgraph.LabelTable` each, for a sum a list with one a
+    part, or None where there is no such table; ``value`` is None when ``tied``, as the key tables serve.
 
     Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
     (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
@@ -126,6 +128,7 @@ class RelationTables(nn.Module):
         tables: dict[str, Any] = {}
         for kind in self._own_kinds():
             rows = tuple(t(None if t.bank is None else x) for t, x in zip(self._parts(kind), given, strict=True))
+            rows = tuple(kept(self, table) for table in rows)
             tables[f"{kind}_table"] = rows if isinstance(self.num_labels, tuple) else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]
