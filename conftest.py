@@ -1,4 +1,7 @@
-"""The two names that the doctests may use without importing them; the pages' code blocks are tests too."""
+"""The two names that the doctests may use without importing them, and how many seeds tests run with.
+
+The code blocks of the pages are tests too.
+"""
 
 import os
 
@@ -13,6 +16,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # pictures without a screen
 collect_ignore_glob = ["docs/conf.py", "docs/site/*", "docs/gallery/*", "docs/_build/*"]  # Sphinx's, and what it makes
 
 pytest_collect_file = sybil().pytest()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--seeds", type=int, default=1, help="run every test of tests/ with that many random seeds")
 
 
 @pytest.fixture(autouse=True)

@@ -189,11 +189,17 @@ VARIANTS = {"both": ("key", "value"), "a^V alone": ("value",), "a^K alone": ("ke
 WIDTH, HEADS, HIDDEN = 64, 4, 256
 
 
+def without_ids(labels: rg.EdgeLabels) -> rg.EdgeLabels:
+    """The same edges, which say who attends and nothing else: for a layer without tables."""
+    return rg.EdgeLabels(labels.edge_index, torch.full_like(labels.ids, -1), 0, q_len=labels.q_len, ptr=labels.k_ptr)
+
+
 class Kin(nn.Module):
     """One relation layer, applied again and again; every person starts as the same vector."""
 
     def __init__(self, tables: Sequence[str]) -> None:
         super().__init__()
+        self.tables = bool(tables)
         known = {"num_labels": LABELER.num_labels, "names": LABELER.names, "tables": tables} if tables else {}
         self.person = nn.Parameter(torch.randn(WIDTH))
         self.layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", **known)
@@ -201,12 +207,13 @@ class Kin(nn.Module):
 
     def forward(self, batch: Batch, steps: int, quiet: int = 0) -> Tensor:
         """Scores after each step, ``[steps, T, CLASSES]``; ``quiet`` more steps pass before ego is marked."""
-        x = self.person.expand(batch.labels.q_len, WIDTH)
+        labels, waiting = (x if self.tables else without_ids(x) for x in (batch.labels, batch.quiet))
+        x = self.person.expand(labels.q_len, WIDTH)
         for _ in range(quiet):
-            x = self.layer(x, labels=batch.quiet)
+            x = self.layer(x, labels=waiting)
         states = []
         for _ in range(steps):
-            x = self.layer(x, labels=batch.labels)
+            x = self.layer(x, labels=labels)
             states.append(x)
         return self.answer(torch.stack(states))
 

@@ -150,6 +150,11 @@ class Batch:
     target: Tensor
     behind: Tensor
 
+    @property
+    def borders(self) -> rg.DistanceLabels:
+        """Which positions belong to one question, and no ids: for a layer without tables."""
+        return rg.DistanceLabels(self.relations.q_len, lookup=[-1], left=0, ptr=self.relations.k_ptr)
+
     def parts(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """For each question, the values and the kinds of its positions."""
         sizes = self.relations.k_ptr.diff().tolist()
@@ -193,7 +198,7 @@ class Variant:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("no relations", None, lambda batch: batch.relations),
+        Variant("no relations", None, lambda batch: batch.borders),
         Variant("distance", DISTANCE, lambda batch: batch.distance),
         Variant("schema relations", RELATIONS, lambda batch: batch.relations),
     )

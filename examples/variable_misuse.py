@@ -164,8 +164,10 @@ class Detective(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The places' vectors ``[B, P, WIDTH]``, and how likely the bug is at each, ``[B, P]``."""
-        # Without a labeler any labels do: they say which tokens are in one function, and no table reads more.
-        labels = (self.labeler or DISTANCE)(batch.graph)
+        graph = batch.graph
+        # Without a labeler the labels say which tokens are in one function, and carry no ids.
+        bare = rg.DistanceLabels(graph.num_nodes, lookup=[-1], left=0, ptr=graph.ptr)
+        labels = bare if self.labeler is None else self.labeler(graph)
         count = (batch.words > 0).sum(-1, keepdim=True).clamp(min=1)
         x = self.encoder(self.drop(self.words(batch.words) / count.sqrt()), labels=labels)[batch.places]
         return x, self.suspicion(x)[..., 0].masked_fill(batch.padding, float("-inf"))

@@ -87,6 +87,7 @@ from relgraph.nn import (
     RelationTransformer,
     SinusoidalPositions,
     StackCache,
+    check_label_names,
     record_attention,
 )
 
@@ -152,6 +153,7 @@ __all__ = [
     "UpDown",
     "VirtualNode",
     "Window",
+    "check_label_names",
     "dependency_relations",
     "edge_attention",
     "first_of",

@@ -34,6 +34,14 @@ def brief_fields(thing: Any, *names: str) -> str:
     return f"{type(thing).__name__}({', '.join(shown)})"
 
 
+def shown(value: Any) -> str:
+    """``repr``, cut where it is long; of what holds an int of more digits than Python prints, the kind alone."""
+    try:
+        return cut(repr(value))
+    except ValueError:
+        return type(value).__name__
+
+
 def cut(text: str) -> str:
     """The text, or its beginning and end where it is long."""
     if len(text) <= MOST_LETTERS:

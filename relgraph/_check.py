@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph._hints import in_place_of_graph
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -30,10 +30,13 @@ MOST_POSITIONS = 1 << 62
 MOST_PAIRS = 1 << 32
 """How many pairs are written out at most, those of 65,536 queries and as many keys."""
 
+MOST_NUMBERS = 1 << 36
+"""How many numbers a tensor of integers holds at most."""
+
 MOST_GRAPHS = 1 << 24
 """How many graphs a batch holds at most, where the number of a node's graph says how many there are."""
 
-MOST_NUMBERS = 1 << 31
+MOST_LEARNED = 1 << 31
 """How many numbers a parameter may hold: more is taken for a mistake before memory is asked for."""
 
 MOST_WRITTEN = 1 << 24
@@ -141,6 +144,8 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
     tensor(name, value)
     if value.dtype not in INTEGER_DTYPES:
         raise ValueError(f"{name} must have an integer dtype, got {value.dtype}")
+    if _is_known(value.numel()) and value.numel() > MOST_NUMBERS:  # a view of one number, which a copy would write out
+        raise ValueError(f"{name} must hold at most {MOST_NUMBERS:,} numbers, got shape {list(value.shape)}")
     dims = (dim,) if isinstance(dim, int) else dim
     if value.dim() not in dims:
         wanted = " or ".join(str(d) for d in dims)
@@ -174,12 +179,17 @@ def shaped(tensor: Tensor, *allowed: Sequence[Any]) -> bool:
     return any(tensor.dim() == len(shape) and tensor.shape == torch.Size(shape) for shape in allowed)
 
 
+def among(size: Any, *allowed: Any) -> bool:
+    """Whether a size is one of these; unlike ``in`` right where dynamo keeps one of them open and knows the other."""
+    return any(size == other for other in allowed)
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """``value`` itself when it is one of ``allowed``."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, one of {list(allowed)}, got {type(value).__name__}")
     if value not in allowed:
-        raise ValueError(f"unknown {name} {cut(repr(value))}; expected one of {list(allowed)}")
+        raise ValueError(f"unknown {name} {shown(value)}; expected one of {list(allowed)}")
     return value
 
 
@@ -209,7 +219,7 @@ def device(name: str, value: Any) -> torch.device:
             torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a device
         reason = cut(str(error).partition("\n")[0])
-        raise ValueError(f"{name} must be a device that torch can use here, got {cut(repr(value))}: {reason}") from None
+        raise ValueError(f"{name} must be a device that torch can use here, got {shown(value)}: {reason}") from None
     return found
 
 
@@ -273,11 +283,11 @@ def parameter_place(where: Any, dtype: Any) -> dict[str, Any]:
 
 
 def parameter_size(factor: int = 1, /, **sizes: int) -> None:
-    """That a parameter of the product of these sizes is not beyond MOST_NUMBERS; the largest size is to blame."""
+    """That a parameter of the product of these sizes is not beyond MOST_LEARNED; the largest size is to blame."""
     numbers = factor * math.prod(sizes.values())
-    if numbers > MOST_NUMBERS:
+    if numbers > MOST_LEARNED:
         name = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
-            f"{name} must be smaller, as no parameter may hold more than {MOST_NUMBERS:,} numbers, "
+            f"{name} must be smaller, as no parameter may hold more than {MOST_LEARNED:,} numbers, "
             f"got {_shown(sizes[name])}, for one of {_shown(numbers)}"
         )

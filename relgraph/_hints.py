@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relgraph._brief import cut
+from relgraph._brief import shown
 
 _MAKERS = {
     "networkx": "relgraph.interop.networkx.from_networkx(...).graph",
@@ -46,6 +46,8 @@ def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
     if _is(value, "relgraph.labelers.paths.PathLabels"):
         return f"{_name(value)}: pass its .labels"
+    if or_graph and not _is(value, "torch.Tensor"):  # where no raw ids are taken
+        return _as_tensor(value).replace("make it a tensor with", "make labels of it with rg.DenseLabels and")
     return _as_tensor(value, "rg.DenseLabels(ids, num_labels)")
 
 
@@ -68,7 +70,7 @@ def in_place_of_edges(value: Any) -> str:
 def in_place_of_types(value: Any, kind: str) -> str:
     """What came where names of types of edges or nodes were wanted, and where the names are."""
     if not has_graph(value):
-        return cut(repr(value))
+        return shown(value)
     names = ("node_types",) if kind == "node" else ("types", "edge_types")
     return f"{_name(value)}: pass its .{next((name for name in names if hasattr(value, name)), names[0])}"
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._brief import brief_fields
+from relgraph._distributed import check_context, check_local
 from relgraph._hints import in_place_of_labels
 from relgraph._offset import offset_of, sees_all_keys
 from relgraph.impl import IMPLEMENTATIONS, choose
@@ -36,7 +37,7 @@ class AttentionAux(NamedTuple):
             label. Layers, and :func:`~relgraph.record_attention`, give ``[H, T_q, R]`` where it is packed, and
             ``[H, N_q, R]`` without a batch.
         lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing.
+            sees nothing, and NaN, as its output, on a row with a score of NaN or +inf.
 
     Source: relgraph's own; ``lse`` as Dao 2023 (FlashAttention-2) keeps it.
 
@@ -104,8 +105,9 @@ def relation_attention(
         attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
             added to the scores. ``"chunked"`` and ``"triton"`` give it no gradient.
         is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
-        q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number a batch row (graph).
-            Unset it is the labels' own, or 0; with ``is_causal`` and unequal lengths it must be known.
+        q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number a batch row (graph);
+            at most 2³¹ either way, and negative where keys were cut off on the left. Unset it is the labels' own, or 0;
+            with ``is_causal`` and unequal lengths it must be known.
         dropout_p: probability in ``[0, 1)`` with which an attention weight is dropped; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D when left out.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
@@ -120,8 +122,9 @@ def relation_attention(
         ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset other than the labels'; an unknown ``impl``.
-        NotImplementedError: an ``impl`` that cannot do the call (it says which can); or ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``.
+        NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; or a call within torch's
+            ``context_parallel``, where each rank holds a part of the keys.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -257,6 +260,7 @@ def _check_call(
     """One checked call, and whether it came packed."""
     if labels is not None and not isinstance(labels, (Labels, Tensor)):
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
+    check_context()
     query, key, value, packed = _check_inputs(query, key, value, labels, _check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
@@ -291,6 +295,7 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
         _check.floating(name, x)
+    check_local(**named)
     _check.same_device(**named)
     packed = isinstance(labels, Labels) and labels.packed
     dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
@@ -335,7 +340,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
         return None, [None] * len(tables)
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if labels.batch_size not in (1, batch):
+    if not _check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
     if labels.device is not None and labels.device != query.device:
         raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
@@ -393,6 +398,7 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
     _check.floating(name, table)
     if table.dtype != query.dtype and _check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
+    check_local(**{name: table})
     _check.same_device(query=query, **{name: table})
 
 
@@ -402,11 +408,12 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     _check.tensor("attn_mask", mask)
     if mask.dtype != torch.bool and mask.dtype not in _check.FLOATING_DTYPES:
         raise ValueError(f"attn_mask must be bool or floating, got {mask.dtype}")
+    check_local(attn_mask=mask)
     _check.same_device(query=query, attn_mask=mask)
     wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
     shown = wanted[1:] if packed else wanted
     fits = mask.dim() <= len(shown) and all(
-        m in (1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
+        _check.among(m, 1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
     )
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")

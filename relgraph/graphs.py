@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import brief
+from relgraph._brief import brief, shown
 from relgraph._hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
 
@@ -396,7 +396,7 @@ def alone(graph: Graph, **others: Any) -> Graph:
     """``graph`` itself when nothing is given beside it that it says already."""
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {value!r}")
+            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {shown(value)}")
     return graph
 
 

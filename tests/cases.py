@@ -190,11 +190,21 @@ def answer(case: Case, impl: str, *, keep=None, mass=True):
 
 def raw(case: Case, impl: str | None, *, keep=None, mass=True) -> list[Tensor]:
     """Output, log-sum-exp and label masses; ``keep`` is a given dropout mask, the hook that makes dropout comparable."""
-    labelled = mass and case.labels is not None
-    options = {"attn_mask": None, "is_causal": False, "q_offset": None, "dropout_p": 0.0, "scale": None, **case.options}
-    call, _ = _check_call(*case.inputs, case.labels, tuple(case.tables), **options, need_mass=labelled)
-    got = _attend(replace(call, keep=keep), impl)
+    got = _answered(case, impl, keep, need_mass=mass and case.labels is not None)
     return [got.output, got.lse, *(got.mass or ())]
+
+
+def attention_weights(case: Case) -> tuple[Tensor, Tensor]:
+    """The reference's attention weights and log-sum-exp, laid out as a mask would be."""
+    with torch.no_grad():
+        got = _answered(case, "reference", None, need_weights=True)
+    return (got.weights[0], got.lse[0]) if packed_or_not(case.labels) else (got.weights, got.lse)
+
+
+def _answered(case: Case, impl: str | None, keep, **wanted):
+    options = {"attn_mask": None, "is_causal": False, "q_offset": None, "dropout_p": 0.0, "scale": None, **case.options}
+    call, _ = _check_call(*case.inputs, case.labels, tuple(case.tables), **options, **wanted)
+    return _attend(replace(call, keep=keep), impl)
 
 
 def assert_same(got, wanted, atol=1e-10, what=""):
@@ -207,4 +217,17 @@ def packed_or_not(labels) -> bool:
     return labels is not None and labels.packed
 
 
-__all__ = ["KINDS", "Case", "answer", "assert_same", "distance", "edges", "make", "moved", "packed_or_not", "raw", "rg"]
+__all__ = [
+    "KINDS",
+    "Case",
+    "answer",
+    "assert_same",
+    "attention_weights",
+    "distance",
+    "edges",
+    "make",
+    "moved",
+    "packed_or_not",
+    "raw",
+    "rg",
+]

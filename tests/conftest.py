@@ -13,9 +13,21 @@ settings.register_profile("relgraph", deadline=None, max_examples=30, derandomiz
 settings.load_profile("relgraph")
 
 
+def pytest_generate_tests(metafunc):
+    seeds = metafunc.config.getoption("--seeds")
+    if seeds > 1:
+        metafunc.parametrize("_seed", range(seeds), ids=lambda seed: f"seed{seed}", indirect=True)
+
+
+@pytest.fixture
+def _seed(request):
+    """The seed of one run of a test; several with ``--seeds``."""
+    return getattr(request, "param", 0)
+
+
 @pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
+def _seeded(_seed):
+    torch.manual_seed(_seed)
 
 
 @pytest.fixture

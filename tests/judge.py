@@ -125,7 +125,10 @@ def _names(message: str, names: tuple[str, ...]) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"<{value.dtype} {value.layout} {'nested' if value.is_nested else list(value.shape)} {value.device}>"
-    return _cut(repr(value), 60)
+    try:
+        return _cut(repr(value), 60)
+    except ValueError:  # an int of more digits than Python prints
+        return f"<{type(value).__name__}>"
 
 
 def _cut(text: str, most: int = 200) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +50,13 @@ NONSENSE = _by(
     a_class=lambda _: dict,
     complex=lambda _: 1j,
 )
-EMPTY_HANDED = _by(False, none=lambda _: None, nan=lambda _: float("nan"), ten_to_the_30=lambda _: 10**30)
+EMPTY_HANDED = _by(
+    False,
+    none=lambda _: None,
+    nan=lambda _: float("nan"),
+    ten_to_the_30=lambda _: 10**30,
+    five_thousand_digits=lambda _: 10**5000,  # more than Python prints
+)
 A_TENSOR = _by(True, tensor=lambda _: torch.ones(2))
 A_NUMBER = _by(True, number=lambda _: 3)
 
@@ -227,6 +234,9 @@ TENSORS = (
         six_axes=lambda value: value.new_zeros(1, 1, 1, 1, 1, 1),
         flat=lambda value: value.flatten(),
         the_other_way=lambda value: value.mT if value.dim() > 1 else value.flip(0) if value.dim() else value,
+        a_million_million=lambda value: value.new_zeros(()).expand(
+            2**20, *[2**20] * (value.dim() > 1), *value.shape[2:]
+        ),
         expanded=lambda value: value[..., :1].expand_as(value) if value.dim() and value.numel() else value,
         on_meta=lambda value: value.to("meta"),
         as_float=lambda value: value.float(),
@@ -324,6 +334,13 @@ def _first_spoiled(mutation: Mutation) -> Mutation:
     return Mutation(f"first entry: {mutation.name}", change, mutation.refused)
 
 
+def _last_spoiled(mutation: Mutation) -> Mutation:
+    def change(value: Any) -> Any:
+        return type(value)([*value[:-1], mutation.change(value[-1])])
+
+    return Mutation(f"last entry: {mutation.name}", change, mutation.refused)
+
+
 def _one_spoiled(key: Any, mutation: Mutation) -> Mutation:
     def change(value: dict[Any, Any]) -> dict[Any, Any]:
         return {**value, key: mutation.change(value[key])}
@@ -344,8 +361,10 @@ SEQUENCES = (
         set=lambda value: {str(item) for item in value},
         generator=lambda value: (item for item in value),
         once_more_deep=lambda value: type(value)([value]),
+        without_end=lambda _: count(),
         a_long_range=lambda _: range(10**9),
         a_longer_range=lambda _: range(10**30),
+        array_of_no_axes=lambda _: np.array(3),
     ),
 )
 DICTS = (
@@ -383,6 +402,8 @@ def mutations_of(value: Any) -> Iterator[Mutation]:
         yield from SEQUENCES
         if value:
             yield from map(_first_spoiled, mutations_of(value[0]))
+        if len(value) > 1:
+            yield from map(_last_spoiled, NONSENSE)
     elif type(value) is dict:
         yield from DICTS
         for key in value:

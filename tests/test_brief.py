@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph._brief import brief, brief_fields, cut
+from relgraph._brief import brief, brief_fields, cut, shown
 
 
 class Place(NamedTuple):
@@ -42,6 +42,12 @@ def test_fields_without_a_value_are_left_out():
 def test_cut():
     assert cut("x" * 120) == "x" * 120
     assert cut("a" * 100 + "b" * 100) == "a" * 80 + " ... " + "b" * 40
+
+
+def test_shown():
+    assert shown(["a"]) == "['a']"
+    assert len(shown(list(range(999)))) < 150
+    assert shown([10**5000]) == "list"
 
 
 def test_attention_aux():

@@ -73,6 +73,103 @@ def test_labels_given_over_changing_lengths(impl):
     assert counters["stats"]["unique_graphs"] <= 2 * len(builders)
 
 
+def dense(n):
+    return DenseLabels(torch.randint(0, 5, (n, n)), 5)
+
+
+def graph(n):
+    return rg.Graph(torch.stack([torch.arange(n - 1), torch.arange(1, n)]), n, edge_type=torch.arange(n - 1) % 2)
+
+
+GIVEN = {
+    "dense": dense,
+    "edges alone": lambda n: rg.EdgeType(2)(graph(n)),
+    "edges over a default": lambda n: rg.EdgeType(2, default="none")(graph(n)),
+    "first_of": lambda n: rg.first_of(rg.EdgeType(2)(graph(n)), rg.ClippedDistance(1)(n)),
+    "sum": lambda n: SumLabels(distance(n), dense(n)),
+    "packed": lambda n: distance(n, ptr=torch.tensor([0, 2, n])),
+}
+
+
+LENGTHS = (7, 9)  # no other size, which dynamo would take for the same
+
+COMPILED = pytest.mark.parametrize(
+    ("dynamic", "backend"),
+    [(True, "eager"), (False, "eager"), pytest.param(True, "aot_eager", marks=pytest.mark.slow)],
+)
+
+
+def layer_and_input(kind):
+    """A layer, what makes its labels, and what makes its input of a length."""
+    labels = GIVEN[kind](5)
+    layer = rg.RelationAttention(8, 2, num_labels=labels.num_labels, tables=("key", "value", "bias"), dtype=F64)
+    batch = () if labels.packed else (2,)
+    return layer, GIVEN[kind], lambda n: torch.randn(*batch, n, 8, dtype=F64, requires_grad=True)
+
+
+def assert_compiled_alike(compiled, plain, leaves, labels):
+    """Both give the same output and the same gradients, those of the leaves."""
+    got, wanted = compiled(labels), plain(labels)
+    torch.testing.assert_close(got, wanted)
+    gradients = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, wanted)]
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@COMPILED
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_layer_takes_labels_as_an_argument(kind, dynamic, backend):
+    layer, build, draw = layer_and_input(kind)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=backend)
+    for n in LENGTHS if dynamic else LENGTHS[:1]:
+        x = draw(n)
+        assert_compiled_alike(
+            lambda labels, x=x: compiled(x, labels=labels),
+            lambda labels, x=x: layer(x, labels=labels),
+            [x, *layer.parameters()],
+            build(n),
+        )
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@COMPILED
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_function_takes_labels_as_an_argument(kind, dynamic, backend):
+    sizes = GIVEN[kind](5).num_labels
+    is_sum = isinstance(sizes, tuple)
+    rows = [torch.randn(size, 4, dtype=F64, requires_grad=True) for size in (sizes if is_sum else (sizes,))]
+    table = tuple(rows) if is_sum else rows[0]
+
+    def fn(q, k, v, labels):
+        return rg.relation_attention(q, k, v, labels, table, table)
+
+    compiled = torch.compile(fn, fullgraph=True, dynamic=dynamic, backend=backend)
+    for n in LENGTHS if dynamic else LENGTHS[:1]:
+        labels = GIVEN[kind](n)
+        shape = (n, 2, 4) if labels.packed else (2, 2, n, 4)
+        leaves = [torch.randn(shape, dtype=F64, requires_grad=True) for _ in range(3)]
+        assert_compiled_alike(
+            lambda labels, leaves=leaves: compiled(*leaves, labels),
+            lambda labels, leaves=leaves: fn(*leaves, labels),
+            [*leaves, *rows],
+            labels,
+        )
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_sizes_that_are_known_meet_sizes_that_are_open():
+    """Labels and masks that a layer closes over have known sizes; those of its input are open."""
+    layer = rg.RelationAttention(8, 2, num_labels=5)
+    labels, mask = distance(7, q_offset=torch.tensor([0, 1])), torch.rand(2, 2, 7, 7) > 0.8
+
+    def fn(x):
+        return layer(x, labels=labels, attn_mask=mask)
+
+    x = torch.randn(2, 7, 8)
+    compiled = torch.compile(fn, fullgraph=True, dynamic=True, backend="eager")
+    torch.testing.assert_close(compiled(x), fn(x))
+
+
 def test_sums_packed_batches_and_dropout_compile():
     def fn(q, k, v, ptr, a, b):
         n = q.shape[0]
@@ -100,6 +197,22 @@ def test_inductor():
         torch.autograd.grad(got.sum(), leaves), torch.autograd.grad(fn(*leaves).sum(), leaves), strict=True
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("kind", ["dense", "first_of", "packed"])
+def test_inductor_takes_labels_as_an_argument(kind):
+    layer, build, draw = layer_and_input(kind)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for n in LENGTHS:
+        x = draw(n)
+        assert_compiled_alike(
+            lambda labels, x=x: compiled(x, labels=labels),
+            lambda labels, x=x: layer(x, labels=labels),
+            [x, *layer.parameters()],
+            build(n),
+        )
 
 
 class Net(torch.nn.Module):

@@ -140,9 +140,10 @@ def test_a_layer_with_a_labeler_wants_the_graph_itself():
         (read, "FromNetworkx: pass its .graph"),
         (theirs, f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}"),
         (LABELER, "ClippedDistance: call it with a length or a graph, labels=labeler(length)"),
-        ([[0]], "list: make it a tensor with torch.tensor(...)"),
+        ([[0]], "list: make labels of it with rg.DenseLabels and torch.tensor(...)"),
+        (torch.zeros(3, 3).long(), "Tensor: make labels of it with rg.DenseLabels(ids, num_labels)"),
     ):
-        message = re.escape(f"labels must be Labels, an integer Tensor, a Graph or None, got {hint}")
+        message = re.escape(f"labels must be Labels, a Graph or None for a layer with a labeler, got {hint}")
         for called in (layer, stack):
             with pytest.raises(TypeError, match=f"{message}$"):
                 called(X, labels=came)

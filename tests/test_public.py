@@ -18,7 +18,7 @@ NAMES = [
     "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "ImplChoice", "KVCache", "LabelCounts", "LabelTable", "Labeler", "Labels", "LayerCache",
     "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
     "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumCounts", "SumLabels", "Window",
-    "edge_attention", "first_of", "label_pairs", "record_attention", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
+    "check_label_names", "edge_attention", "first_of", "label_pairs", "record_attention", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
     "restrict", "total", "which_impl",
 ]  # fmt: skip
 

@@ -61,13 +61,13 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of query, key, value, by_query and by_key; the attention weights are computed anew."""
     delta = incoming.delta(outputs, problem.dtype)
-    dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, delta, outputs.lse)
+    dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, delta)
     assert dq is not None and dk is not None and dv is not None
     source = problem.query.dtype
     return dq.to(source), dk.to(source), dv.to(source), d_by_query, d_by_key
 
 
-def _gradients(problem: Problem, incoming: Incoming, delta: Tensor, lse: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Tensor | None, ...]:
     """What :func:`backward` gives, in the accumulation dtype."""
     grads = tuple(
         None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
@@ -75,19 +75,18 @@ def _gradients(problem: Problem, incoming: Incoming, delta: Tensor, lse: Tensor)
     )
     together = groups(problem)
     for group in together:
-        its_delta, its_lse = group.queries.take_own(delta[..., None]), group.queries.take(lse[..., None])
+        its_delta = group.queries.take_own(delta[..., None])
         assert its_delta is not None
-        mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0], its_lse[..., 0])
+        mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0])
         sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
         for whole, part, side in zip(grads, mine, sides, strict=True):
             if whole is not None and part is not None:
                 side.put(whole, part)
     sizes = _Sizes.of(problem)
-    ridden = ride(problem, problem.by_query, lse)
     sums = ride(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
     for unit in _units(problem, together, sizes, buffers=2):
-        unit.ridden, unit.sums = ridden, sums
-        _add_gradients(unit, sizes, incoming, delta, lse, grads)
+        unit.sums = sums
+        _add_gradients(unit, sizes, incoming, delta, grads)
     return grads
 
 
@@ -143,7 +142,7 @@ def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
 
 
 def _add_gradients(
-    unit: UnitWork, sizes: _Sizes, incoming: Incoming, delta: Tensor, lse: Tensor, grads: tuple[Tensor | None, ...]
+    unit: UnitWork, sizes: _Sizes, incoming: Incoming, delta: Tensor, grads: tuple[Tensor | None, ...]
 ) -> None:
     """Adds the unit's share to the gradients."""
     dq, dk, dv, d_by_query, d_by_key = grads
@@ -154,12 +153,12 @@ def _add_gradients(
     scale = unit.problem.scale
     for block in _blocks(unit, sizes):
         keys = (block.lanes, slice(None), slice(block.moves.start, block.moves.stop))
-        weights = block.weights(lse)
-        mine = block.shares(incoming, delta)
-        dropped = block.drop(weights, into=-1)
+        grown, total, _ = block.grown()  # anew, maxima included: an lse of large scores is too coarse to tell weights
+        mine = block.shares(incoming, delta, total.reciprocal_())
+        dropped = block.drop(grown, into=-1)
         if mine.output is not None:
             _add_product(value_grad[keys], mine.output, block.factor(dropped))
-        score_grad = block.score_grad(weights, mine)
+        score_grad = block.score_grad(grown, mine)
         factor = block.factor(score_grad)
         dq[block.at] = block.times(factor, unit.key_factor).mul_(scale)
         _add_product(key_grad[keys], block.rows_of(unit.problem.query), factor, alpha=scale)

@@ -87,14 +87,17 @@ def attend_mask(call: Call) -> Tensor | None:
 
 
 def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over keys and its log-sum-exp; a row of -inf gives zeros and -inf, and no NaN in any gradient."""
+    """Softmax over keys and its log-sum-exp; a row of -inf gives zeros and -inf, and no NaN in any gradient.
+
+    A row with NaN or +inf among its scores gives NaN.
+    """
     if scores.shape[-1] == 0:
         return scores, scores.sum(-1) + float("-inf")
     top = scores.detach().amax(-1, keepdim=True)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
     grown = (scores - top).exp()
     total = grown.sum(-1, keepdim=True)
-    seen = total > 0
+    seen = total != 0  # true of NaN, which stays NaN
     total = torch.where(seen, total, torch.ones_like(total))
     lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
     return grown / total, lse.squeeze(-1)
@@ -160,7 +163,7 @@ def listed_entries(call: Call, x: Tensor) -> Tensor:
     assert csr is not None
     batch, query, key = listed_pairs(call.plan, csr)
     query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
-    if csr.batch > 1:
+    if csr.batch != 1:
         return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
     x = x[:, :, query, key]
     return x[0] if x.shape[:2] == (1, 1) else x.expand(*call.query.shape[:2], -1).flatten(0, 1)
@@ -177,6 +180,6 @@ def listed_future(call: Call) -> Tensor:
     distance = (key - query)[None]
     if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
         return distance > offset
-    if csr.batch > 1 or plan.q_ptr is not None:
+    if csr.batch != 1 or plan.q_ptr is not None:
         return distance > offset[batch]
     return (distance > offset[:, None]).repeat_interleave(call.query.shape[1], 0)

@@ -61,7 +61,7 @@ class _Work:
         self.call, self.csr, self.tables = call, part.csr, call.tables[0]
         self.num_labels, self.memo = part.num_labels, part.csr.memo
         self.batch, self.heads = call.query.shape[:2]
-        self.joint = self.csr.batch > 1
+        self.joint = self.csr.batch != 1
         dtype = accumulation_dtype(call.query.dtype)
         query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
         self.query = query * call.scale
@@ -107,7 +107,7 @@ class _Work:
     def leave(self, x: Tensor) -> Tensor:
         """``[B, H, N, ...]`` from lanes."""
         if self.joint:
-            return x.unflatten(1, (self.batch, -1)).transpose(0, 1)
+            return x.unflatten(1, (self.batch, self.call.plan.q_len)).transpose(0, 1)
         return x.unflatten(0, (self.batch, self.heads))
 
     def _lanes(self, x: Tensor) -> Tensor:

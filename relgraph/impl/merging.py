@@ -29,7 +29,7 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
 
     Returns:
         ``(output, lse)`` of the union, ``[..., N_q, D]`` and ``[..., N_q]``; zeros and -inf on a row that saw no key at
-        all.
+        all; NaN and NaN (+inf) on a row for which an lse is NaN (+inf).
 
     Raises:
         TypeError: outputs or lses that are no lists or tuples of tensors.
@@ -52,9 +52,10 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
     shares = (stacked - top).exp()
     total = shares.sum(0)
-    seen = total > 0
+    seen = total != 0  # true of NaN, which stays NaN
     total = torch.where(seen, total, torch.ones_like(total))
     lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
+    lse = torch.where(top == float("inf"), top, lse)
     merged = sum(share[..., None] * output for share, output in zip(shares / total, outputs, strict=True))
     assert isinstance(merged, Tensor)
     return merged, lse

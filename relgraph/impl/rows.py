@@ -13,7 +13,14 @@ from relgraph.impl.parts import Unit
 from relgraph.impl.problem import Incoming, Problem
 
 LN2 = math.log(2.0)
-"""Scores are divided by it, that is, taken to base 2: of all exponentials, those cost the least."""
+
+
+def unit_score(problem: Problem) -> float:
+    """What scores are divided by: log 2, that is, they are taken to base 2, of all exponentials the cheapest.
+
+    Not where a mask is added: the least finite number, which many take for -inf, would leave the range.
+    """
+    return LN2 if problem.mask is None or problem.mask.dtype == torch.bool else 1.0
 
 
 class UnitWork:
@@ -21,8 +28,8 @@ class UnitWork:
 
     def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], moves: UnitMoves) -> None:
         self.problem, self.unit, self.number, self.buffers, self.moves = problem, unit, number, buffers, moves
-        self.ridden: Tensor | None = None  # B less lse, and dP less δ, where they can be taken off so
-        self.sums: Tensor | None = None
+        self.unit_score = unit_score(problem)
+        self.sums: Tensor | None = None  # dP less δ, where it can be taken off so
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
         self.factor = factor_dtype(problem)
         self.key_factor, self.value_factor = (self._keys(x, self.factor) for x in (problem.key, problem.value))
@@ -47,11 +54,6 @@ def factor_dtype(problem: Problem) -> torch.dtype:
     return torch.bfloat16 if fast and problem.query.dtype == torch.bfloat16 else problem.dtype
 
 
-def _seen(lse: Tensor) -> Tensor:
-    """Lse with 0 for a row that sees nothing, whose scores are -inf."""
-    return lse.masked_fill(lse == float("-inf"), 0.0)
-
-
 def ride(problem: Problem, table: Tensor | None, what: Tensor) -> Tensor | None:
     """``table`` ``[B, H, N_q, columns]`` less a number a row, ``[B, H, N_q]``, that so is taken off every pair once.
 
@@ -61,12 +63,16 @@ def ride(problem: Problem, table: Tensor | None, what: Tensor) -> Tensor | None:
     if table is None or part.csr is not None:
         return None
     ridden = table.clone(memory_format=torch.contiguous_format)
-    ridden[..., : part.num_labels + 1].sub_(_seen(what)[..., None])
+    ridden[..., : part.num_labels + 1].sub_(what[..., None])
     return ridden
 
 
 class Shares(NamedTuple):
-    """A block's rows of what comes in: output (flat), sums (less δ, if it ``rides``) and mass, and δ as a column."""
+    """A block's rows of the gradients that come in, each times 1 / total of its row.
+
+    Unnormalised weights times these are what normalised weights times the gradients are: the factor costs a product
+    per row of D numbers instead of one per pair. output (flat), sums (less δ, if it ``rides``) and mass, δ as a column.
+    """
 
     output: Tensor | None
     sums: Tensor | None
@@ -122,27 +128,22 @@ class RowBlock:
         Beside them the totals ``[batch, H, rows, 1]`` (1 for a row that sees nothing, whose weights are 0) and the
         log-sum-exp ``[batch, H, rows]``.
         """
-        scores = self._scores(None if self.work.problem.by_query is None else self.work.problem.by_query[self.at])
+        scores = self._scores()
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-        total = scores.sub_(top).exp2_().sum(-1, keepdim=True)
-        lse = top.add_(total.log2()).mul_(LN2)
+        scores.sub_(top)
+        if self.work.unit_score == 1.0:
+            total = scores.exp_().sum(-1, keepdim=True)
+            lse = top.add_(total.log())
+        else:
+            total = scores.exp2_().sum(-1, keepdim=True)
+            lse = top.add_(total.log2()).mul_(self.work.unit_score)
         # the greatest weight of a row is still 1: only a row that sees nothing has a total below that
         return scores, total.clamp_(min=1.0), lse.squeeze(-1)
 
-    def weights(self, lse: Tensor) -> Tensor:
-        """The weights anew, from the log-sum-exp that forward found, in the first buffer."""
-        mask = self.work.problem.mask
-        if mask is not None and mask.dtype != torch.bool:  # what is added may be so large that lse tells no more
-            grown, total, _ = self.grown()
-            return grown.mul_(total.reciprocal_())
-        if self.work.ridden is not None:
-            return self._scores(self.work.ridden[self.at]).exp2_()
-        scores = self._scores(None if self.work.problem.by_query is None else self.work.problem.by_query[self.at])
-        return scores.sub_(_seen(lse[self.at])[..., None], alpha=1 / LN2).exp2_()
-
-    def _scores(self, by_query: Tensor | None) -> Tensor:
-        """Scores to base 2, in the first buffer."""
-        problem, moves = self.work.problem, self.moves
+    def _scores(self) -> Tensor:
+        """Scores in units of ``unit_score``, in the first buffer."""
+        problem, moves, unit = self.work.problem, self.moves, self.work.unit_score
+        by_query = None if problem.by_query is None else problem.by_query[self.at]
         scores = self.buffer(0)
         beta = 0.0
         if by_query is not None or problem.by_key is not None:
@@ -150,10 +151,10 @@ class RowBlock:
             if problem.by_key is not None:
                 by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
             moves.spread(scores, by_query, by_key)
-            beta = 1 / LN2
+            beta = 1 / unit
         keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
-        torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale / LN2, out=flat)
+        torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale / unit, out=flat)
         if problem.mask is not None:
             self._mask(scores, problem.mask)
         moves.hide(scores)
@@ -170,9 +171,7 @@ class RowBlock:
         if mask.dtype == torch.bool:
             scores.masked_fill_(~window, float("-inf"))
         else:
-            added = window.to(scores.dtype) / LN2
-            # the least finite number, which many take for -inf, stays finite: a row of nothing else sees all alike
-            scores.add_(torch.where(window == float("-inf"), added, added.clamp(min=torch.finfo(scores.dtype).min)))
+            scores.add_(window)
 
     def drop(self, weights: Tensor, into: int | None = None) -> Tensor:
         """The weights after dropout, in place or in another buffer."""
@@ -187,19 +186,20 @@ class RowBlock:
         self.keep = keep / (1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
-    def shares(self, incoming: Incoming, delta: Tensor) -> Shares:
-        """The block's rows of the gradients."""
+    def shares(self, incoming: Incoming, delta: Tensor, factor: Tensor) -> Shares:
+        """The block's rows of the gradients, each times its row's ``factor``, ``[batch, H, rows, 1]``."""
 
         def of(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[self.at]
+            return None if x is None else x[self.at].to(factor.dtype) * factor
 
-        output = None if incoming.output is None else self.rows_of(incoming.output)
+        output = of(incoming.output)
         rides = self.work.sums is not None
         sums = of(self.work.sums) if rides else of(incoming.sums)
-        return Shares(output, sums, of(incoming.mass), delta[self.at][..., None], rides)
+        column = delta[self.at][..., None] * factor
+        return Shares(None if output is None else self.flat(output), sums, of(incoming.mass), column, rides)
 
-    def score_grad(self, weights: Tensor, mine: Shares) -> Tensor:
-        """Ds = α (dα - δ) in the second buffer."""
+    def score_grad(self, grown: Tensor, mine: Shares) -> Tensor:
+        """Ds = α (dα - δ) in the second buffer, from unnormalised weights."""
         grad = self.buffer(1)
         folded = self.keep is None and (mine.sums is None or mine.rides)
         if mine.sums is None:
@@ -217,4 +217,4 @@ class RowBlock:
                 grad.add_(spread)
         if not folded:
             grad.sub_(mine.delta)
-        return grad.mul_(weights)
+        return grad.mul_(grown)

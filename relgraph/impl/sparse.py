@@ -71,7 +71,8 @@ def inverse(order: Tensor) -> Tensor:
 
 def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
     """``[L, P]``: the product of a's row and b's column at every pair; ``[L_a, n, D]`` and ``[L_b, m, D]``."""
-    return torch.ops.relgraph.sampled_dot(a, b, list(pattern), max(a.shape[0], b.shape[0]))
+    lanes = 0 if a.shape[0] == 0 or b.shape[0] == 0 else max(a.shape[0], b.shape[0])
+    return torch.ops.relgraph.sampled_dot(a, b, list(pattern), lanes)
 
 
 def weighted_sum(weights: Tensor, b: Tensor, pattern: Pattern) -> Tensor:

@@ -107,6 +107,10 @@ class Product(Composed):
         """The parts' names with ``×`` between them."""
         return distinct("×".join(names) for names in combinations(*(_names(part) for part in self.parts)))
 
+    def _why_never_unlabeled(self) -> str | None:
+        reasons = [part._why_never_unlabeled() for part in self.parts]
+        return None if None in reasons else reasons[0]
+
     def _combine(self, labels: list[Labels]) -> Labels:
         return product(*labels)
 
@@ -167,11 +171,13 @@ class Priority(Composed):
     Source: relgraph's own.
 
     Args:
-        parts: labelers with one label a pair, the first speaking first.
+        parts: labelers with one label a pair, the first speaking first. All but the last must leave pairs that attend
+            without a label, for the next to label: ``EdgeType(2, default="unlabeled") | ShortestPath(4)``.
 
     Raises:
         TypeError: a part that is no labeler, or a sum.
-        ValueError: fewer than two parts, or more than 2^20 labels.
+        ValueError: fewer than two parts, more than 2^20 labels, or a part, not the last, that is known to leave no pair
+            without a label.
 
     Example:
         >>> labeler = rg.FromFunction(lambda i, j: (i == j).long() - 1, 1, names=["self"]) | rg.ClippedDistance(1)
@@ -185,6 +191,19 @@ class Priority(Composed):
 
     symbol = "|"
     takes_sums = False
+
+    def __init__(self, *parts: Labeler) -> None:
+        super().__init__(*parts)
+        for part in self.parts[:-1]:
+            reason = part._why_never_unlabeled()
+            if reason is not None:
+                raise ValueError(
+                    f"the operand of | must leave pairs that attend without a label, for {self.parts[-1]!r} to label, "
+                    f"got {part!r}: {reason}"
+                )
+
+    def _why_never_unlabeled(self) -> str | None:
+        return self.parts[-1]._why_never_unlabeled()
 
     @property
     def num_labels(self) -> int:
@@ -239,6 +258,9 @@ class Restriction(Composed):
         """The first part's."""
         return self.parts[0].names
 
+    def _why_never_unlabeled(self) -> str | None:
+        return self.parts[0]._why_never_unlabeled()
+
     def _combine(self, labels: list[Labels]) -> Labels:
         return restrict(*labels)
 
@@ -282,6 +304,9 @@ class Dense(Labeler):
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
         """Those of the labeler."""
         return self.labeler.names
+
+    def _why_never_unlabeled(self) -> str | None:
+        return self.labeler._why_never_unlabeled()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
         """The labels of an input, written out; the borders of a packed batch become pairs that do not attend.

@@ -20,7 +20,7 @@ def check_alike(a: Labels, b: Labels) -> None:
         raise ValueError(
             f"labels must both be packed or neither, got {kinds}; .dense() writes packed labels out as one matrix"
         )
-    if a.batch_size != b.batch_size and 1 not in (a.batch_size, b.batch_size):
+    if a.batch_size != b.batch_size and not _check.among(1, a.batch_size, b.batch_size):
         raise ValueError(f"labels must have the same batch_size, or 1, got {a.batch_size} and {b.batch_size}")
     if a.device is not None and b.device is not None and a.device != b.device:
         raise ValueError(f"labels must be on one device, got {a.device} and {b.device}")

@@ -148,6 +148,13 @@ class Labeler(ABC):
 
         return Restriction(self, check_operand("&", other))
 
+    def _why_never_unlabeled(self) -> str | None:
+        """Why every pair that attends carries a label, and the way out; None where that is not known.
+
+        ``|`` asks its operands: after such a labeler no other would ever speak.
+        """
+        return None
+
     def _set(self, **fields: Any) -> None:
         """Set fields of a frozen dataclass; only constructors call this."""
         for name, value in fields.items():
@@ -172,6 +179,14 @@ def check_made(labeler: Any, labels: Any) -> Labels:
         made = in_place_of_labels(labels)
         raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {made}")
     return labels
+
+
+def why_no_rest(labeler: Any) -> str | None:
+    """What :meth:`Labeler._why_never_unlabeled` answers for a labeler whose ``default`` says what other pairs do."""
+    if labeler.default == "unlabeled":
+        return None
+    others = "do not attend" if labeler.default is None else f"carry the label {labeler.default!r}"
+    return f"its other pairs {others}, as default={labeler.default!r}: give it default='unlabeled'"
 
 
 def unusual(thing: Any, **usual: Any) -> str:

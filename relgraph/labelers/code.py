@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import Labeler, why_no_rest
 from relgraph.labelers.edge_type import DEFAULTS
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
@@ -88,6 +88,9 @@ class CodeRelations(Labeler):
         """``"LAST_READ"``, ``"LAST_READ⁻¹"`` and so on, and ``"none"``."""
         both = tuple(name + way for name in GREAT_TYPES for way in ("", "⁻¹"))
         return (*both, "none") if self.default == "none" else both
+
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a program, or of a packed batch.

@@ -59,6 +59,11 @@ class DistanceLabeler(Labeler):
     def num_labels(self) -> int:
         """R, the number of labels."""
 
+    def _why_never_unlabeled(self) -> str | None:
+        if UNLABELED in self.lookup:
+            return None
+        return "it labels every distance at which pairs attend: put it last"
+
     @final
     def __call__(
         self,

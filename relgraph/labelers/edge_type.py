@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph._hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -96,6 +96,9 @@ class EdgeType(Labeler):
             )
         return names
 
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
+
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch.
 
@@ -157,7 +160,7 @@ def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> 
     names = _check.items(name, types, "an int or a sequence of strings")
     if not all(isinstance(t, str) for t in names):
         raise TypeError(
-            f"{name} must be an int or a sequence of strings, got {cut(repr(types))}: pass [str(t) for t in {name}]"
+            f"{name} must be an int or a sequence of strings, got {shown(types)}: pass [str(t) for t in {name}]"
         )
     if len(set(names)) != len(names):
         raise ValueError(f"{name} must be different names, got {cut(str(list(names)))}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs, truth_as_ids
@@ -145,7 +145,7 @@ class FromFunction(Labeler):
 def _words(names: Any) -> tuple[str, ...]:
     named = () if isinstance(names, str) else _check.items("names", names, "strings, one a label")
     if isinstance(names, str) or not all(isinstance(name, str) for name in named):
-        raise TypeError(f"names must be strings, one a label, got {cut(repr(names))}")
+        raise TypeError(f"names must be strings, one a label, got {shown(names)}")
     return named
 
 

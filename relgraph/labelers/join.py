@@ -9,6 +9,7 @@ from relgraph import _check
 from relgraph.labelers.alike import check_alike, common_offset
 from relgraph.labelers.rules import PriorityRule, RestrictionRule, Rule
 from relgraph.labels import NOT_ATTENDING, UNLABELED, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
+from relgraph.labels.base import common_batch
 from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
 
 
@@ -81,7 +82,7 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
 
 def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
     """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
-    batch = max(a.batch_size, b.batch_size)
+    batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
         mine, theirs = (listed_pairs(labels, batch)[0] for labels in listed)
@@ -108,7 +109,7 @@ def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
         duplicates=listed[0].duplicates if len(listed) == 1 else "error",
         ptr=a.k_ptr,
         q_ptr=a.q_ptr,
-        batch=pairs.row if batch > 1 else None,
+        batch=pairs.row if batch != 1 else None,
         batch_size=batch,
     )
 

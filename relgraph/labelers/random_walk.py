@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import cut, shown
 from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
@@ -208,7 +208,7 @@ def _checked_bins(bins: Any) -> int | tuple[float, ...]:
     if isinstance(bins, int):
         return _check.integer("bins", bins, minimum=2, maximum=MOST_HALVES)
     if isinstance(bins, str) or not isinstance(bins, Sequence):
-        raise TypeError(f"bins must be an int or a sequence of floats, got {cut(repr(bins))}")
+        raise TypeError(f"bins must be an int or a sequence of floats, got {shown(bins)}")
     bins = _check.items("bins", bins, "an int or a sequence of floats")
     edges = tuple(float(_check.finite(f"bins[{index}]", edge)) for index, edge in enumerate(bins))
     if any(low >= high for low, high in pairwise((0.0, *edges, 1.0))):

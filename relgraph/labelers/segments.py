@@ -71,13 +71,14 @@ class Segments(Labeler):
 
         Raises:
             TypeError: segments that are no tensor.
-            ValueError: segments of another rank, type, device or batch, or out of range.
+            ValueError: segments of another rank, type, device or batch, or out of range; more than 2^32 pairs.
         """
         query = self._checked("segments", segments)
         key = query if k_segments is None else self._checked("k_segments", k_segments)
         _check.same_device(segments=query, k_segments=key)
-        if query.shape[0] != key.shape[0] and 1 not in (query.shape[0], key.shape[0]):
+        if query.shape[0] != key.shape[0] and not _check.among(1, query.shape[0], key.shape[0]):
             raise ValueError(f"k_segments must have {query.shape[0]} batch rows like segments, got {key.shape[0]}")
+        _check.written("segments and k_segments", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
         query, key = query[:, :, None], key[:, None, :]
         ids = query * self.num_segments + key
         return DenseLabels(ids.masked_fill((query < 0) | (key < 0), UNLABELED), self.num_labels)

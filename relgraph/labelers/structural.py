@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import TreeWalk, walk
 from relgraph.labelers.written import label_pairs
@@ -41,6 +41,9 @@ class TreeDistance(Labeler):
     def names(self) -> tuple[str, ...]:
         """The distances, those at either end for all beyond, and ``"other"``."""
         return with_other(_distances(self.clip), self.default)
+
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
 
     @final
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:

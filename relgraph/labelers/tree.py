@@ -9,8 +9,9 @@ from typing import final
 import torch
 
 from relgraph import _check
+from relgraph._brief import shown
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, unusual
+from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labelers.rest import check_default, with_other, written_with_rest
 from relgraph.labelers.tree_walk import walk
 from relgraph.labelers.written import label_pairs
@@ -66,7 +67,7 @@ class TreeRelation(Labeler):
 
     def __init__(self, kinds: Sequence[str] = KINDS, *, default: str | None = "other", forest: bool = False) -> None:
         if isinstance(kinds, str) or not isinstance(kinds, Sequence):
-            raise TypeError(f"kinds must be a sequence of strings, got {kinds!r}")
+            raise TypeError(f"kinds must be a sequence of strings, got {shown(kinds)}")
         for kind in kinds:
             _check.choice("kind", kind, KINDS)
         if len(set(kinds)) != len(kinds):
@@ -82,6 +83,9 @@ class TreeRelation(Labeler):
     def names(self) -> tuple[str, ...]:
         """The kinds, and ``"other"``."""
         return with_other(self.kinds, self.default)
+
+    def _why_never_unlabeled(self) -> str | None:
+        return why_no_rest(self)
 
     def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
         """The labels of all pairs of a tree, or of each tree of a packed batch.

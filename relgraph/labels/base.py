@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._brief import shown
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -141,7 +142,9 @@ class Labels(ABC):
     @final
     def __getitem__(self, index: slice) -> Self:
         if not isinstance(index, slice) or index.step not in (None, 1):
-            raise TypeError(f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {index!r}")
+            raise TypeError(
+                f"{type(self).__name__} are indexed by a slice of query rows with step 1, got {shown(index)}"
+            )
         start, stop, _ = index.indices(self.q_len)
         return self.rows(start, max(start, stop))
 
@@ -351,6 +354,11 @@ def graph_of(ptr: Tensor, length: int) -> Tensor:
 def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
     """Which graph each packed position belongs to; shaped like ``positions``."""
     return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
+
+
+def common_batch(*sizes: int) -> int:
+    """The batch size of what is used together, where 1 serves any number of rows; it may be 0."""
+    return next((size for size in sizes if size != 1), 1)
 
 
 def check_room(labels: Labels) -> None:

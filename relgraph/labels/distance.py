@@ -46,7 +46,8 @@ class DistanceLabels(Labels):
             attend.
         left: how far left the lookup reaches, at least 0.
         num_labels: R; by default one more than the largest id in ``lookup``.
-        q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` when packed.
+        q_offset: key position of query row 0, at most 2³¹ either way: an int, a scalar tensor, ``[B]``, or ``[G]`` when
+            packed.
         ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a graph.
         q_ptr: ``[G+1]``, integer, borders of the queries, where they differ from the keys'.
 
@@ -54,8 +55,8 @@ class DistanceLabels(Labels):
         TypeError: a length, ``left``, ``num_labels``, ``q_offset`` or entry of ``lookup`` that is no int, a ``lookup``
             that is no sequence, or borders that are no tensor.
         ValueError: an empty or too long lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a length
-            below 0, an offset of floats or of another length than there are graphs, or borders that do not fit the
-            lengths.
+            below 0, an offset of floats, beyond ±2³¹ or of another length than there are graphs, or borders that do not
+            fit the lengths.
 
     Example:
         >>> labels = rg.DistanceLabels(3, lookup=range(5), left=2)
@@ -174,13 +175,24 @@ def _ids_by_distance(lookup: Any) -> tuple[int, ...]:
     return lookup
 
 
+FARTHEST = 1 << 31
+"""Query row 0 stands at most this far from key 0: farther out, sums of positions would leave 64 bits."""
+
+
 def check_offset(q_offset: Any, graphs: int | None = None) -> None:
-    """``q_offset`` is an int, a scalar integer tensor or one integer a batch row (or a graph)."""
+    """``q_offset`` is an int, a scalar integer tensor or one integer a batch row (or a graph), within ±2³¹.
+
+    Values of a tensor are looked at on a CPU only.
+    """
     if q_offset is None:
         return
-    if isinstance(q_offset, Tensor):
-        _check.integer_tensor("q_offset", q_offset, dim=(0, 1))
-        if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
-            raise ValueError(f"q_offset must hold one number a graph, {graphs}, got {q_offset.shape[0]}")
+    if not isinstance(q_offset, Tensor):
+        _check.integer("q_offset", q_offset, minimum=-FARTHEST, maximum=FARTHEST)
         return
-    _check.integer("q_offset", q_offset)
+    _check.integer_tensor("q_offset", q_offset, dim=(0, 1))
+    if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
+        raise ValueError(f"q_offset must hold one number a graph, {graphs}, got {q_offset.shape[0]}")
+    if q_offset.numel() and q_offset.device.type == "cpu" and _check.can_look_at_data(q_offset):
+        least, most = (int(x) for x in torch.aminmax(q_offset))
+        if least < -FARTHEST or most > FARTHEST:
+            raise ValueError(f"q_offset must lie in [-2**31, 2**31], got values from {least} to {most}")

@@ -14,6 +14,7 @@ from relgraph.labels.base import (
     check_ptrs,
     check_room,
     check_rows,
+    common_batch,
     graph_of,
     row_borders,
     smallest_dtype,
@@ -99,7 +100,7 @@ class EdgeLabels(Labels):
             )
         _check.choice("duplicates", duplicates, DUPLICATES)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
-        _check.integer("batch_size", batch_size, minimum=1)
+        _check.integer("batch_size", batch_size, minimum=0)
         _check.numbered_pairs("batch_size, q_len and k_len", batch_size, q_len, k_len)
         if batch is not None:
             batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
@@ -121,7 +122,7 @@ class EdgeLabels(Labels):
             default=default,
             q_len=q_len,
             k_len=k_len,
-            batch_size=max(batch_size, default.batch_size if isinstance(default, Labels) else 1),
+            batch_size=common_batch(batch_size, default.batch_size if isinstance(default, Labels) else 1),
             num_labels=num_labels,
             duplicates=duplicates,
             parallel=None,
@@ -169,7 +170,7 @@ class EdgeLabels(Labels):
                 f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
                 f"got {default!r}"
             )
-        if batch_size != 1 and default.batch_size not in (1, batch_size):
+        if batch_size != 1 and not _check.among(default.batch_size, 1, batch_size):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
         if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
             raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relgraph import _check
 from relgraph._hints import in_place_of_labels
-from relgraph.labels.base import Labels, check_rows
+from relgraph.labels.base import Labels, check_rows, common_batch
 
 
 @final
@@ -54,11 +54,11 @@ class SumLabels(Labels):
         if len(flat) < 2:
             raise ValueError(f"a sum must have at least two parts, got {len(flat)}")
         first = flat[0]
-        batch_size = max(part.batch_size for part in flat)
+        batch_size = common_batch(*(part.batch_size for part in flat))
         for part in flat[1:]:
             _check_alike(first, part)
         for part in flat:
-            if part.batch_size not in (1, batch_size):
+            if not _check.among(part.batch_size, 1, batch_size):
                 raise ValueError(f"parts must have batch_size 1 or {batch_size}, got {part.batch_size}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
                 raise ValueError(

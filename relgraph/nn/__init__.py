@@ -8,6 +8,7 @@
 - :class:`~relgraph.KVCache`, :class:`~relgraph.LayerCache`, :class:`~relgraph.StackCache`: keys and values kept between
   calls, for one attention, a decoder layer, a stack.
 - :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
+- :func:`~relgraph.check_label_names`: whether a state has the label names of a model's tables.
 - :func:`~relgraph.record_attention`: what every attention layer inside a model attends to.
 """
 
@@ -18,7 +19,7 @@ from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.positions import SinusoidalPositions
 from relgraph.nn.record import record_attention
 from relgraph.nn.stack import RelationDecoder, RelationEncoder
-from relgraph.nn.table import LabelTable
+from relgraph.nn.table import LabelTable, check_label_names
 from relgraph.nn.tables import RelationTables
 from relgraph.nn.transformer import RelationTransformer
 
@@ -35,5 +36,6 @@ __all__ = [
     "RelationTransformer",
     "SinusoidalPositions",
     "StackCache",
+    "check_label_names",
     "record_attention",
 ]

@@ -17,6 +17,7 @@ from relgraph.nn.cache import KVCache, undone_when_refused
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.layer_parts import renamed
 from relgraph.nn.masks import join
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
 
@@ -112,6 +113,7 @@ class RelationAttention(nn.Module):
         labeler: None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         if labeler is not None:
             raise TypeError(
                 f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="
@@ -221,7 +223,10 @@ class RelationAttention(nn.Module):
             key: ``[B, N_k, kdim]``, likewise; ``query`` when left out.
             value: ``[B, N_k, vdim]``, likewise; ``key`` when left out.
             labels: which label every pair carries: :class:`~relgraph.Labels`, or integers ``[N_q, N_k]`` or ``[B, N_q,
-                N_k]``. Must be given when the layer has tables.
+                N_k]``. Must be given when the layer has tables. A layer without tables takes labels that say who
+                attends and carry no ids: those with ``num_labels=0``, as :class:`~relgraph.Window` makes them, and
+                those whose ids are known to be -1 throughout (ids that are written out are looked at in eager mode on
+                a CPU only).
             key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
                 cache of the new keys only: it is remembered.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
@@ -229,7 +234,7 @@ class RelationAttention(nn.Module):
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Left out with a cache that grows, which sets it.
             need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
-            need_label_mass: give the attention that each label receives too.
+            need_label_mass: give the attention that each label receives too, by a layer with tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
                 ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. A static one
                 holds the projected memory. A call that raises leaves it as it was.
@@ -244,8 +249,8 @@ class RelationAttention(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is no KVCache.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
-                tables; ``value`` without ``key``; distance labels whose offset is not the cache's length; a cache
-                without room.
+                tables; labels with ids, or ``need_label_mass``, for a layer without; ``value`` without ``key``;
+                distance labels whose offset is not the cache's length; a cache without room.
             NotImplementedError: a cache beside packed labels; ``need_weights`` of an ``impl`` that never holds all
                 weights; or what else the implementation cannot do.
 
@@ -256,14 +261,20 @@ class RelationAttention(nn.Module):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        # Not the output projection's, which is only called: another module, such as a quantized one, may be there.
+        weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+        assert weight is not None
         inputs = check_inputs(
-            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, self.out_proj.weight), self.tables,
+            Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
             query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
-        if _check.boolean("need_label_mass", need_label_mass) and labels is None:
-            raise ValueError("need_label_mass must be False without labels, which could receive attention")
+        if _check.boolean("need_label_mass", need_label_mass) and self.tables is None:
+            raise ValueError(
+                "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
+                "rg.relation_attention_with_aux sums plain attention by any labels"
+            )
         if _check.boolean("need_weights", need_weights) and self.impl in (
             "chunked",
             "triton",

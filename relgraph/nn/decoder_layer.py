@@ -12,8 +12,10 @@ from torch.nn import functional
 from relgraph import _check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
+from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import LayerCache, undone_when_refused
+from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
@@ -27,6 +29,7 @@ from relgraph.nn.layer_parts import (
     renamed,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
 # What the arguments of the two attentions are called here.
@@ -119,6 +122,7 @@ class RelationDecoderLayer(nn.Module):
         memory_names: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
@@ -203,8 +207,9 @@ class RelationDecoderLayer(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
             tgt_is_causal: rows see no later rows, beside what the masks say.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler when left out.
+            labels: of the target's pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a
+                :class:`~relgraph.Graph` too, for the labeler to read, and makes labels when they are left out; one
+                without takes integers ``[N, N]`` or ``[B, N, N]`` too.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
                 M]``.
             cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
@@ -215,7 +220,8 @@ class RelationDecoderLayer(nn.Module):
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache.
+            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache, or a tensor as labels for a
+                layer with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory as long as no
                 cache holds it.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
@@ -233,6 +239,8 @@ class RelationDecoderLayer(nn.Module):
         _check.boolean("memory_is_causal", memory_is_causal)
         labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
         check_rows("tgt", tgt, self)
+        if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
+            check_without_tables("memory_labels", memory_labels, "num_memory_labels")
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")

@@ -27,6 +27,7 @@ from relgraph.nn.layer_parts import (
     renamed,
     residual,
 )
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 
 _NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
@@ -111,6 +112,7 @@ class RelationEncoderLayer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         factory = _check.parameter_place(device, dtype)
         check_batch_first(batch_first)
@@ -177,8 +179,9 @@ class RelationEncoderLayer(nn.Module):
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
             is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, :class:`~relgraph.Labels` or integers ``[N, N]`` or ``[B, N, N]``; or a
-                :class:`~relgraph.Graph` for the labeler to read. Made by the labeler from the length when left out.
+            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a :class:`~relgraph.Graph`
+                too, for the labeler to read, and makes labels from the length when they are left out; one without takes
+                integers ``[N, N]`` or ``[B, N, N]`` too.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
             bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
@@ -187,7 +190,8 @@ class RelationEncoderLayer(nn.Module):
             The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler.
+            TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
+                with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
             NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relgraph import _check
+from relgraph._distributed import check_local
 from relgraph._hints import in_place_of_labels
-from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding, check_pairs
@@ -118,6 +119,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
     weight = widths.parameter
     for name, x in given.items():
         _check.tensor(name, x)
+        check_local(**{name: x})
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
@@ -159,12 +161,52 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
         return
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
-    if tables is not None and not tables.fits(labels.num_labels):
+    if tables is None:
+        check_without_tables("labels", labels, "num_labels")
+    elif not tables.fits(labels.num_labels):
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if labels.batch_size not in (1, batch):
+    if not _check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
+
+
+def check_without_tables(name: str, labels: Labels, option: str) -> None:
+    """Labels for a layer without tables say who attends: an id that a pair carries would not be looked up anywhere.
+
+    Args:
+        name: the argument.
+        labels: what was given for it.
+        option: the layer's argument that gives it tables.
+
+    Raises:
+        ValueError: a pair carries a label, or may carry one: ids that are written out with ``num_labels`` above 0 are
+            looked at in eager mode on a CPU only.
+    """
+    if not _say_who_attends(labels):
+        raise ValueError(
+            f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: give "
+            f"the layer {option}={labels.num_labels}, or make the labels with num_labels=0, got {labels!r}"
+        )
+
+
+def _say_who_attends(labels: Labels) -> bool:
+    """Whether no pair is known to carry a label."""
+    if isinstance(labels, SumLabels):
+        return all(_say_who_attends(part) for part in labels.parts)
+    if labels.num_labels == 0:
+        return True
+    if isinstance(labels, DistanceLabels):
+        return max(labels.lookup) < 0
+    if isinstance(labels, EdgeLabels) and labels.default is not None:
+        default = labels.default
+        if not (_say_who_attends(default) if isinstance(default, Labels) else default < 0):
+            return False
+    assert isinstance(labels, (BlockLabels, DenseLabels, EdgeLabels))
+    ids = labels.ids
+    if ids.numel() == 0:
+        return True
+    return ids.device.type == "cpu" and _check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
 def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | Tensor | None:

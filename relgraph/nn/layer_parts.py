@@ -111,15 +111,18 @@ def check_rows(name: str, x: Tensor, layer: Any) -> None:
 def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
     """The labels that were given, or those that the labeler makes: of a graph, or of ``x``'s rows and all keys before.
 
+    Raw ids are for layers without a labeler.
+
     Labels that the labeler writes out elsewhere go to the device of ``x``.
     """
     if _check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if isinstance(labels, Graph) and labeler is not None:
         return check_made(labeler, labeler(labels))
-    if labels is not None and labeler is not None and not isinstance(labels, (Labels, Tensor)):
+    if labels is not None and labeler is not None and not isinstance(labels, Labels):
         got = in_place_of_labels(labels, or_graph=True)
-        raise TypeError(f"labels must be Labels, an integer Tensor, a Graph or None, got {got}")
+        # Raw ids too: what the labeler reads, such as [B, N] of segments, is taken for [N, N] ids where B is N.
+        raise TypeError(f"labels must be Labels, a Graph or None for a layer with a labeler, got {got}")
     if labels is not None or labeler is None:
         return labels
     past, length = 0 if cache is None else len(cache), x.shape[-2]

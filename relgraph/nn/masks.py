@@ -56,7 +56,8 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, al
         return mask[None, None]
     if shape == [batch * heads, q_len, k_len]:
         return mask.view(batch, heads, q_len, k_len)
-    if len(shape) == 4 and shape[0] in (1, batch) and shape[1] in (1, heads) and shape[2:] == [q_len, k_len]:
+    shared = len(shape) == 4 and _check.among(shape[0], 1, batch) and _check.among(shape[1], 1, heads)
+    if shared and shape[2:] == [q_len, k_len]:
         return mask
     forms = [[q_len, k_len], [batch * heads, q_len, k_len], [batch, heads, q_len, k_len]]
     raise ValueError(

@@ -68,7 +68,7 @@ def record_attention(
         A context manager, which gives a dict from the name of each layer in ``model.named_modules()`` to a list that
         grows by one :class:`~relgraph.AttentionAux` a call, with ``label_mass`` and ``weights`` as the layer gives
         them, before dropout: mass ``[B, H, N_q, R]``, of packed labels, of inputs without a batch and of a RelationConv
-        ``[H, N_q, R]`` (a tuple for a sum; None in a call without labels), so that ``.mean(-2)`` is always the mean
+        ``[H, N_q, R]`` (a tuple for a sum; None of a layer without tables), so that ``.mean(-2)`` is always the mean
         over queries; weights ``[B, H, N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv
         ``[E, H]``, as PyG's layers give them.
 
@@ -172,9 +172,9 @@ def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
 _FLAGS = ("need_weights", "need_label_mass")
 
 
-def _ask(_: RelationAttention, came: Arguments, wanted: Wanted) -> Arguments:
+def _ask(layer: RelationAttention, came: Arguments, wanted: Wanted) -> Arguments:
     args, kwargs = came
-    mass = wanted.label_mass and kwargs.get("labels") is not None
+    mass = wanted.label_mass and layer.tables is not None
     more = {name: True for name, want in zip(_FLAGS, (wanted.weights, mass), strict=True) if want}
     return args, kwargs | {name: value for name, value in more.items() if kwargs.get(name, False) is False}
 

@@ -15,6 +15,7 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refus
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import made_labels, renamed
+from relgraph.nn.table import check_label_names
 
 MOST_LAYERS = 4096
 
@@ -47,6 +48,7 @@ class RelationEncoder(nn.Module):
 
     def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.layers = _copies(layer, RelationEncoderLayer, num_layers)
         self.num_layers = num_layers
         self.norm = _check_norm(norm)
@@ -150,6 +152,7 @@ class RelationDecoder(nn.Module):
 
     def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.layers = _copies(layer, RelationDecoderLayer, num_layers)
         self.num_layers = num_layers
         self.norm = _check_norm(norm)

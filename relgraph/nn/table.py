@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -25,7 +25,8 @@ class LabelTable(nn.Module):
     whole path or a vector.
 
     The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read with
-    its labels in another order.
+    its labels in another order. A layer of relgraph that is given other names' state refuses it before anything in it
+    has changed; for a model of your own around such layers see :func:`~relgraph.check_label_names`.
 
     Source: relgraph's own; rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
@@ -71,6 +72,7 @@ class LabelTable(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         if bank is not None and not isinstance(bank, nn.Module):
             raise TypeError(f"bank must be a Module, got {type(bank).__name__}")
         if num_labels is None and bank is None:
@@ -145,7 +147,7 @@ class LabelTable(nn.Module):
         labels = "R'" if self.num_labels is None else self.num_labels
         wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
         got = list(rows.shape)
-        if len(got) != len(wanted) or any(w not in (g, "R'") for w, g in zip(wanted, got, strict=True)):
+        if len(got) != len(wanted) or any(w != g and w != "R'" for w, g in zip(wanted, got, strict=True)):
             raise ValueError(f"the bank's output must have shape [{', '.join(map(str, wanted))}], got {got}")
         return rows
 
@@ -178,20 +180,21 @@ class LabelTable(nn.Module):
             state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
 
         Raises:
-            TypeError: no tensor.
+            TypeError: ``state`` that is no tensor.
             ValueError: they differ, or what was saved is damaged.
         """
         self._check_saved("state", state)
 
-    def _check_saved(self, key: str, state: Any) -> None:
+    def _check_saved(self, key: str, state: Any, name: str = "") -> None:
+        """What is saved under ``key`` are the names of this table, which is called ``name``."""
         names = _saved_names(key, state)
         if self.names is None or names is None:
             return
         for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
             if saved != mine:
                 raise ValueError(
-                    f"names must be those of the loaded state, got another at label {label}: "
-                    f"the state has {saved!r}, this table {mine!r}"
+                    f"names must be those of the loaded state, got another at label {label}"
+                    f"{f' of {name}' if name else ''}: the state has {saved!r}, this table {mine!r}"
                 )
 
     def extra_repr(self) -> str:
@@ -226,6 +229,46 @@ def check_size(num_labels: Any) -> None:
         raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
     if num_labels is not None:
         _check.integer("num_labels", num_labels, minimum=0)
+
+
+def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: str = "", *_loading: Any) -> None:
+    """Compare the label names in a state with those of all tables inside a model, before anything is loaded.
+
+    Layers of relgraph do so by themselves. But torch loads a model module by module, so that in a model of your own
+    what comes before such a layer has changed when the layer refuses. Call this first, or have torch call it whenever
+    the model loads: it is a hook for :meth:`~torch.nn.Module.register_load_state_dict_pre_hook`.
+
+    Source: relgraph's own.
+
+    Args:
+        model: any module.
+        state_dict: what is to be loaded; tables that it does not have, or whose names it does not have, are passed
+            over.
+        prefix: what the names of the model's parts begin with in ``state_dict``.
+        _loading: what else torch hands to such a hook, which is not read.
+
+    Raises:
+        TypeError: names in the state that are no tensor.
+        ValueError: the names of a table differ.
+
+    Example:
+        >>> class Tagger(torch.nn.Module):
+        ...     def __init__(self, labeler):
+        ...         super().__init__()
+        ...         self.register_load_state_dict_pre_hook(rg.check_label_names)
+        ...         self.embedding = torch.nn.Embedding(100, 16)
+        ...         self.encoder = rg.RelationEncoderLayer(16, 4, 32, labeler=labeler)
+        >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))
+        >>> other.load_state_dict(tagger.state_dict())                          # its embedding stays as it is
+        Traceback (most recent call last):
+        ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
+    """
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, LabelTable):
+            name = f"{prefix}{path}".rstrip(".")
+            key = f"{name}{'.' if name else ''}_extra_state"
+            if key in state_dict:
+                module._check_saved(key, state_dict[key], name)
 
 
 def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:

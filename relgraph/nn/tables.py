@@ -10,7 +10,7 @@ from torch import nn
 
 from relgraph import _check
 from relgraph._brief import cut
-from relgraph.nn.table import LabelTable, check_size
+from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
 """Where a label's row enters: beside the key, the value or the query, or as a scalar in the score."""
@@ -79,6 +79,7 @@ class RelationTables(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.num_labels = check_num_labels(num_labels)
         self.dim = _check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
@@ -155,9 +156,9 @@ class RelationTables(nn.Module):
         """
         check_num_labels(num_labels)
         if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
-            return self.num_labels in (None, num_labels) and not isinstance(num_labels, tuple)
+            return not isinstance(num_labels, tuple) and _fits(self.num_labels, num_labels)
         pairs = zip(self.num_labels, num_labels, strict=False)
-        return len(self.num_labels) == len(num_labels) and all(mine in (None, theirs) for mine, theirs in pairs)
+        return len(self.num_labels) == len(num_labels) and all(_fits(mine, theirs) for mine, theirs in pairs)
 
     def _own_kinds(self) -> tuple[str, ...]:
         """The kinds with rows of their own: all, less the values that are tied to the keys."""
@@ -223,6 +224,10 @@ def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:
     for size in parts:
         check_size(size)
     return tuple(parts) if isinstance(num_labels, (tuple, list)) else num_labels
+
+
+def _fits(mine: NumLabels, theirs: int) -> bool:
+    return mine is None or mine == theirs  # not ``in``: dynamo may keep the one open and know the other
 
 
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:

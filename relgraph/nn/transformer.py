@@ -18,6 +18,7 @@ from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import Activation, check_sizes, renamed
 from relgraph.nn.positions import SinusoidalPositions, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
 
 POSITIONS = ("relative", "sinusoidal", "both", "none")
@@ -104,6 +105,7 @@ class RelationTransformer(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         _check.choice("positions", positions, POSITIONS)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
         _check.boolean("bias", bias)

@@ -13,6 +13,7 @@ from relgraph.plan.regions import Band, Block, Csr, LabelPlan, Part, Region, Uni
 _T = TypeVar("_T")
 
 _UNIFORM, _BAND, _BLOCK = range(3)
+_NO_CSR = -1  # in place of the batch size of listed pairs
 _UNBOUNDED = 0  # stands where a bound is missing; a flag beside it says so
 
 
@@ -27,7 +28,7 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
         ints += [part.num_labels, int(fixed), part.offset if fixed else 0]  # pyright: ignore[reportArgumentType]
         if isinstance(part.offset, Tensor):
             tensors.append(part.offset)
-        ints += [int(part.alone), 0 if part.csr is None else part.csr.batch, len(part.regions)]
+        ints += [int(part.alone), _NO_CSR if part.csr is None else part.csr.batch, len(part.regions)]
         if part.csr is not None:
             csr = part.csr
             tensors += [csr.row_ptr, csr.row, csr.col, csr.ids, csr.role, csr.order]
@@ -52,7 +53,7 @@ def _decode_part(next_tensor: Callable[[], Tensor], next_int: Callable[[], int])
     where: int | Tensor = offset if fixed else next_tensor()
     alone, csr_batch, regions = next_int(), next_int(), next_int()
     csr = None
-    if csr_batch:
+    if csr_batch != _NO_CSR:
         row_ptr, row, col, ids, role, order = (next_tensor() for _ in range(6))
         csr = Csr(row_ptr, row, col, ids, role, order, csr_batch, bool(next_int()))
     decoded = tuple(_decode_region(next_tensor, next_int) for _ in range(regions))

@@ -17,6 +17,7 @@ from relgraph.labels import (
     Labels,
     SumLabels,
 )
+from relgraph.labels.base import common_batch
 from relgraph.plan.regions import DEAD, EXTRA, FIRST, Band, Block, Csr, LabelPlan, Part, Region, Uniform
 
 
@@ -97,7 +98,7 @@ def _sort(labels: EdgeLabels, under: Csr | None, alone: bool) -> Csr:
     columns = (row, source, labels.ids.to(torch.int64), role, torch.zeros_like(role))
     if under is not None:
         below = (under.row, under.col, under.ids, under.role, torch.ones_like(under.role))
-        both = max(batch, under.batch)
+        both = common_batch(batch, under.batch)
         columns = _spread(columns, batch, both, labels.q_len)
         below = _spread(below, under.batch, both, labels.q_len)
         columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relgraph.labels.base import NOT_ATTENDING, graph_of
+from relgraph.labels.base import NOT_ATTENDING, common_batch, graph_of
 from relgraph.plan.regions import FIRST, Band, Block, Csr, LabelPlan, Part, Region
 
 
@@ -39,7 +39,7 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
     if part.csr is None:
         return ids
     csr = part.csr
-    batch = max(ids.shape[0], csr.batch)
+    batch = common_batch(ids.shape[0], csr.batch)
     ids = ids.expand(batch, -1, -1)
     row, col, listed = csr.row, csr.col, csr.ids
     key = row * plan.k_len + col

@@ -22,6 +22,7 @@ from relgraph.functional_edges import edge_attention
 from relgraph.impl.common import with_zero_row
 from relgraph.labels import EdgeLabels
 from relgraph.nn.layer_parts import renamed
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 
@@ -125,6 +126,7 @@ class RelationConv(MessagePassing):
             super().__init__(node_dim=0, **kwargs)
         except ValueError as error:  # all else that it refuses so is checked
             raise ValueError(f"aggr must be known to PyG, got {cut(repr(kwargs['aggr']))}: {error}") from None
+        self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
         self.out_channels = _check.integer("out_channels", out_channels, minimum=1)

@@ -14,6 +14,7 @@ from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
 from relgraph.nn.layer_parts import renamed
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
 
@@ -71,6 +72,7 @@ class RelationGlobalAttention(nn.Module):
         impl: str | None = None,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.channels = _check.integer("channels", channels, minimum=1)
         self.heads = _check.integer("heads", heads, minimum=1)
         if channels % heads:

@@ -15,6 +15,7 @@ from relgraph import _check
 from relgraph._brief import cut
 from relgraph.functional_edges import edge_attention
 from relgraph.labels import EdgeLabels
+from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import check_nodes, read_edges
 from relgraph.pyg.conv import check_projections
@@ -96,6 +97,7 @@ class RelationHeteroConv(nn.Module):
         tie_tables: bool = False,
     ) -> None:
         super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
         self.node_types, self.edge_types = _check_metadata(metadata)
         self.in_channels = in_channels
         self.out_channels = _check.integer("out_channels", out_channels, minimum=1)

@@ -10,7 +10,7 @@ from tests.good_calls.graphs import PTR, graph
 from tests.judge import Good
 
 OPERAND = {"other": ("operand",)}
-WORDS = ("first entry: text",)  # any word is a name
+WORDS = ("first entry: text", "last entry: text")  # any word is a name
 PARTS = {"first": ("operand", "parts", "part"), "second": ("operand", "parts", "part")}
 PAIRS = {"first": ("labels", "parts", "part"), "second": ("labels", "parts", "part")}
 

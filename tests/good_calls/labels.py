@@ -167,12 +167,12 @@ GOOD_CALLS = {
     ),
     "Labels.to (sum)": lambda: Good(_sum().to, {"device": torch.device("cpu"), "non_blocking": False}),
     "Labels.describe": lambda: Good(
-        _dense().describe, {"names": ["a", "b"]}, accepts={"names": ("first entry: text",)}
+        _dense().describe, {"names": ["a", "b"]}, accepts={"names": ("first entry: text", "last entry: text")}
     ),
     "Labels.describe (sum)": lambda: Good(
         _sum().describe,
         {"names": [["-1", "0", "1"], ["a", "b"]]},
-        accepts={"names": ("first entry: first entry: text",)},
+        accepts={"names": ("first entry: first entry: text", "first entry: last entry: text")},
     ),
     "padded": lambda: Good(
         rg.padded, {"labels": rg.ClippedDistance(1)(3, ptr=PTR), "length": 4}, also={"labels": ("length",)}

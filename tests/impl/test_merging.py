@@ -101,3 +101,13 @@ def test_bad_input():
         ValueError, match=r"outputs must all have shape \[2, 3\] and lses \[2\], got \[2, 3\] and \[3\]"
     ):
         merge([torch.zeros(2, 3)], [torch.zeros(3)])
+
+
+def test_what_is_no_number_stays_so():
+    nan, inf = float("nan"), float("inf")
+    outputs = [torch.ones(4, 2), torch.zeros(4, 2)]
+    output, lse = rg.merge(outputs, [torch.tensor([nan, inf, -inf, 0.0]), torch.tensor([0.0, 0.0, -inf, -inf])])
+    assert lse[0].isnan()
+    assert lse[1:].tolist() == [inf, -inf, 0.0]
+    assert output[:2].isnan().all()
+    assert output[2:].tolist() == [[0.0, 0.0], [1.0, 1.0]]

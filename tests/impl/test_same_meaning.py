@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from relgraph.impl import blocks
 from relgraph.labels import DistanceLabels, EdgeLabels
+from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
 FAST = ("dense", "chunked")
+SEEDS = 5  # one that passes proves little
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
@@ -233,19 +235,9 @@ def test_dropout_gradient_against_finite_differences():
 @pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "edges only", "sum"])
 def test_error_in_lower_precision(kind, impl, dtype):
-    """At most twice the error of the reference in the same dtype, both against float64."""
-    exact = make(KINDS[kind](40), heads=2, size=16, value_size=16)
-    low = make(exact.labels, heads=2, size=16, value_size=16, dtype=dtype)
-    for a, b in zip(low.leaves, exact.leaves, strict=True):
-        a.data.copy_(b.data)
-        b.data.copy_(a.data)
-    truth, ours, theirs = answer(exact, "reference"), answer(low, impl), answer(low, "reference")
-    floor = torch.finfo(dtype).eps
-    for part in (0, 1):
-        for t, a, b in zip(truth[part], ours[part], theirs[part], strict=True):
-            finite = t != float("-inf")
-            error, allowed = ((x.double() - t)[finite].norm() / (t[finite].norm() + 1e-30) for x in (a, b))
-            assert error <= 2 * allowed + floor, (error, allowed)
+    """Held to the reference in the same dtype and to the size of the terms that cancel, over several seeds."""
+    draws = (twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16) for _ in range(SEEDS))
+    assert_within_budget(draws, lambda low: answer(low, impl))
 
 
 @given(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.impl import fused
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_same_meaning import causal_options, masks
 
@@ -35,16 +36,6 @@ def _small_tiles(monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
-def case_of(labels, dtype=torch.float32, **options):
-    """A case in float64 and the same in a lower precision."""
-    exact = make(labels, **options)
-    low = make(labels, **options, dtype=dtype)
-    for a, b in zip(low.leaves, exact.leaves, strict=True):
-        a.data.copy_(b.data)
-        b.data.copy_(a.data)
-    return exact, low
-
-
 def ours(case, keep=None):
     """Outputs and gradients where the kernels run, brought back."""
     case = moved(case, DEVICE)
@@ -58,31 +49,21 @@ def output(case):
 
 
 def check(exact, low, *, keep=None):
-    """Error at most twice that of plain torch in the same precision, both against the reference in float64."""
-    truth = answer(exact, "reference", keep=keep)
-    found = ours(low, keep)
-    theirs = answer(low, "reference", keep=None if keep is None else keep.float())
+    """One draw within the budget, as the interpreter is slow; four draws of what rounding does make up for it."""
     dtype = low.inputs[0].dtype
-    floor = torch.finfo(dtype).eps * (8 if dtype == torch.float32 else 1)  # products of tiles round to the half types
-    for what, t_all, a_all, b_all in zip(("output", "gradient"), truth, found, theirs, strict=True):
-        largest = max(t[t != float("-inf")].norm() for t in t_all)
-        for index, (t, a, b) in enumerate(zip(t_all, a_all, b_all, strict=True)):
-            finite = t != float("-inf")
-            assert torch.equal(finite, a != float("-inf")), (what, index)
-            size = t[finite].norm() + largest / 10 + 1e-6  # gradients that cancel out are held to what cancelled
-            error, allowed = ((x.double() - t)[finite].norm() / size for x in (a, b))
-            assert error <= 2 * allowed + floor, (what, index, float(error.detach()), float(allowed.detach()))
+    ulps = 8 if dtype == torch.float32 else 1  # products of tiles round to the half types
+    assert_within_budget([(exact, low)], lambda low: ours(low, keep), keep=keep, ulps=ulps, weights=dtype, roundings=4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 37])
 @pytest.mark.parametrize("kind", ALL_PAIRS)
 def test_kinds(kind, n):
-    check(*case_of(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=5, value_size=6, batch=1))
+    check(*twins(KINDS[kind](n), n=n, heads=2, kv_heads=1, size=5, value_size=6, batch=1))
 
 
 @pytest.mark.parametrize("kind", ALL_PAIRS)
 def test_nothing_to_attend(kind):
-    check(*case_of(KINDS[kind](0), n=0))
+    check(*twins(KINDS[kind](0), n=0))
 
 
 @pytest.mark.parametrize("kind", ALL_PAIRS)
@@ -95,7 +76,7 @@ def test_every_option_at_once(kind):
     packed = labels is not None and labels.packed
     batch, k_len = 1 if packed else probe.inputs[0].shape[0], 35 if labels is None else labels.k_len
     options["attn_mask"] = torch.rand(*(() if packed else (batch,)), 1, 35, k_len) > 0.2
-    check(*case_of(labels, **options), keep=(torch.rand(batch, 2, 35, k_len) > 0.25).to(F64))
+    check(*twins(labels, **options), keep=(torch.rand(batch, 2, 35, k_len) > 0.25).to(F64))
 
 
 @pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])
@@ -105,7 +86,7 @@ def test_masks(kind, which):
     probe = make(labels, n=19)
     batch = 1 if labels is not None and labels.packed else probe.inputs[0].shape[0]
     mask = masks(labels, 19, batch, 2)[which]
-    exact, low = case_of(labels, n=19, attn_mask=mask)
+    exact, low = twins(labels, n=19, attn_mask=mask)
     if mask.is_floating_point():
         low.options["attn_mask"] = mask.float()
     check(exact, low)
@@ -128,55 +109,55 @@ def test_causal_offsets(kind, offset):
     if kind == "distance packed":
         labels = DistanceLabels(20, lookup=range(5), left=2, ptr=labels.q_ptr, q_offset=offset)
         offset = None
-    check(*case_of(labels, n=20, is_causal=True, q_offset=offset))
+    check(*twins(labels, n=20, is_causal=True, q_offset=offset))
 
 
 @pytest.mark.parametrize("past", [0, 1, 30])
 def test_decoding_one_row_and_a_prefill(past):
     for rows in (1, 18):
         labels = rg.ClippedDistance(4)(rows, past + rows, q_offset=past)
-        check(*case_of(labels, is_causal=True, batch=1))
+        check(*twins(labels, is_causal=True, batch=1))
 
 
 @pytest.mark.parametrize("heads", [(4, 1), (4, 2), (4, 4)], ids=["mqa", "gqa", "mha"])
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "sum", "block"])
 def test_shared_key_heads(kind, heads):
-    check(*case_of(KINDS[kind](18), heads=heads[0], kv_heads=heads[1], per_head="vqb", batch=1))
+    check(*twins(KINDS[kind](18), heads=heads[0], kv_heads=heads[1], per_head="vqb", batch=1))
 
 
 @pytest.mark.parametrize("tables", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
 @pytest.mark.parametrize("kind", ["distance", "distance uniform", "dense", "sum"])
 def test_tables(kind, tables):
-    check(*case_of(KINDS[kind](17), kinds=tables, batch=1, heads=1, kv_heads=1))
+    check(*twins(KINDS[kind](17), kinds=tables, batch=1, heads=1, kv_heads=1))
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
 @pytest.mark.parametrize("kind", ["distance", "dense"])
 def test_scale(kind, scale):
-    check(*case_of(KINDS[kind](17), scale=scale, batch=1))
+    check(*twins(KINDS[kind](17), scale=scale, batch=1))
 
 
 @pytest.mark.parametrize("size", [1, 16, 33, 64, 256])
 def test_head_sizes(size):
-    check(*case_of(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
+    check(*twins(KINDS["distance"](18), size=size, value_size=max(size // 2, 1), batch=1, heads=1, kv_heads=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["distance", "distance packed", "dense batch", "edges default", "sum", "none"])
 def test_half_types(kind, dtype):
-    check(*case_of(KINDS[kind](40), dtype, heads=2, size=16, value_size=16, batch=1))
+    check(*twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16, batch=1))
 
 
 def test_labels_by_distance_that_share_a_label_or_skip():
     """T5's buckets (a label for several distances), dilation (no label at odd distances), a window with holes."""
     for lookup in ([0, 0, 1, 1, 2, 3, 3, 0], [0, -1, 1, -1, 2], [-2, 0, -2, 1, -2, 2, -2]):
         labels = DistanceLabels(21, lookup=lookup, left=2, num_labels=4)
-        check(*case_of(labels, batch=1))
+        check(*twins(labels, batch=1))
 
 
 def test_a_label_that_nobody_may_attend_to_by_its_bias():
     for labels in (rg.ClippedDistance(2)(50), DenseLabels(torch.randint(0, 5, (50, 50)), 5)):
-        exact, low = case_of(labels, kinds="kvb", batch=1)
+        exact, low = twins(labels, kinds="kvb", batch=1)
         for case in (exact, low):
             case.tables[3].data[0] = float("-inf")
         check(exact, low)
@@ -211,7 +192,7 @@ def test_dropout_gradients_of_every_leaf():
     """The drawn mask is read off the output and given to the reference."""
     for kind in ("distance", "dense", "none"):
         labels = KINDS[kind](20)
-        exact, low = case_of(labels, n=20, size=3, value_size=20, batch=1, dropout_p=0.4)
+        exact, low = twins(labels, n=20, size=3, value_size=20, batch=1, dropout_p=0.4)
         eye = torch.eye(20, dtype=F64).expand(1, 2, 20, 20)
         for case in (exact, low):
             case.inputs[2].data.copy_(eye)
@@ -253,7 +234,7 @@ def test_twice_the_same_to_the_bit():
 )
 def test_any_lookup(q_len, k_len, offset, lookup, causal):
     labels = DistanceLabels(q_len, k_len, lookup=lookup, left=len(lookup) // 2, q_offset=offset, num_labels=4)
-    check(*case_of(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
+    check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
 
 
 @settings(max_examples=12)
@@ -265,7 +246,7 @@ def test_any_edges(data, n, default):
     labels = EdgeLabels(
         index, torch.tensor([p[2] for p in pairs], dtype=torch.long), 3, q_len=n, default=default, duplicates="first"
     )
-    check(*case_of(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1))
+    check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1))
 
 
 def test_maps_are_made_once_and_go_with_their_labels():
@@ -395,4 +376,4 @@ def test_checkpointed():
 def test_several_summed_labels_in_one_tile():
     n = 33
     parts = SumLabels(DistanceLabels(n, lookup=range(5), left=2), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
-    check(*case_of(parts, batch=1, heads=1, kv_heads=1))
+    check(*twins(parts, batch=1, heads=1, kv_heads=1))

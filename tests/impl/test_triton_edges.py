@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from relgraph.labels import EdgeLabels
+from tests.budget import twins
 from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -22,15 +23,6 @@ pytest.importorskip("triton")
 ALONE = [kind for kind in KINDS if kind.startswith("edges only")]
 pytestmark = pytest.mark.usefixtures("poisoned")
 each_kind = pytest.mark.parametrize("kind", ALONE)
-
-
-def twins(labels, dtype=torch.float32, **options) -> tuple[Case, Case]:
-    """The same numbers in float64 and in ``dtype``."""
-    exact, low = make(labels, **options), make(labels, dtype=dtype, **options)
-    for a, b in zip(low.leaves, exact.leaves, strict=True):
-        a.data.copy_(b.data)
-        b.data.copy_(a.data)
-    return exact, low
 
 
 def check(labels, dtype=torch.float32, *, keep=None, mass=True, batch=1, **options):
@@ -338,3 +330,19 @@ def test_compiles_ahead_of_time_without_spilled_registers(tmp_path):
     for *_, registers, spilled, instructions in lines:
         assert int(registers) <= 168
         assert (spilled, instructions) == ("0", "0")
+
+
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e12])
+def test_large_scores(size):
+    """One key of each query is far above the others: both passes find weights of 0 and 1 again."""
+    labels = EdgeLabels(*edges(24)[:2], 3, q_len=24)
+    exact, low = twins(labels, torch.float32, batch=1, size=8, kinds="v")
+    for case in (exact, low):
+        for x in case.inputs[:2]:
+            x.data.mul_(size**0.5)
+    truth, plain = answer(exact, "reference"), answer(low, "edges")
+    found = answer(moved(low, DEVICE), "triton")
+    largest = max(g.norm() for g in truth[1]) * size**0.5
+    for t, a, b in zip(truth[1], found[1], plain[1], strict=True):
+        error, allowed = ((x.cpu().double() - t).norm() for x in (a, b))
+        assert error <= 4 * allowed + 1e-6 * largest, (error, allowed)

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labelers import (
+    AncestorDistance,
     BucketedDistance,
     ClippedDistance,
+    CodeRelations,
     Dense,
+    EdgeType,
     FromFunction,
     Grid,
     GridColumns,
@@ -19,7 +22,9 @@ from relgraph.labelers import (
     Product,
     Restriction,
     Segments,
+    ShortestPath,
     Sum,
+    TreeRelation,
     Window,
     first_of,
     product,
@@ -45,11 +50,11 @@ class TestConformance(LabelerSuite):
         Case(((A + B) & W) + C, (7,)),
         Case(W | A, (7,), PACKED),
         Case(F | A, (4, 6), {"q_offset": 2}),
-        Case(F | A | B, (4,)),
+        Case(F | W | B, (4,)),
         Case((F | A) * B & W, (4,)),
         Case(A & W, (7,), PACKED),
         Case(A & (W * B), (7,)),
-        Case(A | (B & W), (7,)),
+        Case(W | (B & W), (7,)),
         Case(A.dense(), (6,)),
         Case((A & W).dense(), (7,), PACKED),
         Case((A + B).dense(), (6,)),
@@ -62,6 +67,8 @@ class TestConformance(LabelerSuite):
 
 LABELERS = (A, B, C, W, F, FromFunction(parity, 2, names=["even", "odd"]))
 three = st.tuples(*(st.sampled_from(LABELERS) for _ in range(3)))
+UNLABELED_PAIRS = (W, F, FromFunction(parity, 2, names=["even", "odd"]))  # what | takes before its last operand
+ordered = st.tuples(st.sampled_from(UNLABELED_PAIRS), st.sampled_from(UNLABELED_PAIRS), st.sampled_from(LABELERS))
 
 
 @given(three)
@@ -69,19 +76,30 @@ def test_composition_flattens(parts):
     a, b, c = parts
     assert (a * b) * c == a * (b * c) == Product(a, b, c)
     assert (a + b) + c == a + (b + c) == Sum(a, b, c)
-    assert (a | b) | c == a | (b | c) == Priority(a, b, c)
     assert (a & b) & c == a & (b & c) == Restriction(a, b, c)
-    for composed in (a * b * c, a + b + c, a | b | c, a & b & c):
+    for composed in (a * b * c, a + b + c, a & b & c):
         assert composed.parts == (a, b, c)
+
+
+@given(ordered)
+def test_priority_flattens(parts):
+    a, b, c = parts
+    assert (a | b) | c == a | (b | c) == Priority(a, b, c)
+    assert (a | b | c).parts == (a, b, c)
 
 
 @given(three, st.integers(0, 5))
 def test_a_composed_labeler_composes_the_labels(parts, n):
     a, b, c = parts
     assert (a * b * c)(n) == product(a(n), b(n), c(n))
-    assert (a | b | c)(n) == first_of(a(n), b(n), c(n))
     assert (a & b & c)(n) == restrict(a(n), b(n), c(n))
     assert (a + b + c)(n) == total(a(n), b(n), c(n))
+
+
+@given(ordered, st.integers(0, 5))
+def test_a_priority_composes_the_labels(parts, n):
+    a, b, c = parts
+    assert (a | b | c)(n) == first_of(a(n), b(n), c(n))
 
 
 @given(st.tuples(st.sampled_from(LABELERS), st.sampled_from(LABELERS)))
@@ -96,8 +114,8 @@ def test_the_name_of_a_product_joins_the_names(parts):
 
 
 def test_names_of_a_priority_stay_apart():
-    assert (B | B).names == ("-1", "0", "-1′", "0′")
-    assert (B | B | B).names[4:] == ("-1′′", "0′′")
+    assert (F | F).names == ("0", "1", "0′", "1′")
+    assert (F | F | F).names[4:] == ("0′′", "1′′")
     assert (F | B).names == ("0", "1", "-1", "0′")
 
 
@@ -132,7 +150,7 @@ def test_dense_twice_is_once():
 
 
 def test_equal_parts_under_other_operators_differ():
-    assert len({A * B, A + B, A | B, A & B, B * A}) == 5
+    assert len({F * B, F + B, F | B, F & B, B * F}) == 5
 
 
 @pytest.mark.parametrize(
@@ -157,6 +175,37 @@ def test_refuses_a_sum_where_one_label_is_needed():
     for compose in (lambda: (A + B) * C, lambda: C * (A + B), lambda: (A + B) | C, lambda: C | ((A + B) & W)):
         with pytest.raises(TypeError, match=r"must have one label a pair, got a sum, .*: compose its parts"):
             compose()
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: EdgeType(2) | ShortestPath(4), r"EdgeType\(2\): its other pairs do not attend, as default=None"),
+        (lambda: EdgeType(2, default="none") | ShortestPath(4), "its other pairs carry the label 'none'"),
+        (lambda: CodeRelations(default=None) | A, "its other pairs do not attend, as default=None"),
+        (lambda: TreeRelation() | A, "its other pairs carry the label 'other', as default='other'"),
+        (lambda: AncestorDistance(2, default=None) | A, "its other pairs do not attend"),
+        (lambda: (EdgeType(2) * EdgeType(3)) | ShortestPath(4), "its other pairs do not attend"),
+        (lambda: (EdgeType(2) & ShortestPath(4)) | ShortestPath(4), "its other pairs do not attend"),
+        (lambda: EdgeType(2).dense() | ShortestPath(4), "its other pairs do not attend"),
+        (lambda: W | (F | EdgeType(2)) | ShortestPath(4), r"EdgeType\(2\)"),
+    ],
+)
+def test_priority_refuses_a_part_after_which_no_other_would_speak(build, says):
+    way = "give it default='unlabeled'"
+    with pytest.raises(ValueError, match=rf"the operand of \| must leave pairs .* to label, got .*{says}.*: {way}"):
+        build()
+
+
+def test_priority_refuses_a_labeler_of_all_distances():
+    for labeler in (A, C, A & W, A * B, A.dense()):
+        with pytest.raises(ValueError, match=r"the operand of \| must leave .*labels every distance.*: put it last"):
+            labeler | EdgeType(2)
+
+
+def test_priority_takes_what_leaves_pairs_without_a_label():
+    labeler = EdgeType(2, default="unlabeled") * EdgeType(3) | W * A | ShortestPath(4)
+    assert labeler.num_labels == 6 + 0 + 6
 
 
 def test_refuses_bad_parts():

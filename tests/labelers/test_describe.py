@@ -64,7 +64,7 @@ class BareOfGraphs(rg.Labeler):
     [
         lambda: Bare().describe(3),
         lambda: (Bare() + rg.ClippedDistance(1))(3),
-        lambda: (rg.ClippedDistance(1) | Bare())(3),
+        lambda: (rg.Window(1) | Bare())(3),
         lambda: Bare().dense()(3),
         lambda: rg.RelationEncoderLayer(8, 2, 8, labeler=Bare())(torch.zeros(3, 8)),
     ],

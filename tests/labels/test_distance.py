@@ -7,8 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import relgraph as rg
 from relgraph.labels import DistanceLabels
-from tests.cases import distance
+from tests import cases
+from tests.cases import answer, assert_same, distance
 
 
 @given(
@@ -103,3 +105,25 @@ def make(q_len=4, k_len=4, lookup=(0, 1, 2), left=1, **options):
 def test_bad_input(error, message, options):
     with pytest.raises(error, match=message):
         make(**options)
+
+
+@pytest.mark.parametrize("offset", [2**31 + 1, -(2**31) - 1, 2**63, -(2**63), 10**30])
+def test_offsets_beyond_the_bound_are_refused(offset):
+    with pytest.raises(ValueError, match="q_offset must be at (least|most) -?2147483648, got"):
+        DistanceLabels(3, lookup=[0], left=0, q_offset=offset)
+    with pytest.raises(ValueError, match="q_offset must be at (least|most) -?2147483648, got"):
+        rg.relation_attention(*(torch.zeros(1, 1, 3, 2) for _ in range(3)), None, is_causal=True, q_offset=offset)
+    if abs(offset) < 2**63:
+        with pytest.raises(ValueError, match=r"q_offset must lie in \[-2\*\*31, 2\*\*31\], got values from"):
+            DistanceLabels(3, lookup=[0], left=0, q_offset=torch.tensor([0, offset]))
+
+
+@pytest.mark.parametrize("offset", [2**31, -(2**31), torch.tensor([2**31, -(2**31)])])
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_offsets_at_the_bound(offset, impl):
+    labels = DistanceLabels(5, lookup=range(5), left=2, q_offset=offset)
+    for causal in (False, True):
+        case = cases.make(labels, is_causal=causal)
+        wanted, found = answer(case, "reference"), answer(case, impl)
+        assert_same(found[0], wanted[0])
+        assert_same(found[1], wanted[1])

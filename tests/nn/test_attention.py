@@ -319,7 +319,7 @@ class TestStates:
     def test_names_keep_labels_in_order(self):
         state = make(names=LABELER.names).state_dict()
         other = make(names=LABELER.names[::-1])
-        with pytest.raises(ValueError, match=r"another at label 0: the state has '-2', this table '2'"):
+        with pytest.raises(ValueError, match=r"another at label 0 of tables.key: the state has '-2', this table '2'"):
             other.load_state_dict(state)
         same = make(names=LABELER.names, seed=1)
         same.load_state_dict(state)

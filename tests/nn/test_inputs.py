@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from relgraph.labelers import ClippedDistance
-from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels
-from relgraph.nn import KVCache, RelationAttention, RelationTables
+from relgraph.labelers import ClippedDistance, Window
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from relgraph.nn import KVCache, RelationAttention, RelationDecoderLayer, RelationEncoderLayer, RelationTables
 
 LABELER = ClippedDistance(2)
 X = torch.zeros(2, 5, 12)
@@ -88,6 +88,59 @@ def test_labels(labels, error, match):
         layer()(X, labels=labels)
 
 
+EDGE = torch.tensor([[0], [1]])
+ONE, NONE = torch.zeros(1, dtype=torch.long), torch.full((1,), -1)
+
+WITH_IDS = {
+    "distance": LABELS,
+    "dense": DenseLabels(torch.eye(5).long() - 1, 3),
+    "batch": DenseLabels(torch.zeros(2, 5, 5, dtype=torch.long), 3),
+    "edges": EdgeLabels(EDGE, ONE, 3, q_len=5),
+    "edges over none": EdgeLabels(EDGE, ONE, 3, q_len=5, default=-1),
+    "default": EdgeLabels(EDGE, NONE, 3, q_len=5, default=0),
+    "over distance": EdgeLabels(EDGE, NONE, 5, q_len=5, default=LABELS),
+    "sum": SumLabels(Window(1)(5), LABELS),
+}
+WITHOUT_IDS = {
+    "window": Window(1)(5),
+    "distance": DistanceLabels(5, lookup=[-2, -1], left=0, num_labels=3),
+    "dense": DenseLabels(torch.full((5, 5), -1), 0, attend=torch.eye(5, dtype=torch.bool)),
+    "dense of three": DenseLabels(torch.full((5, 5), -1), 3, attend=torch.eye(5, dtype=torch.bool)),
+    "edges": EdgeLabels(EDGE, NONE, 0, q_len=5),
+    "edges over none": EdgeLabels(EDGE, NONE, 3, q_len=5, default=-1),
+    "no edges": EdgeLabels(EDGE[:, :0], NONE[:0], 3, q_len=5),
+    "over window": EdgeLabels(EDGE, NONE, 3, q_len=5, default=Window(1)(5)),
+    "sum": SumLabels(Window(1)(5), Window(2)(5)),
+}
+
+
+@pytest.mark.parametrize("labels", WITH_IDS.values(), ids=WITH_IDS)
+def test_a_layer_without_tables_refuses_ids(labels):
+    refused = pytest.raises(
+        ValueError, match=r"labels must say who attends .* give the layer num_labels=.*, got .*Labels"
+    )
+    for made in (layer(None), RelationEncoderLayer(12, 3, 16)):
+        with refused:
+            made(X, labels=labels)
+    with pytest.raises(ValueError, match="memory_labels must say who attends .* num_memory_labels="):
+        RelationDecoderLayer(12, 3, 16)(X, X, memory_labels=labels)
+
+
+@pytest.mark.parametrize("labels", WITHOUT_IDS.values(), ids=WITHOUT_IDS)
+def test_labels_without_ids_say_who_attends(labels):
+    bare, x = layer(None), torch.randn(2, 5, 12)
+    attend = (labels.parts[0] if isinstance(labels, SumLabels) else labels).to_dense()[1]
+    torch.testing.assert_close(bare(x, labels=labels), bare(x, attn_mask=~attend[0]))
+
+
+def test_ids_that_cannot_be_looked_at_are_refused():
+    none = DenseLabels(torch.full((5, 5), -1), 3)
+    bare = layer(None).to("meta")
+    with pytest.raises(ValueError, match="or make the labels with num_labels=0"):
+        bare(X.to("meta"), labels=none.to("meta"))
+    bare(X.to("meta"), labels=DenseLabels(torch.full((5, 5), -1), 0).to("meta"))
+
+
 def test_raw_labels_need_one_table():
     ids = torch.zeros(5, 5, dtype=torch.long)
     for num_labels in (None, (5, 3)):
@@ -115,8 +168,9 @@ def test_options(options, error, match):
 
 
 def test_options_without_labels():
-    with pytest.raises(ValueError, match="need_label_mass must be False without labels"):
-        layer(None)(X, need_label_mass=True)
+    for labels in (None, Window(1)(5)):
+        with pytest.raises(ValueError, match="need_label_mass must be False for a layer without tables"):
+            layer(None)(X, labels=labels, need_label_mass=True)
     with pytest.raises(ValueError, match="bank_features must be None for a layer without tables"):
         layer(None)(X, bank_features=X)
     with pytest.raises(ValueError, match="q_offset must be given with is_causal where queries and keys differ"):
@@ -136,7 +190,7 @@ def test_caches():
         ({"labels": LABELER(5)}, r"labels must cover \[N_q, N_k\] = \[5, 10\], got \[5, 5\]"),
     ):
         with pytest.raises(ValueError, match=match):
-            layer(None)(X, cache=grown, **options)
+            layer(5 if "labels" in options else None)(X, cache=grown, **options)
     with pytest.raises(ValueError, match="cache must be static where the keys are not the queries, got one that grows"):
         layer(None)(X, M, cache=grown)
     with pytest.raises(ValueError, match="cache holds 2 batch rows, got 1: reset or reorder it first"):

@@ -169,6 +169,14 @@ def test_decoders_report_both_attentions():
     assert float(own.weights.triu(1).sum()) == 0.0
 
 
+def test_a_layer_without_tables_has_no_mass():
+    layer = rg.RelationAttention(16, 4)
+    with rg.record_attention(layer, weights=True) as record:
+        layer(x(4), labels=rg.Window(1)(4))
+    ((call,),) = record.values()
+    assert call.label_mass is None and call.weights.shape == (2, 4, 4, 4)
+
+
 def test_a_transformer_reports_each_step_of_decoding():
     model = rg.RelationTransformer(16, 4, 1, 1, 32, max_distance=2).eval()
     with rg.record_attention(model) as record:

@@ -190,3 +190,28 @@ def test_bad_arguments():
         RelationEncoder(layer, 2, 1e-5)
     with pytest.raises(TypeError, match="src must be a Tensor, got NoneType"):
         RelationEncoder(layer, 2)(None)
+
+
+def test_raw_tensors_are_refused_beside_a_labeler():
+    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``."""
+    labeler, x = rg.Segments(4), torch.randn(5, 5, 12)
+    speakers = torch.randint(0, 4, (5, 5))
+    encoder, decoder = (
+        kind(12, 3, 20, labeler=labeler).eval() for kind in (RelationEncoderLayer, RelationDecoderLayer)
+    )
+    message = r"labels must be Labels, a Graph or None for a layer with a labeler, got Tensor: .* rg\.DenseLabels"
+    for layer in (encoder, RelationEncoder(encoder, 2), decoder, RelationDecoder(decoder, 2)):
+        memory = () if isinstance(layer, (RelationEncoderLayer, RelationEncoder)) else (x,)
+        assert layer(x, *memory, labels=labeler(speakers)).shape == (5, 5, 12)
+        with pytest.raises(TypeError, match=message):
+            layer(x, *memory, labels=speakers)
+
+
+def test_raw_ids_are_taken_without_a_labeler():
+    ids, x = torch.randint(0, 4, (5, 5)), torch.randn(2, 5, 12)
+    for stack in (
+        RelationEncoderLayer(12, 3, 20, num_labels=4),
+        RelationEncoder(RelationEncoderLayer(12, 3, 20, num_labels=4), 1),
+    ):
+        stack.eval()
+        close(stack(x, labels=ids), stack(x, labels=DenseLabels(ids, 4)), atol=0.0)

@@ -91,6 +91,76 @@ def test_a_refused_state_changes_nothing():
         assert table.names == ("a", "c", "b")
 
 
+def tagger(labeler, *, hook=True):
+    """A model of somebody's own: a weight before a layer, whose table sits deep."""
+    model = nn.Sequential(
+        nn.Embedding(9, 12), rg.RelationEncoder(rg.RelationEncoderLayer(12, 3, 20, labeler=labeler), 2)
+    )
+    if hook:
+        model.register_load_state_dict_pre_hook(rg.check_label_names)
+    return model
+
+
+LAYERS = {
+    "tables": lambda labeler: rg.RelationTables(5, 4, names=labeler.names),
+    "attention": lambda labeler: rg.RelationAttention(12, 3, num_labels=5, names=labeler.names),
+    "encoder layer": lambda labeler: rg.RelationEncoderLayer(12, 3, 20, labeler=labeler),
+    "encoder": lambda labeler: rg.RelationEncoder(rg.RelationEncoderLayer(12, 3, 20, labeler=labeler), 2),
+    "decoder layer": lambda labeler: rg.RelationDecoderLayer(12, 3, 20, labeler=labeler),
+    "decoder": lambda labeler: rg.RelationDecoder(rg.RelationDecoderLayer(12, 3, 20, labeler=labeler), 2),
+    "their model": tagger,
+    "copied": lambda labeler: copy.deepcopy(LAYERS["encoder"](labeler)),
+    "pickled": lambda labeler: pickle.loads(pickle.dumps(LAYERS["encoder"](labeler))),
+}
+
+
+class Turned(rg.ClippedDistance):
+    """As many labels, other names."""
+
+    @property
+    def names(self):
+        return super().names[::-1]
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_refused_state_changes_nothing_in_a_model(kind, assign):
+    saved, model = LAYERS[kind](rg.ClippedDistance(2)), LAYERS[kind](Turned(2))
+    before = copy.deepcopy(model.state_dict())
+    state = {name: value + 1 if value.is_floating_point() else value for name, value in saved.state_dict().items()}
+    with pytest.raises(ValueError, match="another at label 0 of .*key: the state has '-2', this table '2'"):
+        model.load_state_dict(state, assign=assign)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    LAYERS[kind](rg.ClippedDistance(2)).load_state_dict(state, assign=assign)
+
+
+def test_a_model_of_ones_own_is_checked_by_a_call():
+    saved, model = tagger(rg.ClippedDistance(2), hook=False), tagger(Turned(2), hook=False)
+    with pytest.raises(ValueError, match=r"at label 0 of 1\.layers\.0\.self_attn\.tables\.key"):
+        rg.check_label_names(model, saved.state_dict())
+    with pytest.raises(ValueError, match=r"at label 0 of at\.1\.layers\.0\.self_attn\.tables\.key"):
+        rg.check_label_names(model, {f"at.{key}": value for key, value in saved.state_dict().items()}, "at.")
+    rg.check_label_names(model, {})
+    rg.check_label_names(model, model.state_dict())
+
+
+def test_tables_shared_by_layers_are_checked_under_every_name():
+    tables = rg.RelationTables(5, 4, names=rg.ClippedDistance(2).names)
+    model = nn.ModuleList(rg.RelationAttention(12, 3, tables=tables) for _ in range(2))
+    state = model.state_dict()
+    state["1.tables.value._extra_state"] = rg.RelationTables(5, 4, names=Turned(2).names).value.get_extra_state()
+    with pytest.raises(ValueError, match=r"at label 0 of 1\.tables\.value"):
+        rg.check_label_names(model, state)
+
+
+def test_names_that_are_no_tensor():
+    table = LabelTable(2, 4, names=("a", "b"))
+    state = table.state_dict() | {"_extra_state": ["a", "b"]}
+    with pytest.raises(TypeError, match="names must be a Tensor, got list"):
+        table.load_state_dict(state)
+
+
 def test_names_survive_what_people_do_to_states():
     saved, loaded = LabelTable(3, 4, names=("a", "b", "c")), LabelTable(3, 4, names=("a", "b", "c"))
     for change in (torch.clone, torch.Tensor.half, torch.Tensor.bfloat16, lambda t: t.to("cpu")):

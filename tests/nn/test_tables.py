@@ -76,7 +76,7 @@ def test_names_of_every_part_are_checked_on_loading():
     labeler = ClippedDistance(2) + ClippedDistance(1)
     tables = RelationTables(labeler.num_labels, 4, names=labeler.names)
     swapped = RelationTables((5, 3), 4, names=(labeler.names[0], labeler.names[1][::-1]))
-    with pytest.raises(ValueError, match="another at label 0: the state has '-1', this table '1'"):
+    with pytest.raises(ValueError, match="at label 0 of key.1: the state has '-1', this table '1'"):
         swapped.load_state_dict(tables.state_dict())
     fresh = RelationTables(labeler.num_labels, 4, names=labeler.names)
     fresh.load_state_dict(tables.state_dict())

@@ -354,8 +354,10 @@ def test_names_are_held_to(graph):
     conv, same, other = (layer(names=list(names)) for names in ("abcd", "abcd", "abdc"))
     same.load_state_dict(conv.state_dict())
     torch.testing.assert_close(same(*graph), conv(*graph))
+    before = copy.deepcopy(other.state_dict())
     with pytest.raises(ValueError, match="names must be those of the loaded state"):
         other.load_state_dict(conv.state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
 def test_bad_calls(graph):

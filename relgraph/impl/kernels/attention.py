@@ -350,7 +350,7 @@ def forward(
         acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
         top = new_top
 
-    seen = total > 0.0
+    seen = total != 0.0  # true of NaN, which stays NaN
     top = tl.where(seen, top, 0.0)
     share = boost / tl.where(seen, total, 1.0)
     o_at = o_ptr + first_row * DV + m[:, None] * DV + dv[None, :]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.common import Answer, Call, listed_entries, listed_future, repeat_heads
-from relgraph.impl.kernels.edges_kernels import Given, Inputs, Pairs, backward, dense_rows, forward
+from relgraph.impl.kernels.edges_kernels import LN_2, Given, Inputs, Pairs, backward, dense_rows, forward
 from relgraph.impl.sparse import Pattern
 from relgraph.plan import listed_pairs
 
@@ -28,6 +28,7 @@ def attend(call: Call) -> Answer:
     given = dropped and call.keep is not None
     # drawn where it is used: no step between devices
     seed = torch.randint(1 << 62, (), device=call.query.device) if dropped and not given else None
+    # lse to base 2 here: a change of base would round it, and backward could not find the weights of large scores again
     out, lse, sums, mass = torch.ops.relgraph.edges_forward(
         call.query,
         call.key,
@@ -39,7 +40,7 @@ def attend(call: Call) -> Answer:
         seed,
         list(_pairs(call)),
         labels,
-        part.csr.batch > 1,
+        part.csr.batch != 1,
         call.scale,
         call.dropout_p,
         tables.value is not None or (call.need_mass and not dropped),
@@ -47,7 +48,7 @@ def attend(call: Call) -> Answer:
     )
     if tables.value is not None:
         out = out + sums @ tables.value.float()
-    return Answer(out, lse, (mass if dropped else sums,) if call.need_mass else None)
+    return Answer(out, lse * LN_2, (mass if dropped else sums,) if call.need_mass else None)
 
 
 def _by_query(call: Call) -> Tensor | None:
@@ -127,7 +128,7 @@ def edges_forward(
     need_sums: bool,
     need_mass: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output without its value term, log-sum-exp, sums by label after and before dropout; all float32.
+    """Output without its value term, log-sum-exp to base 2, sums by label after and before dropout; all float32.
 
     Arguments as the fields of :class:`relgraph.impl.kernels.edges_kernels.Inputs`; sums nobody needs come back empty.
     """

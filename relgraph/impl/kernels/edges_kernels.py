@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
+LN_2 = 0.6931471805599453
 
 
 @triton.jit
@@ -148,11 +148,11 @@ def forward_kernel(
     base = tl.where(highest == float("-inf"), 0.0, highest)
     share = tl.exp2(top - base)
     whole = tl.sum(total * share, 0)
-    seen = whole > 0.0
+    seen = whole != 0.0  # true of NaN, which stays NaN
     whole = tl.where(seen, whole, 1.0)
     share /= whole
     row = (batch * HEADS + head) * q_len + i
-    tl.store(LSE + row, tl.where(seen, (base + tl.log2(whole)) * LN_2, float("-inf")))
+    tl.store(LSE + row, tl.where(seen, base + tl.log2(whole), float("-inf")))
     tl.store(OUT + row * DV + w, tl.sum(out * share[:, None], 0), mask=w < DV)
     if SUMS is not None:
         tl.store(SUMS + row * labels + r, tl.sum(sums * share[:, None], 0), mask=r < labels)
@@ -180,7 +180,7 @@ def by_row_kernel(
     V += batch * v_batch + head // GROUP * v_head
     row = (batch * HEADS + head) * q_len + i
     lse = tl.load(LSE + row)
-    lse = tl.where(lse == float("-inf"), 0.0, lse) * LOG2_E
+    lse = tl.where(lse == float("-inf"), 0.0, lse)
 
     delta = 0.0
     if OUT_GRAD is not None:
@@ -194,7 +194,7 @@ def by_row_kernel(
         grad = tl.load(MASS_GRAD + at, mask=r < labels, other=0.0)
         delta += tl.sum(grad * tl.load(MASS + at, mask=r < labels, other=0.0), 0)
     if LSE_GRAD is not None:
-        delta -= tl.load(LSE_GRAD + row)
+        delta -= tl.load(LSE_GRAD + row) * LOG2_E  # the base-2 lse grows by α · log2 e with a score to base e
     tl.store(DELTA + row, delta)
 
     dq = tl.zeros((E, DP), tl.float32)
@@ -246,7 +246,6 @@ def by_key_kernel(
     first, end = tl.load(COL_PTR + number), tl.load(COL_PTR + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
     k = tl.load(K + batch * k_batch + key_head * k_head + j * k_row + d, mask=d < D, other=0.0).to(tl.float32)
-    k *= scale * LOG2_E
     if OUT_GRAD is not None:
         v = tl.load(V + batch * v_batch + key_head * v_head + j * v_row + w, mask=w < DV, other=0.0).to(tl.float32)
 
@@ -271,11 +270,11 @@ def by_key_kernel(
             query_at = batch * bq_batch + head * bq_head + i * bq_row
             key_at = batch * bk_batch + head * bk_head + j * bk_row
             pair_at = lane.to(tl.int64) * added_lane + pair
-            scores = _label_scores(
-                tl.sum(q * k[None, :], 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
-            )
+            # rounded as in the forward pass: what large scores lose to rounding must cancel against lse
+            terms = (q * (scale * LOG2_E)) * k[None, :]
+            scores = _label_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
-            lse = tl.where(lse == float("-inf"), 0.0, lse) * LOG2_E
+            lse = tl.where(lse == float("-inf"), 0.0, lse)
             weight = tl.exp2(scores - lse)
             kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
             product = tl.zeros((E,), tl.float32)

@@ -1,0 +1,7 @@
+"""A differential fuzz: drawn calls, answered by every implementation and by an oracle of loops over pairs.
+
+Read in this order: ``frame`` (which pairs there are), ``labels`` (descriptions of labels that answer for one pair at a
+time), ``cases`` (a whole call, drawn from a seed), ``oracle`` (its answer in float64, and how far rounding may move it),
+``constants`` (block sizes and thresholds, drawn as well), ``compare`` (implementations held to the oracle) and
+``__main__`` (the command). Nothing here reads ``to_dense``, a plan or ``reference`` for its answer.
+"""

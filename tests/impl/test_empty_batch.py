@@ -1,0 +1,71 @@
+"""A batch of no rows: every kind of labels, every implementation, empty results and zero gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.labels import DenseLabels, EdgeLabels, SumLabels
+from tests.cases import KINDS, distance, edges
+
+NO_ROWS = DenseLabels(torch.zeros(0, 6, 6, dtype=torch.long), 3)
+FEW = edges(6, count=3)[:2]
+EMPTY = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+LABELS = {
+    "none": None,
+    "distance": distance(6),
+    "dense": NO_ROWS,
+    "sum": KINDS["sum"](6),
+    "sum with a part of no rows": SumLabels(distance(6), NO_ROWS),
+    "edges, few for so many labels": EdgeLabels(*FEW, 300, q_len=6),
+    "edges of no rows": EdgeLabels(*EMPTY, 3, q_len=6, batch=EMPTY[1], batch_size=0),
+    "edges over dense": EdgeLabels(*FEW, 3, q_len=6, default=DenseLabels(torch.zeros(6, 6, dtype=torch.long), 3)),
+    "edges over dense of no rows": EdgeLabels(*FEW, 3, q_len=6, default=NO_ROWS),
+}
+
+
+def tables(labels):
+    def table(*shape):
+        return torch.randn(shape, requires_grad=True)
+
+    if labels is None:
+        return [None] * 4
+    if isinstance(labels, SumLabels):
+        sizes = labels.num_labels
+        return [*(tuple(table(r, 4) for r in sizes) for _ in range(3)), tuple(table(r) for r in sizes)]
+    return [*(table(labels.num_labels, 4) for _ in range(3)), table(labels.num_labels)]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.5}], ids=["", "causal", "dropout"])
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges", None])
+@pytest.mark.parametrize("kind", LABELS)
+def test_no_rows(kind, impl, options):
+    labels = LABELS[kind]
+    if impl == "edges" and not kind.startswith(("edges, few", "edges of")):
+        pytest.skip("impl='edges' attends over listed pairs alone")
+    x, learned = torch.randn(0, 2, 6, 4, requires_grad=True), tables(labels)
+    z, aux = rg.relation_attention_with_aux(
+        x, x, x, labels, *learned, impl=impl, need_lse=True, need_label_mass=labels is not None, **options
+    )
+    masses = () if labels is None else aux.label_mass if isinstance(labels, SumLabels) else (aux.label_mass,)
+    assert z.shape == (0, 2, 6, 4)
+    assert aux.lse.shape == (0, 2, 6)
+    assert [m.shape[:3] for m in masses] == [(0, 2, 6)] * len(masses)
+    z.sum().backward()
+    assert x.grad.shape == x.shape
+    for table in learned:
+        for part in table if isinstance(table, tuple) else (table,):
+            assert part is None or (part.grad == 0).all()
+
+
+@pytest.mark.parametrize("labels", [v for v in LABELS.values() if v is not None and v.batch_size == 0], ids=repr)
+def test_labels_of_no_rows(labels):
+    assert labels.rows(1, 3).batch_size == 0
+    assert labels.to("cpu") == labels
+    parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
+    assert 0 in [part.to_dense()[0].shape[0] for part in parts]
+    for combine in (rg.product, rg.first_of, rg.restrict):
+        for part in parts:
+            if part.batch_size == 0:
+                assert combine(distance(6), part).batch_size == combine(part, distance(6)).batch_size == 0

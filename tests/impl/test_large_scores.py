@@ -1,0 +1,98 @@
+"""Scores far from 0: gradients keep the accuracy of fused attention, and NaN stays NaN."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import relgraph as rg
+from tests.cases import F64, edges
+
+LABELS = {
+    "none": lambda n: None,
+    "distance": lambda n: rg.ClippedDistance(8)(n),
+    "dense": lambda n: rg.DenseLabels(torch.randint(-1, 17, (n, n)), 17),
+    "edges default": lambda n: rg.EdgeLabels(*edges(n)[:2], 17, q_len=n, default=5),
+}
+
+
+def gradients(attention, inputs, incoming):
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    output = attention(*leaves)
+    return torch.autograd.grad(output, leaves, incoming.to(output))
+
+
+def errors(found, truth):
+    return [float((a.double() - t).norm()) for a, t in zip(found, truth, strict=True)]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e2, 1e4, 1e7, 1e10, 1e14])
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("kind", LABELS)
+def test_gradients_of_large_scores(kind, impl, ties, size):
+    """At most twice the error of fused attention, which sees the same scores as labels of zeros leave them.
+
+    Where two scores nearly meet, one rounding moves the weights of that row, by as much as luck has it: what rounding
+    does to float64 is allowed besides. It moves no weight where one score is far above the others.
+    """
+    n, draws = 96, 3
+    squares = torch.zeros(3, 3, dtype=F64)
+    unit = torch.finfo(torch.float32).eps
+    for _ in range(draws):
+        labels = LABELS[kind](n)
+        inputs = [torch.randn(1, 2, n, 16) for _ in range(3)]
+        inputs[:2] = [x * size**0.5 for x in inputs[:2]]
+        if ties:
+            inputs[1][:, :, 1::2] = inputs[1][:, :, ::2]
+        incoming = torch.randn(1, 2, n, 16)
+        tables = [None] * 4 if labels is None else [torch.zeros(17, 16)] * 3 + [torch.zeros(17)]
+        scores = inputs[0].double() @ inputs[1].double().mT / 4
+        noise = unit * scores * torch.empty_like(scores).uniform_(-1, 1)
+        if ties:
+            noise[..., 1::2] = noise[..., ::2]
+
+        def ours(q, k, v, labels=labels, tables=tables):
+            return rg.relation_attention(q, k, v, labels, *tables, impl=impl)
+
+        def exact(q, k, v, noise=None):
+            return rg.relation_attention(q, k, v, None, attn_mask=noise, impl="reference")
+
+        def rounded(q, k, v, noise=noise):
+            return exact(q, k, v, noise)
+
+        wide = [x.double() for x in inputs]
+        truth = gradients(exact, wide, incoming)
+        found = errors(gradients(ours, inputs, incoming), truth)
+        fused = errors(gradients(scaled_dot_product_attention, inputs, incoming), truth)
+        moved = errors(gradients(rounded, wide, incoming), truth)
+        squares += torch.tensor([found, fused, moved], dtype=F64).T ** 2
+    for name, (found, fused, moved) in zip(("dq", "dk", "dv"), squares.sqrt().tolist(), strict=True):
+        assert found <= 2 * fused + 2 * moved + unit, f"{name}: {found:.1e}, fused {fused:.1e}, rounding {moved:.1e}"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges"])
+def test_scores_that_are_no_numbers(impl, bad):
+    """Their row gives NaN, for its log-sum-exp too; -inf is kept for rows that see nothing."""
+    index = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 3]])
+    labels = rg.EdgeLabels(index, torch.zeros(4, dtype=torch.long), 1, q_len=4)
+    q, k, v = torch.randn(1, 1, 4, 3), torch.rand(1, 1, 4, 3), torch.randn(1, 1, 4, 3)
+    q[0, 0, 1] = bad
+    z, aux = rg.relation_attention_with_aux(q, k, v, labels, torch.randn(1, 3), impl=impl, need_lse=True)
+    assert z[0, 0, 1].isnan().all()
+    assert aux.lse[0, 0].isnan().tolist() == [False, True, False, False]
+    assert (aux.lse[0, 0] == float("-inf")).tolist() == [False, False, True, False]
+    assert (z[0, 0, 2] == 0).all()
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges"])
+def test_nan_of_one_row_stays_in_its_row(impl):
+    labels = rg.EdgeLabels(*edges(6)[:2], 3, q_len=6)
+    q, k, v = (torch.randn(1, 2, 6, 3) for _ in range(3))
+    z = rg.relation_attention(q, k, v, labels, impl=impl)
+    q[:, :, 2] = float("nan")
+    spoilt = rg.relation_attention(q, k, v, labels, impl=impl)
+    others = torch.arange(6) != 2
+    torch.testing.assert_close(spoilt[:, :, others], z[:, :, others])
