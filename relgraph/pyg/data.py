@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -119,7 +120,12 @@ def known_num_nodes(name: str, store: BaseStorage) -> int:
         raise ValueError(
             f"{name} must have num_nodes, or an attribute such as x that tells it, got {sorted(store.keys())}"
         )
-    return int(number)
+    if isinstance(number, Tensor):
+        _check.data(f"{name}.num_nodes", _check.integer_tensor(f"{name}.num_nodes", number, dim=0))
+        number = int(number)
+    if isinstance(number, Integral) and not isinstance(number, bool):  # those of NumPy too
+        number = int(number)
+    return _check.integer(f"{name}.num_nodes", number, minimum=0)
 
 
 def edge_index_of(name: str, store: BaseStorage) -> Tensor:

@@ -82,7 +82,7 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
         raise TypeError(f"data must be a HeteroData, got {type(data).__name__}")
     kinds = list(data.node_types)
     counts = [known_num_nodes(f"data[{kind!r}]", data[kind]) for kind in kinds]
-    edges = [edge_index_of(f"data[{triple!r}]", data[triple]) for triple in data.edge_types]
+    edges = [_edges_of(triple, data[triple]) for triple in data.edge_types]
     device = next((index.device for index in edges), torch.device("cpu"))
     home, num_graphs = _homes(data, counts, device)
     order = torch.arange(sum(counts), device=device) if home is None else home.argsort(stable=True)
@@ -107,11 +107,19 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
     return HeteroGraph(graph, tuple(kinds), tuple("__".join(triple) for triple in data.edge_types), nodes)
 
 
-def _check_ends(triple: tuple[str, str, str], index: Any, counts: dict[str, int]) -> None:
-    """Both ends are nodes of the types that the edge type names."""
+def _edges_of(triple: tuple[str, str, str], store: Any) -> Tensor:
+    """``[2, E]``, whose ends can be used as indices."""
     name = f"data[{triple!r}].edge_index"
+    index = edge_index_of(f"data[{triple!r}]", store)
     if _check.integer_tensor(name, index, dim=2).shape[0] != 2:
         raise ValueError(f"{name} must have shape [2, E], got {list(index.shape)}")
+    _check.data(name, index)
+    return index.to(torch.int64)
+
+
+def _check_ends(triple: tuple[str, str, str], index: Tensor, counts: dict[str, int]) -> None:
+    """Both ends are nodes of the types that the edge type names."""
+    name = f"data[{triple!r}].edge_index"
     for kind, ends in zip((triple[0], triple[2]), index, strict=True):
         if kind not in counts:
             raise ValueError(f"data[{kind!r}] must have num_nodes, as {triple!r} leads to or from it")
@@ -126,10 +134,21 @@ def _homes(data: HeteroData, counts: list[int], device: torch.device) -> tuple[T
         return None, 1
     if not all(given):
         raise ValueError(f"data must have a batch for all node types or for none, got {sum(given)} of {len(given)}")
-    home = torch.cat([plain(store["batch"]).to(device) for store in stores])
+    home = torch.cat([_numbers(kind, "batch", data).to(device, torch.int64) for kind in data.node_types])
     if home.shape[0] != sum(counts):
         raise ValueError(f"data must have a batch entry a node, {sum(counts)} in all, got {home.shape[0]}")
-    known = [store["ptr"].shape[0] - 1 for store in stores if "ptr" in store]
+    known = [_numbers(kind, "ptr", data).shape[0] - 1 for kind in data.node_types if "ptr" in data[kind]]
     if home.numel() and int(home.min()) < 0:
         raise ValueError(f"data must have batches that count from 0, got {int(home.min())}")
-    return home, max([*known, int(home.max()) + 1 if home.numel() else 0])
+    num_graphs = max([*known, int(home.max()) + 1 if home.numel() else 0])
+    if num_graphs > _check.MOST_GRAPHS:
+        raise ValueError(f"data must have batches of at most {_check.MOST_GRAPHS:,} graphs, got one of {num_graphs:,}")
+    return home, num_graphs
+
+
+def _numbers(kind: str, name: str, data: HeteroData) -> Tensor:
+    """``batch`` or ``ptr`` of one type of nodes."""
+    told = f"data[{kind!r}].{name}"
+    numbers = _check.integer_tensor(told, plain(data[kind][name]), dim=1)
+    _check.data(told, numbers)
+    return numbers

@@ -15,6 +15,7 @@ from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from relgraph import _check
+from relgraph._brief import cut
 from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
@@ -156,16 +157,67 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
         raise ValueError(
             f"data must hold labels under {name!r}, put there by AddRelationLabels, got {sorted(data.keys())}"
         )
-    stored, numbers = data[name], data[f"{name}_node"]
     num_nodes = known_num_nodes("data", data._store)
+    numbers = _check.integer_tensor(f"data.{name}_node", data[f"{name}_node"], dim=1)
+    if numbers.shape[0] != num_nodes:
+        raise ValueError(f"data.{name}_node must have shape [N] = [{num_nodes}], got {list(numbers.shape)}")
+    stored = _Stored(f"data.{name}", data[name])
     no_edges = torch.empty(2, 0, dtype=torch.int64, device=numbers.device)
-    sizes = torch.as_tensor(stored["nodes"], device=numbers.device).view(-1)
+    sizes = stored.counts("nodes", numbers.device)
     nodes = Graph(no_edges, num_nodes, ptr=_borders(data, num_nodes, sizes))
     left = _Left.of(name, nodes, numbers, sizes)
-    makers = {stored["by"]} if isinstance(stored["by"], str) else set(stored["by"])
+    makers = stored.makers()
     if makers != {_named(labeler)}:
         raise ValueError(f"by must be what labeled data.{name}, {' and '.join(sorted(makers))}, got {_named(labeler)}")
     return _restored(stored, _form(labeler), left)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What was stored under a name, which may have been lost or changed on its way.
+
+    Attributes:
+        name: what messages call it.
+        entries: the dict.
+    """
+
+    name: str
+    entries: Mapping[str, Any]
+
+    def _entry(self, key: str) -> Any:
+        if key not in self.entries:
+            raise ValueError(f"{self.name} must hold {key!r}, got {sorted(map(str, self.entries))}: label again")
+        return self.entries[key]
+
+    def part(self, key: str) -> _Stored:
+        """What was stored of a part."""
+        entries = self._entry(key)
+        if not isinstance(entries, Mapping):
+            raise TypeError(f"{self.name}[{key!r}] must be a dict, got {type(entries).__name__}")
+        return _Stored(f"{self.name}[{key!r}]", entries)
+
+    def tensor(self, key: str, dim: int, device: torch.device) -> Tensor:
+        """A tensor of integers on the device of the nodes' numbers."""
+        name = f"{self.name}[{key!r}]"
+        found = _check.integer_tensor(name, self._entry(key), dim=dim)
+        if found.device != device:
+            raise ValueError(f"{name} must be on the device of the nodes, {device}, got {found.device}")
+        return found
+
+    def counts(self, key: str, device: torch.device) -> Tensor:
+        """``[G]``, a number for each graph: an int of one, a tensor or a list of several."""
+        name, given = f"{self.name}[{key!r}]", self._entry(key)
+        if isinstance(given, Tensor):
+            return self.tensor(key, given.dim(), device).to(torch.int64).view(-1)
+        listed = _check.items(name, given, "counts") if isinstance(given, (list, tuple)) else (given,)
+        return torch.tensor([_check.integer(name, count, minimum=0) for count in listed], device=device)
+
+    def makers(self) -> set[str]:
+        """The expressions of the labelers that made them."""
+        by = self._entry("by")
+        if not isinstance(by, (str, list, tuple)) or not all(isinstance(one, str) for one in by):
+            raise TypeError(f"{self.name}['by'] must be the expression of a labeler, got {cut(repr(by))}")
+        return {by} if isinstance(by, str) else set(by)
 
 
 @dataclass(frozen=True)
@@ -176,19 +228,22 @@ class _Left:
         nodes: a graph of them, without edges.
         numbers: ``[N]``, the number that each had in its graph.
         sizes: ``[G]``, how many nodes each graph had.
-        place: ``[sum of sizes]``, where each labeled node is now, -1 if it is gone; None when all are in place.
+        place: the numbers that the nodes had in the whole batch, sorted, and where each of these nodes is now; None
+            when all are in place.
     """
 
     nodes: Graph
     numbers: Tensor
     sizes: Tensor
-    place: Tensor | None
+    place: tuple[Tensor, Tensor] | None
 
     @classmethod
     def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> _Left:
         """Checked: each of the nodes was labeled, and is there once."""
         if not _check.can_look_at_data(numbers, sizes):
             return cls(nodes, numbers, sizes, None)
+        if sizes.shape[0] != nodes.num_graphs:
+            raise ValueError(f"data.{name}['nodes'] must be one a graph, {nodes.num_graphs}, got {sizes.shape[0]}")
         home = nodes.graph_of()
         known = bool(((numbers >= 0) & (numbers < sizes[home])).all())
         before = (sizes.cumsum(0) - sizes)[home] + numbers
@@ -200,22 +255,47 @@ class _Left:
         here = torch.arange(nodes.num_nodes, device=nodes.device)
         if nodes.num_nodes == int(sizes.sum()) and torch.equal(before, here):
             return cls(nodes, numbers, sizes, None)
-        return cls(nodes, numbers, sizes, here.new_full((int(sizes.sum()),), -1).scatter(0, before, here))
+        numbered, where = before.sort()
+        return cls(nodes, numbers, sizes, (numbered, where))
 
-    def edges(self, stored: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    def edges(self, stored: _Stored, num_labels: int) -> tuple[Tensor, Tensor]:
         """Pairs ``[2, P]`` of nodes that are left, and their labels."""
-        pairs, ids = stored["pair"], stored["label"]
-        count = torch.as_tensor(stored["count"], device=pairs.device).view(-1)
+        device = self.numbers.device
+        pairs, ids, count = (
+            stored.tensor("pair", 2, device),
+            stored.tensor("label", 1, device),
+            stored.counts("count", device),
+        )
+        if pairs.shape[1] != 2 or pairs.shape[0] != ids.shape[0]:
+            raise ValueError(
+                f"{stored.name} must hold 'pair' [P, 2] and 'label' [P], got {list(pairs.shape)} and {list(ids.shape)}"
+            )
+        if count.shape != self.sizes.shape:
+            raise ValueError(f"{stored.name}['count'] must be one a graph, {len(self.sizes)}, got {len(count)}")
+        _check.id_range(f"{stored.name}['label']", ids, num_labels)
+        looks = _check.can_look_at_data(pairs, count)
+        if looks and int(count.sum()) != pairs.shape[0]:
+            raise ValueError(f"{stored.name}['count'] must add up to {pairs.shape[0]} pairs, got {int(count.sum())}")
         graph = torch.repeat_interleave(count, output_size=pairs.shape[0])
+        if looks and not bool(((pairs >= 0) & (pairs < self.sizes[graph][:, None])).all()):
+            raise ValueError(f"{stored.name}['pair'] must be nodes of their own graph, got others")
         ends = pairs.T + (self.sizes.cumsum(0) - self.sizes)[graph]
         if self.place is None:
             return ends, ids
-        ends = self.place[ends]
-        there = (ends >= 0).all(0)
-        return ends[:, there], ids[there]
+        numbered, where = self.place
+        if not numbered.numel():
+            return ends[:, :0], ids[:0]
+        at = torch.searchsorted(numbered, ends.contiguous()).clamp(max=numbered.shape[0] - 1)
+        there = (numbered[at] == ends).all(0)
+        return where[at][:, there], ids[there]
 
-    def pairs(self, codes: Tensor) -> Tensor:
+    def pairs(self, stored: _Stored, num_labels: int) -> Tensor:
         """The entries of all pairs that are left, of ``[sum of n²]`` as they were labeled."""
+        codes = stored.tensor("label", 1, self.numbers.device)
+        if _check.can_look_at_data(self.sizes) and codes.shape[0] != (wanted := int((self.sizes**2).sum())):
+            raise ValueError(f"{stored.name}['label'] must have shape [{wanted}], got {list(codes.shape)}")
+        _check.id_range(f"{stored.name}['label']", codes, num_labels, minimum=NOT_ATTENDING)
+        codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # which may be compared with -1
         if self.place is None:
             return codes
         query, key = self.nodes.pairs()
@@ -255,11 +335,11 @@ def _stored(labels: Labels) -> dict[str, Any]:
     return {"pair": pairs, "label": labels.ids, "count": pairs.shape[0], **rest}
 
 
-def _restored(stored: Mapping[str, Any], form: Labels, left: _Left) -> Labels:
+def _restored(stored: _Stored, form: Labels, left: _Left) -> Labels:
     """Labels from their tensors, with all the rest as in ``form``."""
     nodes = left.nodes
     if isinstance(form, SumLabels):
-        return SumLabels(*(_restored(stored[str(number)], part, left) for number, part in enumerate(form.parts)))
+        return SumLabels(*(_restored(stored.part(str(number)), part, left) for number, part in enumerate(form.parts)))
     if isinstance(form, DistanceLabels):
         if left.place is None:
             return DistanceLabels(
@@ -270,16 +350,16 @@ def _restored(stored: Mapping[str, Any], form: Labels, left: _Left) -> Labels:
         codes = torch.tensor(form.lookup, device=nodes.device)[distance + form.left]
         return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     if isinstance(form, DenseLabels):
-        codes = left.pairs(stored["label"])
+        codes = left.pairs(stored, form.num_labels)
         return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
     assert isinstance(form, EdgeLabels)
-    default, (edge_index, ids) = form.default, left.edges(stored)
+    default, (edge_index, ids) = form.default, left.edges(stored, form.num_labels)
     return EdgeLabels(
         edge_index,
         ids,
         form.num_labels,
         q_len=nodes.num_nodes,
-        default=_restored(stored["rest"], default, left) if isinstance(default, Labels) else default,
+        default=_restored(stored.part("rest"), default, left) if isinstance(default, Labels) else default,
         duplicates=form.duplicates,
         ptr=nodes.ptr,
     )

@@ -39,6 +39,7 @@ def ran(tmp_path_factory):
         plt.close("all")
 
 
+@pytest.mark.slow
 def test_every_picture_is_written_and_none_is_blank(ran):
     _, folder = ran
     assert sorted(path.stem for path in folder.iterdir()) == PICTURES

@@ -44,6 +44,7 @@ def _read(tmp_path, source, **sizes):
     return list(data.read_functions(path, "module.py", data.Sizes(**{"shortest": 1, **sizes})))
 
 
+@pytest.mark.slow
 def test_files_and_functions_of_both_parts_are_disjoint(parts):
     train, test = parts
     assert len(train) > 1000
@@ -336,6 +337,7 @@ def _command(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
 
 
+@pytest.mark.slow
 def test_command_line_trains_all_rows(tmp_path):
     done = _command("--quick", "--steps", "5", "--threads", "1", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 Read in this order: ``frame`` (which pairs there are), ``labels`` (descriptions of labels that answer for one pair at a
 time), ``cases`` (a whole call, drawn from a seed), ``oracle`` (its answer in float64, and how far rounding may move it),
-``constants`` (block sizes and thresholds, drawn as well), ``compare`` (implementations held to the oracle) and
-``__main__`` (the command). Nothing here reads ``to_dense``, a plan or ``reference`` for its answer.
+``constants`` (block sizes and thresholds, drawn as well), ``compare`` (implementations held to the oracle),
+``label_answers``, ``edge_layers`` and ``attention_layer`` (what stands around the primitive) and ``__main__`` (the
+command). Nothing here reads ``to_dense``, a plan or ``reference`` for its answer.
 """

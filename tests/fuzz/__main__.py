@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --seeds 10000``: hold every implementation to the oracle on as many drawn calls."""
+"""``python -m tests.fuzz --seeds 10000``: hold the library to the oracle on as many drawn calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first (0)")
-    parser.add_argument("--impl", nargs="+", help="which implementations; none is impl=None (all but triton)")
+    parser.add_argument("--only", nargs="+", help="which checks: impls, labels, rows, edges, conv, layer (all)")
+    parser.add_argument("--impl", nargs="+", help="which implementations, and no other check; none is impl=None")
     parser.add_argument("--triton", action="store_true", help="triton too, in its interpreter: slow")
     parser.add_argument("--stop", action="store_true", help="stop at the first failure")
     return parser.parse_args(argv)
@@ -27,34 +28,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     if arguments.triton or "triton" in (arguments.impl or ()):
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is loaded
-    from tests.fuzz.compare import IMPLS, FuzzError, check
+    from tests.fuzz.checks import CHECKS, run
+    from tests.fuzz.compare import IMPLS, FuzzError
 
-    impls = tuple(arguments.impl or (*IMPLS, "none"))
-    if arguments.triton and "triton" not in impls:
-        impls = (*impls, "triton")
+    impls = tuple(arguments.impl or (*IMPLS, "none", *(["triton"] if arguments.triton else [])))
+    names = arguments.only or (["impls"] if arguments.impl else CHECKS)
     answered: Counter[str] = Counter()
     failed: list[int] = []
     start = told = time.monotonic()
     for seed in range(arguments.first, arguments.first + arguments.seeds):
-        try:
-            answered.update(check(seed, impls))
-        except FuzzError as error:
-            failed.append(seed)
-            print(f"\n{error}", flush=True)
-        except Exception:
-            failed.append(seed)
-            print(f"\nseed {seed} raised", flush=True)
-            traceback.print_exc(file=sys.stdout)
+        for name in names:
+            try:
+                answered.update(run(name, seed, impls))
+            except Exception as error:
+                failed.append(seed)
+                if isinstance(error, FuzzError):
+                    print("\n".join(["", f"{name}: {error}", *error.__notes__]), flush=True)
+                else:
+                    print(f"\n{name}, seed {seed}:", flush=True)
+                    traceback.print_exc(file=sys.stdout)
         if failed and arguments.stop:
             break
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            done = seed + 1 - arguments.first
-            print(f"{done:,} seeds in {told - start:.0f} s, {len(failed)} failed", flush=True)
+            print(f"{seed + 1 - arguments.first:,} seeds in {told - start:.0f} s, {len(failed)} failures", flush=True)
     print(f"{arguments.seeds:,} seeds from {arguments.first} in {time.monotonic() - start:.0f} s")
     print("answered: " + ", ".join(f"{name} {count:,}" for name, count in answered.items()))
     if failed:
-        print(f"{len(failed)} failed: {' '.join(map(str, failed))}")
+        print(f"{len(failed)} failed: {' '.join(map(str, dict.fromkeys(failed)))}")
     return 1 if failed else 0
 
 

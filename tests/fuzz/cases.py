@@ -10,12 +10,14 @@ from torch import Tensor
 
 from tests.fuzz.frame import Frame, draw_frame
 from tests.fuzz.labels import (
+    Densified,
     Described,
     Sum,
     Written,
     brings_offset,
     draw_labels,
     has_parallel,
+    is_one_matrix,
     offset_forms,
     offset_given,
     parts_of,
@@ -204,12 +206,23 @@ def _draw_options(case: Case, rng: Random, generator: torch.Generator) -> None:
         case.q_offset = "int"
     if brings_offset(case.labels) and rng.random() < 0.5:
         case.q_offset = "none"
+    elif rng.random() < 0.15:
+        _densify(case)
     if rng.random() < 0.25:
         case.dropout_p = rng.choice([0.1, 0.5, 0.9])
         shape = (frame.batch, case.heads, frame.q_len, frame.k_len)
         case.keep = (torch.rand(shape, generator=generator) >= case.dropout_p).double()
     case.need_mass = case.labels is not None and rng.random() < 0.6
     case.need_weights = rng.random() < 0.15
+
+
+def _densify(case: Case) -> None:
+    """Turn the labels into dense ones where that can be; what they say of distances the call then says itself."""
+    labels = case.labels
+    if case.frame.packed or labels is None or isinstance(labels, Sum) or not is_one_matrix(labels):
+        return
+    if not (isinstance(labels, Written) and labels.raw):
+        case.labels = Densified(labels)
 
 
 def _draw_incoming(case: Case, rng: Random, generator: torch.Generator) -> None:

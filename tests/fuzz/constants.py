@@ -44,7 +44,7 @@ FIXED = {
     "relgraph.impl.tilemap_ids": {"NO_LIMIT"},
     "relgraph.impl.virtual": {"FAR_LEFT", "BEYOND"},
     "relgraph.impl.kernels.launch": {"LOG2E"},
-    "relgraph.impl.kernels.edges_kernels": {"NUMBERS_A_THREAD"},
+    "relgraph.impl.kernels.edges_kernels": {"NUMBERS_A_THREAD", "LN_2"},
 }
 """Numbers that no speed hangs on, or that say what a kernel can do: they stay as they are."""
 

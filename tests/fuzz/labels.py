@@ -169,15 +169,63 @@ class Sum:
         return rg.SumLabels(*made)
 
 
-Single = Distances | Written | Edges
-Described = Single | Sum | None
+@dataclass(frozen=True)
+class Densified:
+    """Labels of any kind but a sum, turned into dense ones."""
+
+    inner: Distances | Written | Edges
+
+    @property
+    def num_labels(self) -> int:
+        """R."""
+        return self.inner.num_labels
+
+    def at(self, b: int, i: int, j: int) -> list[Entry]:
+        """What the pair carries."""
+        return self.inner.at(b, i, j)
+
+    def build(self) -> rg.Labels:
+        """The real ones."""
+        return self.inner.build().dense()
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """For each of some edges that attend on their own, its number: what vectors on edges are looked up by."""
+
+    edges: Edges
+
+    @property
+    def num_labels(self) -> int:
+        """How many edges there are."""
+        return len(self.edges.edges)
+
+    def at(self, b: int, i: int, j: int) -> list[Entry]:
+        """The number of every edge of the pair."""
+        return [[e] for e, edge in enumerate(self.edges.edges) if edge[1:3] == (i, j)]
+
+
+@dataclass(frozen=True)
+class WithVectors:
+    """Edges alone, each with its label and its number."""
+
+    edges: Edges
+
+    @property
+    def parts(self) -> tuple[Edges, Numbers]:
+        """Labels, and numbers."""
+        return self.edges, Numbers(self.edges)
+
+
+Single = Distances | Written | Edges | Densified | Numbers
+Described = Single | Sum | WithVectors | None
 
 
 def parts_of(labels: Described) -> tuple[Single, ...]:
     """The parts of a sum, or the labels themselves; nothing where there are none."""
     if labels is None:
         return ()
-    return labels.parts if isinstance(labels, Sum) else (labels,)
+    return labels.parts if isinstance(labels, Sum | WithVectors) else (labels,)
 
 
 def entries(labels: Described, frame: Frame, b: int, i: int, j: int) -> list[list[Entry]]:
@@ -185,6 +233,8 @@ def entries(labels: Described, frame: Frame, b: int, i: int, j: int) -> list[lis
     if labels is None:
         return [[]]
     found = [part.at(b, i, j) for part in parts_of(labels)]
+    if isinstance(labels, WithVectors):
+        return [list(edge) for edge in zip(*found, strict=True)]
     if len(found) == 1:
         return [[entry] for entry in found[0]]
     return [[entry for (entry,) in found]] if all(found) else []
@@ -198,6 +248,15 @@ def stands_alone(labels: Described) -> bool:
 def has_parallel(labels: Described) -> bool:
     """Whether edges that attend each on its own name a pair twice."""
     return isinstance(labels, Edges) and labels.default is None and labels.parallel
+
+
+def is_one_matrix(part: Single) -> bool:
+    """Whether every pair has one id at most and attends once at most, so that ids can be written in one matrix."""
+    if not isinstance(part, Edges):
+        return True
+    if part.parallel and (part.default is None or part.duplicates == "sum"):
+        return False
+    return part.default is None or isinstance(part.default, int) or is_one_matrix(part.default)
 
 
 def sums_edges(labels: Described) -> bool:
@@ -267,7 +326,7 @@ def draw_labels(rng: Random, frame: Frame) -> Described:
         parts = tuple(_single(rng, frame, alone=0.15) for _ in range(rng.choice([2, 2, 3])))
         return Sum(parts, rng.random() < 0.5)
     if kind == "edges":
-        return _edges(rng, frame, _count(rng), depth=0, parallel=True)
+        return draw_edges(rng, frame, _count(rng), depth=0, parallel=True)
     return _distances(rng, frame, _count(rng)) if kind == "distance" else _written(rng, frame, _count(rng), raw=True)
 
 
@@ -282,7 +341,7 @@ def _single(rng: Random, frame: Frame, *, alone: float) -> Single:
         return _distances(rng, frame, count)
     if kind == "written":
         return _written(rng, frame, count, raw=False)
-    return _edges(rng, frame, count, depth=1, parallel=False, alone=alone)
+    return draw_edges(rng, frame, count, depth=1, parallel=False, alone=alone)
 
 
 def _distances(rng: Random, frame: Frame, count: int) -> Distances:
@@ -322,7 +381,7 @@ def _written(rng: Random, frame: Frame, count: int, *, raw: bool) -> Written:
     return Written(frame, codes, count, raw, rng.choice(INTEGERS), flat)
 
 
-def _edges(rng: Random, frame: Frame, count: int, *, depth: int, parallel: bool, alone: float = 0.35) -> Edges:
+def draw_edges(rng: Random, frame: Frame, count: int, *, depth: int, parallel: bool, alone: float = 0.35) -> Edges:
     if rng.random() < alone:
         default, duplicates = None, rng.choice(["error", "first", "sum"])
     else:
@@ -355,4 +414,4 @@ def _default(rng: Random, frame: Frame, count: int, depth: int) -> int | Distanc
         return _distances(rng, frame, fewer)
     if kind == "written":
         return _written(rng, frame, fewer, raw=False)
-    return _edges(rng, frame, fewer, depth=depth + 1, parallel=False, alone=0.25)
+    return draw_edges(rng, frame, fewer, depth=depth + 1, parallel=False, alone=0.25)

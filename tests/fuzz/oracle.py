@@ -113,7 +113,7 @@ class _Row:
             seen = self._window(self.case.bool_mask)
         if "mask" in self.case.leaves:
             added = self._window(self.case.leaves["mask"])
-            seen = added > -INF
+            seen = seen & (added > -INF)
         return torch.where(seen, added, 0.0), seen
 
     def _window(self, x: Tensor) -> Tensor:

@@ -71,10 +71,39 @@ def _holding(name: str, value, *left_out: str) -> Good:
             "ptr": torch.tensor([0, 2, 3]),
         }
         kept = {key: held for key, held in (good | given).items() if key not in left_out}
-        return rg.pyg.from_data(Data(num_nodes=3, **kept))
+        return rg.pyg.from_data(Data(**{"num_nodes": 3, **kept}))
 
-    others = ("data", "edge_index", "edge_type", "node_type", "ptr", "batch")
+    others = ("data", "num_nodes", "edge_index", "edge_type", "node_type", "ptr", "batch")
     return Good(call, {name: value}, also={name: others})
+
+
+def _hetero_holding(name: str, value) -> Good:
+    """The heterogeneous data object is good but for one attribute of one kind of node or edge."""
+
+    def call(**given):
+        data = HeteroData()
+        data["author"].num_nodes, data["paper"].num_nodes = 2, given.get("num_nodes", 3)
+        data["author"].batch, data["paper"].batch = torch.tensor([0, 1]), given.get("batch", torch.tensor([0, 0, 1]))
+        data["author"].ptr = data["paper"].ptr = given.get("ptr", torch.tensor([0, 1, 2]))
+        data[TRIPLE].edge_index = given.get("edge_index", torch.tensor([[0, 1], [0, 2]]))
+        return rg.pyg.from_hetero_data(data)
+
+    return Good(call, {name: value}, also={name: ("data", "num_nodes", "batch", "ptr", "edge_index")})
+
+
+def _stored(name: str, value, labeler: rg.Labeler = rg.EdgeType(2)) -> Good:  # noqa: B008
+    """Labels that are stored as they should be, but for one entry."""
+
+    def call(**given):
+        by = rg.pyg.AddRelationLabels(labeler)
+        data = by(_data())
+        if "rel_node" in given:
+            data.rel_node = given["rel_node"]
+        else:
+            data.rel = {**data.rel, **given}
+        return rg.pyg.relation_labels(data, by)
+
+    return Good(call, {name: value}, also={name: ("data", "rel")}, accepts={name: ("list", "numpy words")})
 
 
 def _transform() -> rg.pyg.AddRelationLabels:
@@ -187,6 +216,11 @@ GOOD_CALLS = {
     "from_data (ptr)": lambda: _holding("ptr", torch.tensor([0, 2, 3])),
     "to_data": lambda: Good(rg.pyg.to_data, {"graph": graph()}),
     "from_hetero_data": lambda: Good(rg.pyg.from_hetero_data, {"data": _hetero()}),
+    "from_data (num_nodes)": lambda: _holding("num_nodes", 3),
+    "from_hetero_data (edge_index)": lambda: _hetero_holding("edge_index", torch.tensor([[0, 1], [0, 2]])),
+    "from_hetero_data (batch)": lambda: _hetero_holding("batch", torch.tensor([0, 0, 1])),
+    "from_hetero_data (ptr)": lambda: _hetero_holding("ptr", torch.tensor([0, 1, 2])),
+    "from_hetero_data (num_nodes)": lambda: _hetero_holding("num_nodes", 3),
     "AddRelationLabels": lambda: Good(
         rg.pyg.AddRelationLabels,
         {"labeler": rg.ShortestPath(2), "attr_name": "rel", "edge_type": "edge_type", "node_type": "node_type"},
@@ -202,4 +236,11 @@ GOOD_CALLS = {
         },
         also={"attr_name": ("data",)},
     ),
+    "relation_labels (pair)": lambda: _stored("pair", torch.tensor([[0, 1], [1, 2], [2, 2]])),
+    "relation_labels (label)": lambda: _stored("label", torch.tensor([0, 1, 0])),
+    "relation_labels (all pairs)": lambda: _stored("label", torch.arange(9) % 3, rg.ShortestPath(1)),
+    "relation_labels (count)": lambda: _stored("count", 3),
+    "relation_labels (nodes)": lambda: _stored("nodes", 3),
+    "relation_labels (by)": lambda: _stored("by", "EdgeType(2)"),
+    "relation_labels (rel_node)": lambda: _stored("rel_node", torch.tensor([0, 1, 2])),
 }

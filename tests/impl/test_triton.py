@@ -171,6 +171,7 @@ def test_mass_is_never_negative():
         assert float(raw(case, "triton")[2].detach().min()) >= 0
 
 
+@pytest.mark.slow
 def test_own_dropout_is_the_same_forward_and_backward():
     """With v = identity the output is the dropped weights; backward must drop the same ones."""
     for kind in ("distance", "dense"):
@@ -237,6 +238,7 @@ def test_any_lookup(q_len, k_len, offset, lookup, causal):
     check(*twins(labels, heads=1, kv_heads=1, size=2, value_size=2, batch=1, is_causal=causal))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(data=st.data(), n=st.integers(1, 40), default=st.sampled_from([-1, 2]))
 def test_any_edges(data, n, default):

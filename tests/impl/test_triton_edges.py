@@ -68,6 +68,7 @@ def test_every_option_at_once(kind):
     every_option(KINDS[kind](6), 6)
 
 
+@pytest.mark.slow
 def test_odd_size_with_every_option():
     """63 nodes in four graphs, one of them empty: causal, masked, dropout by a given mask, shared key heads."""
     every_option(KINDS["edges only packed"](63), 63)
@@ -141,6 +142,7 @@ def test_given_dropout_mask(kind):
     check(labels, keep=keep, dropout_p=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["edges only", "edges only batch"])
 def test_own_dropout_is_the_same_forward_and_backward(kind):
     """With v = identity the output shows what was dropped; given to the reference, it makes the same gradients."""
@@ -317,6 +319,7 @@ for size, architectures in ((16, (90,)), (64, (80, 90, 100))):
 """
 
 
+@pytest.mark.slow
 def test_compiles_ahead_of_time_without_spilled_registers(tmp_path):
     """bf16, 32 labels, all score tables and dropout; in a process of its own, where kernels are not interpreted."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}

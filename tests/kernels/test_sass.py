@@ -406,6 +406,7 @@ def test_what_is_only_reported_is_not_complained_of():
     assert [line.split()[0] for line in complaints(rows)] == ["a"]
 
 
+@pytest.mark.slow
 def test_relgraph_s_own_kernels_pass(tmp_path):
     """Labels by distance: forward and backward, compiled for one GPU as a call would have them."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}

@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -409,3 +410,32 @@ def test_kernels_give_what_the_layer_gives_without_them():
         fused(x, index, types, return_attention_weights=True)
     with pytest.raises(ValueError, match="unknown impl 'chunked'"):
         RelationConv(8, 4, impl="chunked")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"aggr": "no such thing"}, ValueError, "aggr must be known to PyG, got 'no such thing': Could not resolve"),
+        ({"aggr": 3}, TypeError, "aggr must be a string, an Aggregation or a list of them, got int"),
+        ({"flow": np.array(["a", "b"])}, TypeError, "flow must be a string, one of .*, got ndarray"),
+        ({"decomposed_layers": 1.0}, TypeError, "decomposed_layers must be an int, got float"),
+        ({"impl": np.array(["a", "b"])}, TypeError, "impl must be a string, one of .*, got ndarray"),
+        ({"heads": 10**9}, ValueError, "heads must be smaller, as no parameter may hold more than 2,147,483,648"),
+        ({"edge_dim": 10**9}, ValueError, "edge_dim must be smaller, as no parameter may hold more than"),
+        ({"tables": ("keys",), "num_relations": 2}, ValueError, "unknown tables 'keys'"),
+        ({"tie_tables": True, "tables": ("key",), "num_relations": 2}, ValueError, "^tie_tables: tied tables must be"),
+    ],
+)
+def test_options_by_name(options, error, match):
+    with pytest.raises(error, match=match):
+        RelationConv(4, 8, **options)
+
+
+def test_nodes_and_flags_of_other_kinds():
+    conv, x, index = RelationConv(4, 8), torch.randn(3, 4), torch.tensor([[0], [1]])
+    with pytest.raises(ValueError, match="x must have the dtype of the layer, torch.float32, got torch.float64"):
+        conv(x.double(), index)
+    with pytest.raises(TypeError, match="return_attention_weights must be a bool, got Tensor"):
+        conv(x, index, return_attention_weights=torch.ones(2))
+    mean = RelationConv(4, 8, aggr="mean")
+    assert torch.equal(mean(x, index.to(torch.uint8)), mean(x, index))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -174,3 +175,27 @@ def test_refuses_borders_that_do_not_fit():
         from_data(batched(0, 0, 1, ptr=torch.tensor([0, 1, 3])))
     with pytest.raises(ValueError, match="data.ptr must start at 0, never fall and end at 3"):
         from_data(batched(0, 0, 1, ptr=torch.tensor([0, 2, 4])))
+
+
+def test_numbers_of_nodes():
+    edges = torch.zeros(2, 0, dtype=torch.int64)
+    for number in (3, np.int64(3), torch.tensor(3)):
+        assert from_data(Data(edge_index=edges, num_nodes=number)).num_nodes == 3
+    for number, error, match in (
+        (3.5, TypeError, "data.num_nodes must be an int, got float"),
+        (True, TypeError, "data.num_nodes must be an int, got bool"),
+        (-1, ValueError, "data.num_nodes must be at least 0, got -1"),
+        (
+            torch.tensor(3, device="meta"),
+            ValueError,
+            "data.num_nodes must hold numbers, got tensors on the device meta",
+        ),
+    ):
+        with pytest.raises(error, match=match):
+            from_data(Data(edge_index=edges, num_nodes=number))
+
+
+def test_graphs_beyond_any_batch():
+    data = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=2, batch=torch.tensor([0, 2**40]))
+    with pytest.raises(ValueError, match="data.batch must be of at most 16,777,216 graphs, got graph 1099511627776"):
+        from_data(data)

@@ -431,3 +431,51 @@ def test_mutag(tmp_path):
             alone = labeler(from_data(data, edge_type="edge_attr"))
             for ids, part in zip(whole, alone.parts, strict=True):
                 torch.testing.assert_close(ids[:, start:end, start:end], part.to_dense()[0])
+
+
+@pytest.mark.parametrize(
+    ("lost", "error", "match"),
+    [
+        ({"pair": None}, TypeError, r"data.rel\['pair'\] must be a Tensor, got NoneType"),
+        ({"pair": torch.tensor([[0, 9]])}, ValueError, r"data.rel\['pair'\] must be nodes of their own graph"),
+        (
+            {"label": torch.tensor([7])},
+            ValueError,
+            r"data.rel\['label'\] must lie in \[-1, 2\), got values from 7 to 7",
+        ),
+        ({"label": torch.tensor([0, 1])}, ValueError, r"data.rel must hold 'pair' \[P, 2\] and 'label' \[P\]"),
+        ({"count": 2}, ValueError, r"data.rel\['count'\] must add up to 1 pairs, got 2"),
+        ({"count": [1, 0]}, ValueError, r"data.rel\['count'\] must be one a graph, 1, got 2"),
+        ({"nodes": 1.5}, TypeError, r"data.rel\['nodes'\] must be an int, got float"),
+        ({"nodes": [1, 1]}, ValueError, r"data.rel\['nodes'\] must be one a graph, 1, got 2"),
+        ({"by": 3}, TypeError, r"data.rel\['by'\] must be the expression of a labeler, got 3"),
+    ],
+)
+def test_damaged_labels(lost, error, match):
+    transform = AddRelationLabels(rg.EdgeType(2))
+    data = transform(Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([1]), num_nodes=2))
+    data.rel = {**data.rel, **lost}
+    with pytest.raises(error, match=match):
+        relation_labels(data, transform)
+
+
+def test_lost_labels():
+    transform = AddRelationLabels(rg.EdgeType(1) + rg.ShortestPath(1))
+    data = transform(Data(edge_index=torch.tensor([[0], [1]]), edge_type=torch.tensor([0]), num_nodes=2))
+    del data.rel["0"]["count"]
+    with pytest.raises(ValueError, match=r"data.rel\['0'\] must hold 'count', got \['label', 'pair'\]: label again"):
+        relation_labels(data, transform)
+    del data.rel["0"]
+    with pytest.raises(ValueError, match=r"data.rel must hold '0', got \['1', 'by', 'nodes'\]: label again"):
+        relation_labels(data, transform)
+    data.rel_node = data.rel_node[:1]
+    with pytest.raises(ValueError, match=r"data.rel_node must have shape \[N\] = \[2\], got \[1\]"):
+        relation_labels(data, transform)
+
+
+def test_bytes_of_all_pairs():
+    transform = AddRelationLabels(rg.ShortestPath(1))
+    data = transform(Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2))
+    wanted = relation_labels(data, transform)
+    data.rel["label"] = data.rel["label"].to(torch.uint8)
+    assert torch.equal(relation_labels(data, transform).ids, wanted.ids)
