@@ -59,7 +59,8 @@ class SumLabels(Labels):
             _check_alike(first, part)
         for part in flat:
             if not _check.among(part.batch_size, 1, batch_size):
-                raise ValueError(f"parts must have batch_size 1 or {batch_size}, got {part.batch_size}")
+                less, more = sorted((part.batch_size, batch_size))
+                raise ValueError(f"parts must have batch_size 1 or {more}, got {less}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
                 raise ValueError(
                     "a part of a sum must not hold parallel edges that attend on their own: give it (or the labeler "
