@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -51,6 +53,9 @@ def record_attention(
     :class:`~relgraph.pyg.RelationConv`; a :class:`~relgraph.pyg.RelationHeteroConv` does not. The model gives what it
     gives without, and a layer that is asked for weights or mass by its caller gives them too. After the block nothing
     is recorded any more, also if it raised.
+
+    A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
+    pool. Threads that each record open a block each, and find their own calls in it.
 
     Label masses cost n · R numbers a head in each call, in any implementation. Weights cost n²: ``impl=None`` takes
     ``"dense"`` for them (for parallel edges ``"reference"``), whose output may differ in the last digits and whose
@@ -104,50 +109,69 @@ def record_attention(
 @contextmanager
 def _recording(layers: dict[str, nn.Module], wanted: Wanted) -> Iterator[dict[str, list[AttentionAux]]]:
     record: dict[str, list[AttentionAux]] = {name: [] for name in layers}
+    thread = threading.get_ident()
     with ExitStack() as stack:
-        stack.enter_context(_uncompiled)
+        stack.enter_context(_open_blocks.entered(thread))
         for name, layer in layers.items():
-            _listen(layer, wanted, record[name], stack)
+            _listen(layer, wanted, record[name], thread, stack)
         yield record
 
 
-class _Uncompiled:
-    """While any block is open compiled code, which does not look for hooks that came after it, runs uncompiled.
+class _OpenBlocks:
+    """The blocks that are open, counted by the thread that opened them.
 
-    Blocks need not end in the order in which they began, so that one stance serves them all.
+    While there are any, compiled code, which does not look for hooks that came after it, runs uncompiled. Blocks need
+    not end in the order in which they began, so that one stance serves them all.
     """
 
     def __init__(self) -> None:
-        self.blocks = 0
+        self.by_thread: Counter[int] = Counter()
         self.stance = ExitStack()
+        self.lock = threading.Lock()
 
-    def __enter__(self) -> None:
-        if self.blocks == 0:
-            self.stance.enter_context(torch.compiler.set_stance("force_eager"))
-        self.blocks += 1
+    @contextmanager
+    def entered(self, thread: int) -> Iterator[None]:
+        with self.lock:
+            if not self.by_thread:
+                self.stance.enter_context(torch.compiler.set_stance("force_eager"))
+            self.by_thread[thread] += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.by_thread[thread] -= 1
+                self.by_thread += Counter()  # keeps those above 0
+                if not self.by_thread:
+                    self.stance.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.blocks -= 1
-        if self.blocks == 0:
-            self.stance.close()
+    def concern(self, thread: int) -> bool:
+        """Whether calls of the running thread are for a block that ``thread`` opened."""
+        running = threading.get_ident()
+        return running == thread or self.by_thread[running] == 0
 
 
-_uncompiled = _Uncompiled()
+_open_blocks = _OpenBlocks()
 
 
-def _listen(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], stack: ExitStack) -> None:
-    """Add what each call of the layer attends to, until the stack is closed."""
+def _listen(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thread: int, stack: ExitStack) -> None:
+    """Add what each call of the layer attends to that concerns a block of ``thread``, until the stack is closed."""
     reporter = _reporter(layer)
     assert reporter is not None
-    pending: list[tuple[Arguments, Arguments]] = []
+    pending = threading.local()  # the arguments of the call that each thread is in
 
-    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        pending.call = None  # a call that raised has left its own behind
+        if not _open_blocks.concern(thread):
+            return None
         asked = reporter.ask(layer, (args, kwargs), wanted)
-        pending[:] = [((args, kwargs), asked)]  # a call that raised has left its own behind
+        pending.call = ((args, kwargs), asked)
         return asked
 
     def after(layer: nn.Module, _: tuple[Any, ...], __: dict[str, Any], out: Any) -> Any:
-        came, asked = pending.pop()
+        call, pending.call = getattr(pending, "call", None), None
+        if call is None:  # not for this block, or under way when it began
+            return None
+        came, asked = call
         out, aux = reporter.tell(layer, came, asked, out)
         calls.append(_detached(aux, wanted))
         return out

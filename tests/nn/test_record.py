@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -266,6 +268,66 @@ def test_compilation_goes_on_after_blocks_that_overlap():
         block.__exit__(None, None, None)
     compiled(x())
     assert len(graphs) == 1
+
+
+def in_threads(model, inputs, *, own):
+    """The model's outputs for all inputs, whose calls are under way at the same time; with ``own``, the records too."""
+    together = threading.Barrier(len(inputs), timeout=20)
+
+    def wait(*_):
+        together.wait()
+
+    waiting = model.out_proj.register_forward_pre_hook(wait)
+
+    def call(x):
+        if not own:
+            return model(x, labels=LABELER(x.shape[1])), None
+        with rg.record_attention(model) as record:
+            z = model(x, labels=LABELER(x.shape[1]))
+            wait()  # while all blocks are open
+        return z, record
+
+    try:
+        with ThreadPoolExecutor(len(inputs)) as pool:
+            return list(pool.map(call, inputs))
+    finally:
+        waiting.remove()
+
+
+def test_threads_that_each_record_find_their_own_calls():
+    layer, inputs = rg.RelationAttention(16, 4, num_labels=5), [x(n) for n in (3, 4, 5)]
+    for (z, record), given in zip(in_threads(layer, inputs, own=True), inputs, strict=True):
+        wanted, mass = layer(given, labels=LABELER(given.shape[1]), need_label_mass=True)
+        torch.testing.assert_close(z, wanted)
+        ((call,),) = record.values()
+        torch.testing.assert_close(call.label_mass, mass.detach())
+    assert not layer._forward_hooks and not layer._forward_pre_hooks
+
+
+def test_one_block_records_a_pool_of_threads():
+    layer, inputs = rg.RelationAttention(16, 4, num_labels=5), [x(n) for n in (3, 4, 5)]
+    with rg.record_attention(layer) as record:
+        outputs = in_threads(layer, inputs, own=False)
+    for (z, _), given in zip(outputs, inputs, strict=True):
+        torch.testing.assert_close(z, layer(given, labels=LABELER(given.shape[1])))
+    assert sorted(call.label_mass.shape[2] for call in record[""]) == [3, 4, 5]
+
+
+def test_a_call_that_is_under_way_when_a_block_begins_is_left_alone():
+    layer = rg.RelationAttention(16, 4, num_labels=5)
+    blocks = []
+
+    def begin(*_):
+        blocks.append(rg.record_attention(layer))
+        record = blocks[0].__enter__()
+        blocks.append(record)
+
+    beginning = layer.out_proj.register_forward_pre_hook(begin)
+    z = layer(x(4), labels=LABELER(4))
+    beginning.remove()
+    block, record = blocks
+    block.__exit__(None, None, None)
+    assert isinstance(z, torch.Tensor) and record == {"": []}
 
 
 def test_chunked_gives_masses_and_refuses_weights():
