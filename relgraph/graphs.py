@@ -220,10 +220,14 @@ class Graph:
         Returns:
             ``(query, key)``, node numbers, int64 ``[sum of n_g²]`` each.
 
+        Raises:
+            NotImplementedError: under ``torch.compile`` or ``torch.export``, which cannot know how many there are.
+
         Example:
             >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
             (tensor([0, 0, 1, 1, 2]), tensor([0, 1, 0, 1, 2]))
         """
+        _check.outside_compiled_code("Graph.pairs")
         ptr = self.borders()
         sizes = ptr.diff()
         width = sizes.repeat_interleave(sizes)  # of each query's row
@@ -287,11 +291,13 @@ class Graph:
 
         Raises:
             ValueError: a node with two parents, a cycle, or several roots in one graph.
+            NotImplementedError: under ``torch.compile`` or ``torch.export``.
 
         Example:
             >>> rg.Graph(torch.tensor([[1, 1], [0, 2]]), 3).parents()
             tensor([ 1, -1,  1])
         """
+        _check.outside_compiled_code("Graph.parents")
         source, target = self.edge_index
         count = torch.bincount(target, minlength=self.num_nodes)
         if bool((count > 1).any()):
@@ -387,6 +393,7 @@ def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | 
 
 
 def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
+    _check.unmapped("edge_index", edge_index)
     if edge_index.shape[1] == 0 or not _check.can_look_at_data(edge_index, ptr):
         return
     outside = (edge_index < 0) | (edge_index >= num_nodes)

@@ -126,6 +126,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
                 [ 2,  1,  0]], dtype=torch.int32)
     """
     check_graph(graph)
+    _check.outside_compiled_code("shortest_path_lengths")
     if max_distance is not None:
         _check.integer("max_distance", max_distance, minimum=0)
     row, column = pair_positions(graph)

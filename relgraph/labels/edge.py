@@ -82,6 +82,7 @@ class EdgeLabels(Labels):
         _check.integer("q_len", q_len, minimum=0)
         k_len = q_len if k_len is None else _check.integer("k_len", k_len, minimum=0)
         edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
+        _check.unmapped("edge_index", edge_index)
         ids = _check.integer_tensor("ids", ids, dim=1)
         if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
             raise ValueError(
