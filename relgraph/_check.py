@@ -11,6 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
+    get_unwrapped,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+)
 
 from relgraph._brief import cut, shown
 from relgraph._hints import in_place_of_graph
@@ -51,6 +56,27 @@ def can_look_at_data(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta) for t in tensors)
+
+
+def outside_compiled_code(what: str) -> None:
+    """What has to look at data is not traced: refused with the way out, where torch would say what it cannot guard."""
+    if torch.compiler.is_compiling():
+        raise NotImplementedError(
+            f"{what} looks at data, which torch.compile and torch.export cannot follow: make the labels outside of the "
+            "compiled function, labels = labeler(graph), and pass them to it as an argument"
+        )
+
+
+def unmapped(name: str, tensor: Tensor) -> None:
+    """``torch.func.vmap`` does not map over this tensor, whose values could not be looked at then."""
+    while not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor):
+        if is_batchedtensor(tensor):
+            raise NotImplementedError(
+                f"{name} must not be mapped over by torch.func.vmap: give labels a batch axis of their own, ids "
+                "[B, N_q, N_k] (or batch= of EdgeLabels), and map over inputs and tables alone, with "
+                "impl='reference' or 'dense'"
+            )
+        tensor = get_unwrapped(tensor)
 
 
 def has_autocast(device_type: str) -> bool:
@@ -251,6 +277,7 @@ def written(names: str, *lengths: int) -> None:
 
 def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> None:
     """Every id lies in ``[minimum, num_labels)``; -1 is the pair without a label."""
+    unmapped(name, ids)
     if ids.numel() == 0 or not can_look_at_data(ids):
         return
     low, high = (int(v) for v in torch.aminmax(ids))

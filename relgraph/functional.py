@@ -124,7 +124,8 @@ def relation_attention(
             offset other than the labels'; an unknown ``impl``.
         NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
             derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; or a call within torch's
-            ``context_parallel``, where each rank holds a part of the keys.
+            ``context_parallel``, where each rank holds a part of the keys; or raw ids that ``torch.func.vmap`` maps
+            over.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -351,6 +352,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
 
 def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
     _check.tensor("labels", ids)
+    _check.unmapped("labels", ids)
     if ids.dtype not in _check.INTEGER_DTYPES:
         raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
     if not _check.shaped(ids, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):

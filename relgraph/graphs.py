@@ -224,11 +224,13 @@ class Graph:
 
         Raises:
             ValueError: more than 2^32 pairs, or a graph on the device ``meta``.
+            NotImplementedError: under ``torch.compile`` or ``torch.export``, which cannot know how many there are.
 
         Example:
             >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
             (tensor([0, 0, 1, 1, 2]), tensor([0, 1, 0, 1, 2]))
         """
+        _check.outside_compiled_code("Graph.pairs")
         check_pairs(self)
         ptr = self.borders()
         sizes = ptr.diff()
@@ -295,11 +297,13 @@ class Graph:
         Raises:
             TypeError: ``forest`` that is no bool.
             ValueError: a node with two parents, a cycle, or several roots in one graph; a graph on the device ``meta``.
+            NotImplementedError: under ``torch.compile`` or ``torch.export``.
 
         Example:
             >>> rg.Graph(torch.tensor([[1, 1], [0, 2]]), 3).parents()
             tensor([ 1, -1,  1])
         """
+        _check.outside_compiled_code("Graph.parents")
         _check.boolean("forest", forest)
         _check.data("graph", self.edge_index)
         source, target = self.edge_index
@@ -413,6 +417,7 @@ def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | 
 
 
 def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
+    _check.unmapped("edge_index", edge_index)
     if edge_index.shape[1] == 0 or not _check.can_look_at_data(edge_index, ptr):
         return
     outside = (edge_index < 0) | (edge_index >= num_nodes)

@@ -157,6 +157,57 @@ def test_a_function_takes_labels_as_an_argument(kind, dynamic, backend):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+READERS = {
+    "Graph.pairs": rg.NodeType(2),
+    "Graph.parents": rg.UpDown(2),
+    "shortest_path_lengths": rg.ShortestPath(2),
+    "a random walk": rg.RandomWalk(2),
+    "joining edges": rg.EdgeType(2, default="none") * rg.EdgeType(2, default="none"),
+}
+
+
+READ = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.arange(2), node_type=torch.tensor([0, 1, 1]))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_labelers_that_read_graphs_say_what_works(reader):
+    """Dynamo quotes what is raised while it traces."""
+    compiled = torch.compile(READERS[reader], fullgraph=True, backend="eager")
+    match = (
+        f"NotImplementedError.*{reader} looks at data, .* labels = labeler.graph., and pass them to it as an argument"
+    )
+    with pytest.raises(dynamo.exc.Unsupported, match=match):
+        compiled(READ)
+
+
+def test_a_compiled_layer_that_is_given_a_graph_says_what_works():
+    layer = rg.RelationEncoderLayer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
+    compiled, x = torch.compile(layer, fullgraph=True, backend="eager"), torch.randn(2, 3, 8)
+    with pytest.raises(dynamo.exc.Unsupported, match="NotImplementedError.*make the labels outside of the compiled"):
+        compiled(x, labels=READ)
+    torch.testing.assert_close(compiled(x, labels=layer.labeler(READ)), layer(x, labels=READ))
+
+
+@pytest.mark.slow
+def test_labels_are_made_outside_where_the_graph_may_break():
+    layer = rg.RelationEncoderLayer(8, 2, 16, 0.0, labeler=READERS["shortest_path_lengths"])
+    compiled, x = torch.compile(layer, backend="eager"), torch.randn(2, 3, 8)
+    torch.testing.assert_close(compiled(x, labels=READ), layer(x, labels=READ))
+
+
+def test_joins_of_blocks_and_of_parallel_edges_say_what_works():
+    ptr = torch.tensor([0, 2, 3])
+    blocks = rg.BlockLabels(torch.zeros(5, dtype=torch.long), 2, ptr)
+    twice = EdgeLabels(torch.zeros(2, 2).long(), torch.tensor([0, 1]), 2, q_len=3, default=-1, duplicates="first")
+    for what, labels, other in (
+        ("joining blocks", blocks, distance(3, ptr=ptr)),
+        ("merging parallel edges", twice, distance(3)),
+    ):
+        compiled = torch.compile(lambda labels, other=other: rg.product(labels, other), fullgraph=True, backend="eager")
+        with pytest.raises(dynamo.exc.Unsupported, match=f"NotImplementedError.*{what} looks at data"):
+            compiled(labels)
+
+
 def test_sizes_that_are_known_meet_sizes_that_are_open():
     """Labels and masks that a layer closes over have known sizes; those of its input are open."""
     layer = rg.RelationAttention(8, 2, num_labels=5)

@@ -49,6 +49,7 @@ def _attend(codes: Tensor) -> Tensor | None:
 
 
 def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
+    _check.outside_compiled_code("joining blocks")
     pairs = block_pairs(shape)
     codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
     return BlockLabels(
@@ -82,6 +83,7 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
 
 def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
     """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
+    _check.outside_compiled_code("joining edges")
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
@@ -151,6 +153,7 @@ def _merged(labels: Labels) -> Labels:
     """Edges of which the first of parallel ones counts, without the others."""
     if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
         return labels
+    _check.outside_compiled_code("merging parallel edges")
     first = labels._first_of_pair()
     return EdgeLabels(
         labels.edge_index[:, first],

@@ -182,6 +182,7 @@ def _of_every_pair(graph: Graph, landing: Callable[[Tensor], Tensor], *, directe
     Graphs are padded to the next power of two, which depends on nothing but their own size, and those of one width are
     computed together.
     """
+    _check.outside_compiled_code("a random walk")
     ptr, home = graph.borders(), graph.graph_of()
     sizes = ptr.diff()
     power = sizes.clamp(min=1).double().log2().ceil().long()

@@ -127,6 +127,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
                 [ 1,  0, -1],
                 [ 2,  1,  0]], dtype=torch.int32)
     """
+    _check.outside_compiled_code("shortest_path_lengths")
     check_pairs(check_graph(graph))
     if max_distance is not None:
         _check.integer("max_distance", max_distance, minimum=0)

@@ -315,6 +315,7 @@ class Labels(ABC):
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
     """``ptr`` as int64 borders of a packed batch: starts at 0, never falls, ends at ``total``."""
     ptr = _check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
+    _check.unmapped(name, ptr)
     if ptr.shape[0] < 1:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
     if _check.can_look_at_data(ptr):

@@ -92,6 +92,7 @@ class EdgeLabels(Labels):
         _check.length("q_len", q_len)
         k_len = q_len if k_len is None else _check.length("k_len", k_len)
         edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
+        _check.unmapped("edge_index", edge_index)
         ids = _check.integer_tensor("ids", ids, dim=1)
         if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
             raise ValueError(

@@ -93,6 +93,45 @@ def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():
             torch.func.grad(loss)(table, impl)
 
 
+IDS = torch.tensor([[0, 1, 1, -1], [2, 0, 1, 1], [2, 2, 0, 1], [2, 2, 2, 0]])
+X, TABLE = torch.ones(1, 2, 4, 6), torch.ones(3, 6)
+EDGE = torch.tensor([[0], [1]])
+LAYER = rg.RelationAttention(12, 2, num_labels=3)
+
+MAPPED = {
+    "labels": lambda ids: rg.relation_attention(X, X, X, ids, TABLE, impl="dense"),
+    "labels of the layer": lambda ids: LAYER(X.view(1, 4, 12), labels=ids),
+    "ids": lambda ids: rg.DenseLabels(ids, 3).ids,
+    "ids of blocks": lambda ids: rg.BlockLabels(ids.flatten(), 3, torch.tensor([0, 4])).ids,
+    "ids of edges": lambda ids: rg.EdgeLabels(EDGE, ids[0, :1], 3, q_len=4).ids,
+    "edge_index": lambda ids: rg.EdgeLabels(ids[:2, :1], EDGE[0], 3, q_len=4).ids,
+    "edge_index of a graph": lambda ids: rg.Graph(ids[:2, :1], 4).edge_index,
+    "ptr": lambda ids: rg.ClippedDistance(1)(4, ptr=ids[0, :2]).k_ptr,
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_labels_are_not_mapped_over(name):
+    ids = torch.stack([IDS, IDS])
+    refused = rf"{name.partition(' ')[0]} must not be mapped over by torch\.func\.vmap: .*ids \[B, N_q, N_k\]"
+    for mapped in (
+        torch.vmap(MAPPED[name]),
+        lambda ids: torch.func.grad(lambda _: torch.vmap(MAPPED[name])(ids).sum())(TABLE),
+    ):
+        with pytest.raises(NotImplementedError, match=refused):
+            mapped(ids)
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense"])
+def test_what_the_refusal_names_works(impl):
+    x, ids = torch.randn(2, 1, 2, 4, 6), torch.stack([IDS, IDS.T])
+    alone = [rg.relation_attention(one, one, one, own, TABLE, impl=impl) for one, own in zip(x, ids, strict=True)]
+    together = rg.relation_attention(x[:, 0], x[:, 0], x[:, 0], ids, TABLE, impl=impl)
+    torch.testing.assert_close(together, torch.cat(alone))
+    mapped = torch.vmap(lambda one: rg.relation_attention(one, one, one, IDS, TABLE, impl=impl))(x)
+    torch.testing.assert_close(mapped[0], alone[0])
+
+
 def test_forward_mode_works_on_plain_torch_and_is_refused_elsewhere():
     from torch.autograd import forward_ad
 
