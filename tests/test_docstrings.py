@@ -47,7 +47,8 @@ MEMBERS = {
     if base.__module__.startswith("relgraph")
     for member, value in vars(base).items()
     if not member.startswith("_") or member == "__call__"
-    if inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod))
+    if isinstance(value, (property, classmethod, staticmethod))
+    or (inspect.isfunction(value) and value.__module__ == base.__module__)  # PyG writes methods when it makes a layer
 }
 
 
