@@ -34,6 +34,10 @@ class RelationAttention(nn.Module):
     are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as the tables are
     missing). Inputs are batch first. Masks have that layer's polarity: True blocks.
 
+    Where that layer returns a pair, this one returns z alone unless weights or masses are asked for. So ``z, weights =
+    layer(x, labels=labels)``, left over from that layer, raises for most batches but takes a batch of two apart, one
+    row to each name.
+
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; conventions of :class:`~torch.nn.MultiheadAttention`.
 
     Args:
