@@ -15,7 +15,7 @@ from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
 from relgraph import _check
-from relgraph._brief import cut
+from relgraph._brief import shown
 from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
@@ -216,7 +216,7 @@ class _Stored:
         """The expressions of the labelers that made them."""
         by = self._entry("by")
         if not isinstance(by, (str, list, tuple)) or not all(isinstance(one, str) for one in by):
-            raise TypeError(f"{self.name}['by'] must be the expression of a labeler, got {cut(repr(by))}")
+            raise TypeError(f"{self.name}['by'] must be the expression of a labeler, got {shown(by)}")
         return {by} if isinstance(by, str) else set(by)
 
 
