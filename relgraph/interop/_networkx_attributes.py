@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph import _check
-from relgraph._brief import cut, shown
+from relgraph._brief import shown
 from relgraph.interop._networkx_items import Item, attribute
 
 Read = str | Callable[..., Hashable]
@@ -92,7 +92,7 @@ def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tupl
     if not all(isinstance(value, Hashable) and not isinstance(value, Tensor) for value in listed):
         raise TypeError(f"{name} must be hashable, got {shown(types)}")
     if len(set(listed)) != len(listed):
-        raise ValueError(f"{name} must be different, got {cut(str(list(listed)))}")
+        raise ValueError(f"{name} must be different, got {shown(list(listed))}")
     return listed
 
 

@@ -166,6 +166,8 @@ def test_refuses_bad_graphs():
         from_networkx(typed, edge_type="kind", types=["other"])
     with pytest.raises(TypeError, match="types must be a sequence of types, got 'k'"):
         from_networkx(typed, edge_type="kind", types="k")
+    with pytest.raises(ValueError, match="types must be different, got <list>"):
+        from_networkx(typed, edge_type="kind", types=[10**5000, 10**5000])
     with pytest.raises(ValueError, match="node_types must be different"):
         from_networkx(typed, node_type=lambda node, of: node, node_types=["u", "v", "u"])
     typed.add_edge("v", "w", kind=1)
