@@ -18,7 +18,8 @@ collect_ignore_glob = ["docs/conf.py", "docs/site/*", "docs/gallery/*", "docs/_b
 pytest_collect_file = sybil().pytest()
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Several seeds a test: one that passes proves little where numbers are compared."""
     parser.addoption("--seeds", type=int, default=1, help="run every test of tests/ with that many random seeds")
 
 
