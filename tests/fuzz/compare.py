@@ -85,15 +85,29 @@ def _check_one(case: Case, name: str, dtype: torch.dtype, truth: Truth) -> bool:
     if impl in choice.refused:
         _check_refusal(case, call, name, dtype, choice.refused[name])
         return False
-    run = call.run(impl)
-    for kind, found in (("", run.outputs), ("gradient of ", run.grads)):
-        for key, tensor in found.items():
-            wanted = ("grad", key) if kind else key
-            _compare(f"{what}: {kind}{key}", tensor, truth.values[wanted], truth.bounds[wanted], dtype)
+    mode = Random(f"mode {case.seed} {name}").random()
+    if mode < 0.15:  # what labels keep from a call that predicts must serve one that trains
+        with torch.inference_mode() if mode < 0.1 else torch.no_grad():
+            _check_run(f"{what}, no gradients", name, call.run(impl), truth)
+    _check_run(what, name, call.run(impl), truth)
     return True
 
 
-def _compare(what: str, found: Tensor, value: Tensor, bound: Tensor, dtype: torch.dtype) -> None:
+def _check_run(what: str, name: str, run: Run, truth: Truth) -> None:
+    """Every output and gradient against the oracle's."""
+    for kind, found in (("", run.outputs), ("gradient of ", run.grads)):
+        for key, tensor in found.items():
+            wanted = ("grad", key) if kind else key
+            bound = _running(truth.bounds[wanted]) if name == "triton" and key != "lse" else truth.bounds[wanted]
+            _compare(f"{what}: {kind}{key}", tensor, truth.values[wanted], bound)
+
+
+def _running(bound: Tensor) -> Tensor:
+    """The bound where sums by label are differences of running sums: as exact as the whole row, not as its share."""
+    return bound + 4 * bound.amax() if bound.numel() else bound
+
+
+def _compare(what: str, found: Tensor, value: Tensor, bound: Tensor) -> None:
     if found.shape != value.shape:
         raise FuzzError(f"{what} has shape {list(found.shape)}, must be {list(value.shape)}")
     found = found.double()

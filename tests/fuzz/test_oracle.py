@@ -350,9 +350,9 @@ def test_every_check_runs_by_the_command(capsys):
 def test_compare_sees_shapes_and_infinities():
     zero, bound = torch.zeros(2), torch.full((2,), 1e-3)
     with pytest.raises(FuzzError, match=r"x has shape \[1\], must be \[2\]"):
-        compare._compare("x", torch.zeros(1), zero, bound, F64)
+        compare._compare("x", torch.zeros(1), zero, bound)
     with pytest.raises(FuzzError, match=r"x is nan at \(1,\), must be 0"):
-        compare._compare("x", torch.tensor([0.0, math.nan]), zero, bound, F64)
+        compare._compare("x", torch.tensor([0.0, math.nan]), zero, bound)
     with pytest.raises(FuzzError, match=r"off by 0.002 where rounding explains 0.001"):
-        compare._compare("x", torch.tensor([0.0005, 0.002]), zero, bound, F64)
-    compare._compare("x", torch.tensor([0.0005, -0.001]), zero, bound, F64)
+        compare._compare("x", torch.tensor([0.0005, 0.002]), zero, bound)
+    compare._compare("x", torch.tensor([0.0005, -0.001]), zero, bound)
