@@ -12,15 +12,8 @@ from relgraph.impl.moves import BlockMoves, UnitMoves
 from relgraph.impl.parts import Unit
 from relgraph.impl.problem import Incoming, Problem
 
-LN2 = math.log(2.0)
-
-
-def unit_score(problem: Problem) -> float:
-    """What scores are divided by: log 2, that is, they are taken to base 2, of all exponentials the cheapest.
-
-    Not where a mask is added: the least finite number, which many take for -inf, would leave the range.
-    """
-    return LN2 if problem.mask is None or problem.mask.dtype == torch.bool else 1.0
+PER_LN2 = 1 / math.log(2.0)
+"""Weights are taken to base 2, of all exponentials the cheapest; scores themselves are not, which would round them."""
 
 
 class UnitWork:
@@ -28,7 +21,6 @@ class UnitWork:
 
     def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], moves: UnitMoves) -> None:
         self.problem, self.unit, self.number, self.buffers, self.moves = problem, unit, number, buffers, moves
-        self.unit_score = unit_score(problem)
         self.sums: Tensor | None = None  # dP less δ, where it can be taken off so
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
         self.factor = factor_dtype(problem)
@@ -130,19 +122,14 @@ class RowBlock:
         """
         scores = self._scores()
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-        scores.sub_(top)
-        if self.work.unit_score == 1.0:
-            total = scores.exp_().sum(-1, keepdim=True)
-            lse = top.add_(total.log())
-        else:
-            total = scores.exp2_().sum(-1, keepdim=True)
-            lse = top.add_(total.log2()).mul_(self.work.unit_score)
+        total = scores.sub_(top).mul_(PER_LN2).exp2_().sum(-1, keepdim=True)
+        lse = top.add_(total.log())
         # the greatest weight of a row is still 1: only a row that sees nothing has a total below that
         return scores, total.clamp_(min=1.0), lse.squeeze(-1)
 
     def _scores(self) -> Tensor:
-        """Scores in units of ``unit_score``, in the first buffer."""
-        problem, moves, unit = self.work.problem, self.moves, self.work.unit_score
+        """Scores, in the first buffer."""
+        problem, moves = self.work.problem, self.moves
         by_query = None if problem.by_query is None else problem.by_query[self.at]
         scores = self.buffer(0)
         beta = 0.0
@@ -151,10 +138,10 @@ class RowBlock:
             if problem.by_key is not None:
                 by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
             moves.spread(scores, by_query, by_key)
-            beta = 1 / unit
+            beta = 1.0
         keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
-        torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale / unit, out=flat)
+        torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
         if problem.mask is not None:
             self._mask(scores, problem.mask)
         moves.hide(scores)

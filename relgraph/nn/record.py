@@ -159,15 +159,17 @@ def _listen(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thread:
     assert reporter is not None
     pending = threading.local()  # the arguments of the call that each thread is in
 
-    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    # Without kwargs where another thread's block ends, and takes its hooks away, while torch is about to call them.
+    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Arguments | None:
         pending.call = None  # a call that raised has left its own behind
-        if not _open_blocks.concern(thread):
+        if kwargs is None or not _open_blocks.concern(thread):
             return None
         asked = reporter.ask(layer, (args, kwargs), wanted)
         pending.call = ((args, kwargs), asked)
         return asked
 
-    def after(layer: nn.Module, _: tuple[Any, ...], __: dict[str, Any], out: Any) -> Any:
+    def after(layer: nn.Module, _: tuple[Any, ...], *rest: Any) -> Any:
+        out = rest[-1]
         call, pending.call = getattr(pending, "call", None), None
         if call is None:  # not for this block, or under way when it began
             return None

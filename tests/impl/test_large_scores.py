@@ -96,3 +96,35 @@ def test_nan_of_one_row_stays_in_its_row(impl):
     spoilt = rg.relation_attention(q, k, v, labels, impl=impl)
     others = torch.arange(6) != 2
     torch.testing.assert_close(spoilt[:, :, others], z[:, :, others])
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5, 1e6])
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_exact_scores_over_a_large_offset(impl, offset):
+    """Scores that a float holds exactly are not rounded on their way."""
+    n = 64
+    squares = torch.zeros(4, 2, dtype=F64)
+    for _ in range(4):
+        q, k = (torch.randint(-1, 2, (1, 2, n, 16)).float() for _ in range(2))
+        v, incoming = torch.randn(1, 2, n, 16), torch.randn(1, 2, n, 16)
+        q[..., 0], k[..., 0] = 1.0, offset
+
+        def results(attention, q, k, v, incoming=incoming):
+            return [attention(q, k, v).detach(), *gradients(attention, (q, k, v), incoming)]
+
+        def ours(q, k, v):
+            return rg.relation_attention(q, k, v, None, scale=1.0, impl=impl)
+
+        def exact(q, k, v):
+            return rg.relation_attention(q, k, v, None, scale=1.0, impl="reference")
+
+        def fused(q, k, v):
+            return scaled_dot_product_attention(q, k, v, scale=1.0)
+
+        truth = results(exact, q.double(), k.double(), v.double())
+        found, theirs = (errors(results(f, q, k, v), truth) for f in (ours, fused))
+        squares += torch.tensor([found, theirs], dtype=F64).T ** 2
+    sizes = [float(t.norm()) for t in truth]
+    unit = torch.finfo(torch.float32).eps
+    for (found, theirs), size in zip(squares.sqrt().tolist(), sizes, strict=True):
+        assert found <= 2 * theirs + unit * size, (found, theirs)
