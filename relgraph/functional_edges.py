@@ -86,7 +86,11 @@ def edge_attention(
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     if not isinstance(labels, EdgeLabels):
-        raise TypeError(f"labels must be EdgeLabels, got {in_place_of_labels(labels)}")
+        if isinstance(labels, Tensor):
+            got = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
+        else:
+            got = in_place_of_labels(labels)
+        raise TypeError(f"labels must be EdgeLabels, got {got}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
     named = {"query": query, "key": key, "value": value}

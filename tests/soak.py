@@ -337,9 +337,11 @@ def soak(
     print(_line(samples[-1]))
     print("done: " + ", ".join(f"{count:,} {name}" for name, count in sorted(done.items())))
     grown = verdict(samples)
-    if len(samples) * 2 // 3 < FEWEST:
+    short = len(samples) * 2 // 3 < FEWEST
+    if short:
         print("too short to tell whether anything grows")
-    print("\n".join([*failures, *grown]) or "nothing failed, nothing grows")
+    fine = "nothing failed" if short else "nothing failed, nothing grows"
+    print("\n".join([*failures, *grown]) or fine)
     return 1 if failures or grown else 0
 
 

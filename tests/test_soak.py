@@ -58,7 +58,7 @@ def test_a_short_soak(capsys):
     assert "3 seconds, 2 threads, seed 0" in printed
     assert "handles" in printed
     assert "too short to tell whether anything grows" in printed
-    assert "nothing failed, nothing grows" in printed
+    assert printed.rstrip().endswith("nothing failed")
 
 
 @pytest.mark.parametrize("piece", soak.WORK, ids=lambda piece: piece.__name__)

@@ -151,7 +151,10 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
     if isinstance(labels, Tensor):
         _check.integer_tensor("labels", labels, dim=(2, 3))
         if tables is None or isinstance(tables.num_labels, tuple):
-            raise ValueError("labels must be Labels where the layer has no tables or those of a sum, got a Tensor")
+            raise ValueError(
+                "labels must be Labels where the layer has no tables or those of a sum, got a Tensor: make "
+                "rg.DenseLabels(ids, num_labels) of it, with num_labels=0 where it only says who attends"
+            )
         shapes = ([q_len, k_len], [batch, q_len, k_len], [1, q_len, k_len])
         if not _check.shaped(labels, *shapes):
             raise ValueError(

@@ -218,7 +218,7 @@ def _saved_names(key: str, state: Any) -> list[str] | None:
         return None
     try:
         names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
-    except ValueError as error:  # no JSON, or no text at all
+    except (ValueError, RecursionError) as error:  # no JSON, no text at all, or lists without end
         raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key} must hold a list of names, got {shown(names)}")

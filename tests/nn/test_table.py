@@ -186,6 +186,11 @@ DAMAGED = {
     "cut off": (torch.tensor(list(b'["a", "b')), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
     "no text": (torch.tensor([255, 254, 253]), ValueError, "_extra_state must hold names as JSON, got damaged bytes"),
     "not numbers": (torch.full((3,), torch.nan), ValueError, "_extra_state must hold names as JSON, got damaged"),
+    "endless lists": (
+        torch.tensor(list(b"[" * 100_000)),
+        ValueError,
+        "_extra_state must hold names as JSON, got damaged",
+    ),
     "no names": (torch.tensor(list(b"[1, 2]")), ValueError, r"_extra_state must hold a list of names, got \[1, 2\]"),
     "no list": (torch.tensor(list(b'{"a": 1}')), ValueError, "_extra_state must hold a list of names, got {'a': 1}"),
 }

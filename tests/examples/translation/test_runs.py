@@ -89,6 +89,7 @@ def wait_for_step(process, run, step, before):
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_killed_twenty_times_it_ends_as_if_never_killed(data, unbroken, tmp_path):
     run, draws, saved = tmp_path / "run", random.Random(0), [0]
     for kill in range(KILLS):
