@@ -238,7 +238,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
 
     Layers of relgraph do so by themselves. But torch loads a model module by module, so that in a model of your own
     what comes before such a layer has changed when the layer refuses. Call this first, or have torch call it whenever
-    the model loads: it is a hook for :meth:`~torch.nn.Module.register_load_state_dict_pre_hook`.
+    the model loads: it is a hook for ``torch.nn.Module.register_load_state_dict_pre_hook``.
 
     Source: relgraph's own.
 
