@@ -40,7 +40,7 @@ FIXED = {
     "relgraph.impl.chunked": {"_INPUTS", "_OUTPUTS"},
     "relgraph.impl.fused": {"_INPUTS", "_OUTPUTS", "MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
     "relgraph.impl.groups": {"SPREAD"},
-    "relgraph.impl.rows": {"LN2"},
+    "relgraph.impl.rows": {"PER_LN2"},
     "relgraph.impl.tilemap_ids": {"NO_LIMIT"},
     "relgraph.impl.virtual": {"FAR_LEFT", "BEYOND"},
     "relgraph.impl.kernels.launch": {"LOG2E"},
