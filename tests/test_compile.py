@@ -52,6 +52,7 @@ def test_labels_built_inside_over_changing_lengths(impl):
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["dense", "chunked"])
 def test_labels_given_over_changing_lengths(impl):
     table = torch.randn(9, 4, dtype=F64)
@@ -234,6 +235,7 @@ def test_sums_packed_batches_and_dropout_compile():
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), leaves))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="inductor needs a C++ compiler")
 def test_inductor():
     table = torch.randn(5, 4, dtype=F64, requires_grad=True)

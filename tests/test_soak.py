@@ -52,6 +52,7 @@ def test_few_samples_tell_nothing():
     assert verdict([]) == []
 
 
+@pytest.mark.slow
 def test_a_short_soak(capsys):
     assert soak.main(["--minutes", "0.05", "--threads", "2"]) == 0
     printed = capsys.readouterr().out
@@ -92,6 +93,7 @@ def test_what_fails_ends_it(capsys):
     assert "ValueError: query must be something else" in printed
 
 
+@pytest.mark.slow
 def test_what_is_held_is_counted():
     before = soak.measure(0.0)
     with open(__file__, encoding="utf-8"):

@@ -24,6 +24,9 @@ LABELS = {
     "edges over dense of no rows": EdgeLabels(*FEW, 3, q_len=6, default=NO_ROWS),
 }
 
+PAIRS = [(kind, impl) for kind in LABELS for impl in ("reference", "dense", "chunked", None)]
+PAIRS += [(kind, "edges") for kind in LABELS if kind.startswith(("edges, few", "edges of"))]
+
 
 def tables(labels):
     def table(*shape):
@@ -38,12 +41,9 @@ def tables(labels):
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.5}], ids=["", "causal", "dropout"])
-@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "edges", None])
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize(("kind", "impl"), PAIRS)
 def test_no_rows(kind, impl, options):
     labels = LABELS[kind]
-    if impl == "edges" and not kind.startswith(("edges, few", "edges of")):
-        pytest.skip("impl='edges' attends over listed pairs alone")
     x, learned = torch.randn(0, 2, 6, 4, requires_grad=True), tables(labels)
     z, aux = rg.relation_attention_with_aux(
         x, x, x, labels, *learned, impl=impl, need_lse=True, need_label_mass=labels is not None, **options

@@ -255,6 +255,7 @@ class TestModule:
         model.train()(src, tgt).square().sum().backward()
         assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
+    @pytest.mark.slow
     def test_compiled_for_all_lengths(self):
         model = RelationTransformer(12, 3, 1, 1, 20, max_distance=2, impl="dense").eval()
         counter = CompileCounterWithBackend("aot_eager")
