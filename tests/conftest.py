@@ -15,7 +15,9 @@ settings.load_profile("relgraph")
 
 def pytest_generate_tests(metafunc):
     seeds = metafunc.config.getoption("--seeds")
-    if seeds > 1:
+    # hypothesis forbids one method on several instances; it draws many examples of its own anyway
+    again = metafunc.cls is None or not getattr(metafunc.function, "is_hypothesis_test", False)
+    if seeds > 1 and again:
         metafunc.parametrize("_seed", range(seeds), ids=lambda seed: f"seed{seed}", indirect=True)
 
 
