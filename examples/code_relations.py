@@ -7,7 +7,7 @@ from functools import lru_cache
 from stdlib_functions import Function
 
 import relgraph as rg
-from relgraph.interop import python_source
+from relgraph.interop import python
 
 AROUND = "if 1:\n"  # makes valid source of a function that is indented, as methods are
 TOKENS_AROUND = 5
@@ -22,7 +22,7 @@ def question_graph(function: Function, hole: int) -> rg.Graph:
     source, first = hide(function, hole), 0
     if source[0].isspace():
         source, first = AROUND + source, TOKENS_AROUND
-    return python_source.read(source).only(first + at for at in function.order).graph
+    return python.read(source).only(first + at for at in function.order).graph
 
 
 def hide(function: Function, hole: int) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import relgraph as rg
-from relgraph.interop import python_source
+from relgraph.interop import python
 
 ROWS, WORDS = 4096, 6
 PARTS = {"train": range(7), "validation": range(7, 8), "test": range(8, 10)}
@@ -140,7 +140,7 @@ def plant(function: Function, at: int = 0, wrong: int = -1) -> Record:
         lines[line] = lines[line][:column] + name + lines[line][column + len(tokens[at]) :]
         tokens[at], variables[at], source = name, wrong, "\n".join(lines)
     first = TOKENS_AROUND if source[0].isspace() else 0
-    read = python_source.read(AROUND + source if first else source).only(first + index for index in function.order)
+    read = python.read(AROUND + source if first else source).only(first + index for index in function.order)
     # Numbered anew: the order of the variables as they were must not tell that one of them is gone.
     numbered = _numbered(tokens, (place for place, variable in enumerate(variables) if variable >= 0))
     repair = numbered[variables.index(right)] if wrong >= 0 else -1

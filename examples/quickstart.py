@@ -62,7 +62,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from tqdm import tqdm
 
 import relgraph as rg
-from relgraph.interop.python_source import EDGE_TYPES
+from relgraph.interop.python import EDGE_TYPES
 
 # %%
 # The task

@@ -9,9 +9,9 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import brief, shown
-from relgraph._hints import in_place_of_graph
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief, shown
+from relgraph.arguments.hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
 
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
@@ -66,14 +66,14 @@ class Graph:
         node_type: Tensor | None = None,
         ptr: Tensor | None = None,
     ) -> None:
-        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
+        edge_index = check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64)
         if edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
-        _check.length("num_nodes", num_nodes, most=_check.MOST_IDS)
+        check.length("num_nodes", num_nodes, most=check.MOST_IDS)
         edge_type = _types("edge_type", edge_type, edge_index.shape[1], least=0)
         node_type = _types("node_type", node_type, num_nodes, least=-1)
         ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
-        _check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
+        check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
         _check_ends(edge_index, num_nodes, ptr)
         for name, value in zip(_FIELDS, (edge_index, num_nodes, edge_type, node_type, ptr), strict=True):
             object.__setattr__(self, name, value)
@@ -111,10 +111,10 @@ class Graph:
             tensor([[1, 1],
                     [0, 2]])
         """
-        parents = _check.integer_tensor("parents", parents, dim=1).to(torch.int64)
-        _check.data("parents", parents)
+        parents = check.integer_tensor("parents", parents, dim=1).to(torch.int64)
+        check.data("parents", parents)
         count = parents.shape[0]
-        if _check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
+        if check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
             raise ValueError(
                 f"parents must lie in [-1, {count}), got values from {int(parents.min())} to {int(parents.max())}"
             )
@@ -156,13 +156,13 @@ class Graph:
         """
         if not isinstance(graphs, Iterable):
             raise TypeError(f"graphs must be an iterable of Graphs, got {in_place_of_graph(graphs)}")
-        graphs = _check.items("graphs", graphs, "an iterable of Graphs")
+        graphs = check.items("graphs", graphs, "an iterable of Graphs")
         if not graphs:
             raise ValueError("graphs must hold at least one Graph, got none")
         for index, graph in enumerate(graphs):
             if not isinstance(graph, Graph):
                 raise TypeError(f"graphs[{index}] must be a Graph, got {in_place_of_graph(graph)}")
-        _check.same_device(**{f"graphs[{index}]": graph.edge_index for index, graph in enumerate(graphs)})
+        check.same_device(**{f"graphs[{index}]": graph.edge_index for index, graph in enumerate(graphs)})
         first, *ends = accumulate((graph.num_nodes for graph in graphs), initial=0)
         starts = [first, *ends[:-1]]
         device = graphs[0].edge_index.device
@@ -230,7 +230,7 @@ class Graph:
             >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
             (tensor([0, 0, 1, 1, 2]), tensor([0, 1, 0, 1, 2]))
         """
-        _check.outside_compiled_code("Graph.pairs")
+        check.outside_compiled_code("Graph.pairs")
         check_pairs(self)
         ptr = self.borders()
         sizes = ptr.diff()
@@ -279,10 +279,10 @@ class Graph:
             >>> graph.of_type(1).edge_index.tolist()
             [[1], [2]]
         """
-        _check.integer("edge_type", edge_type, minimum=0)
+        check.integer("edge_type", edge_type, minimum=0)
         if self.edge_type is None:
             raise ValueError(f"graph must have edge_type to select edges of type {edge_type}, got None")
-        _check.data("graph", self.edge_type)
+        check.data("graph", self.edge_type)
         return self.with_edges(self.edge_index[:, self.edge_type == edge_type])
 
     def parents(self, *, forest: bool = False) -> Tensor:
@@ -303,9 +303,9 @@ class Graph:
             >>> rg.Graph(torch.tensor([[1, 1], [0, 2]]), 3).parents()
             tensor([ 1, -1,  1])
         """
-        _check.outside_compiled_code("Graph.parents")
-        _check.boolean("forest", forest)
-        _check.data("graph", self.edge_index)
+        check.outside_compiled_code("Graph.parents")
+        check.boolean("forest", forest)
+        check.data("graph", self.edge_index)
         source, target = self.edge_index
         count = torch.bincount(target, minlength=self.num_nodes)
         if bool((count > 1).any()):
@@ -352,8 +352,8 @@ class Graph:
             >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
             device(type='cpu')
         """
-        where = _check.device("device", device)
-        _check.boolean("non_blocking", non_blocking)
+        where = check.device("device", device)
+        check.boolean("non_blocking", non_blocking)
         moved = object.__new__(type(self))
         for name in _FIELDS:
             value = getattr(self, name)
@@ -388,11 +388,11 @@ def check_graph(graph: Any) -> Graph:
 
 def check_pairs(graph: Graph) -> Graph:
     """``graph`` itself when all pairs within its graphs can be written out."""
-    _check.data("graph", graph.edge_index, graph.ptr)
+    check.data("graph", graph.edge_index, graph.ptr)
     pairs = graph.num_nodes**2
-    if graph.ptr is not None and pairs > _check.MOST_PAIRS:  # as if nothing was packed
+    if graph.ptr is not None and pairs > check.MOST_PAIRS:  # as if nothing was packed
         pairs = sum(size**2 for size in graph.ptr.diff().tolist())
-    _check.most_pairs("graph", pairs)
+    check.most_pairs("graph", pairs)
     return graph
 
 
@@ -408,17 +408,17 @@ def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | 
     """Types as int64, one an item and not below ``least``; or None."""
     if types is None:
         return None
-    types = _check.integer_tensor(name, types, dim=1).to(torch.int64)
+    types = check.integer_tensor(name, types, dim=1).to(torch.int64)
     if types.shape[0] != count:
         raise ValueError(f"{name} must have shape [{count}], got {list(types.shape)}")
-    if least is not None and count and _check.can_look_at_data(types) and int(types.min()) < least:
+    if least is not None and count and check.can_look_at_data(types) and int(types.min()) < least:
         raise ValueError(f"{name} must be at least {least}, got {int(types.min())}")
     return types
 
 
 def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
-    _check.unmapped("edge_index", edge_index)
-    if edge_index.shape[1] == 0 or not _check.can_look_at_data(edge_index, ptr):
+    check.unmapped("edge_index", edge_index)
+    if edge_index.shape[1] == 0 or not check.can_look_at_data(edge_index, ptr):
         return
     outside = (edge_index < 0) | (edge_index >= num_nodes)
     if bool(outside.any()):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from relgraph.functional import _attend, _check_call
+from relgraph.functional.attention import _attend
+from relgraph.functional.check import check_call
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 
 F64 = torch.float64
@@ -203,7 +204,7 @@ def attention_weights(case: Case) -> tuple[Tensor, Tensor]:
 
 def _answered(case: Case, impl: str | None, keep, **wanted):
     options = {"attn_mask": None, "is_causal": False, "q_offset": None, "dropout_p": 0.0, "scale": None, **case.options}
-    call, _ = _check_call(*case.inputs, case.labels, tuple(case.tables), **options, **wanted)
+    call, _ = check_call(*case.inputs, case.labels, tuple(case.tables), **options, **wanted)
     return _attend(replace(call, keep=keep), impl)
 
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import relgraph as rg
@@ -20,6 +21,14 @@ RAISE = re.compile(r"^\s+raise [A-Z]", re.MULTILINE)
 MARKUP = re.compile(r":\w+:`[^`]*`|``[^`]*``")
 TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.(\w+)`")
 HOOKS = ("extra_repr", "reset_parameters")  # torch's, documented there
+
+
+def exports(module: ModuleType) -> list[str]:
+    """The public names of a module: its ``__all__``, or what it imports as ``from x import Y as Y``."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    imports = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ImportFrom)]
+    return [alias.name for node in imports for alias in node.names if alias.asname == alias.name]
 
 
 def sections(doc: str) -> dict[str, str]:

@@ -13,7 +13,6 @@ import ctypes
 import gc
 import os
 import re
-import sys
 import threading
 import time
 import traceback
@@ -103,11 +102,10 @@ def _trim() -> None:
 
 def _kept() -> int:
     """Tile maps and layouts that the fused kernels keep, where they are loaded."""
-    from relgraph.impl import fused
+    from relgraph.impl.triton import attend
+    from relgraph.plan import memory
 
-    launch = sys.modules.get("relgraph.impl.kernels.launch")
-    maps = 0 if launch is None else len(launch._maps_by_tensor) + len(launch._maps_by_ints)
-    return maps + len(fused._constants)
+    return len(memory._by_tensor) + len(memory._by_ints) + len(attend._constants)
 
 
 def verdict(samples: Sequence[Sample]) -> list[str]:
@@ -353,10 +351,10 @@ def _line(sample: Sample) -> str:
 def _keep_few_maps() -> None:
     """Load Triton's interpreter, and let what the kernels keep be full before the warm-up is over."""
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    from relgraph.impl import fused
-    from relgraph.impl.kernels import launch
+    from relgraph.impl.triton import attend
+    from relgraph.plan import memory
 
-    fused.KEPT_CONSTANTS = launch.KEPT_MAPS = 8
+    attend.KEPT_CONSTANTS = memory.KEPT_PLANS = 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:

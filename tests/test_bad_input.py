@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 import relgraph as rg
+from tests.docstrings import exports
 from tests.good_calls import GOOD_CALLS
 from tests.judge import fault, held_back, used
 from tests.mutations import mutations_of
@@ -43,7 +44,7 @@ def test_spoiled(name, argument):
 def _public():
     """Names that something public is called by, and what they name."""
     for prefix, module in [("", module) for module in MODULES] + [(f"{name}.", INTEROP[name]) for name in INTEROP]:
-        for name in module.__all__:
+        for name in exports(module):
             value = getattr(module, name)
             if callable(value) and name not in RESULTS:
                 yield f"{prefix}{name}", value

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph._brief import brief, brief_fields, cut, shown
+from relgraph.arguments.brief import brief, brief_fields, cut, shown
 
 
 class Place(NamedTuple):
@@ -98,7 +98,7 @@ def test_sentence():
 
 
 def test_source_graph():
-    source = rg.interop.python_source.read("x = 1\nprint(x)")
+    source = rg.interop.python.read("x = 1\nprint(x)")
     edges = source.graph.num_edges
     assert repr(source) == (
         "SourceGraph(tokens=('x', '=', ..., '<newline>'), kinds=('NAME', 'OP', ..., 'NEWLINE'), "

@@ -309,9 +309,10 @@ def test_opcheck(kind, needs):
     q, k, v = case.inputs
     tables = [torch.randn(*x.shape[:3], columns, dtype=F64, requires_grad=True) for x in (q, k)]
     seed = torch.tensor(3)
+    header = [0, True, columns, *needs]
     arguments = (
-        q, k, v, *tables, torch.rand(5, k.shape[2])[None, None] > 0.2, None, seed, None, tensors, ints, 0, 0.5, 0.25,
-        True, *needs,
+        q, k, v, *tables, torch.rand(5, k.shape[2])[None, None] > 0.2, None, seed, None, tensors,
+        [*map(int, header), *ints], 0.5, 0.25, "chunked",
     )  # fmt: skip
-    result = torch.library.opcheck(torch.ops.relgraph.chunked.default, arguments)
+    result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
     assert set(result.values()) == {"SUCCESS"}

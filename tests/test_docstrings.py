@@ -16,10 +16,10 @@ import pytest
 from torch import Tensor
 
 import relgraph as rg
-from tests.docstrings import can_raise, faults, faults_of_member, hides_words, undefined_names
+from tests.docstrings import can_raise, exports, faults, faults_of_member, hides_words, undefined_names
 
 MODULES = ["relgraph"] + [f"relgraph.{name}" for name in ("labels", "labelers", "nn", "pyg", "interop", "plot")]
-MODULES += [f"relgraph.interop.{name}" for name in ("conllu", "networkx", "python_source")]
+MODULES += [f"relgraph.interop.{name}" for name in ("conllu", "networkx", "python")]
 
 
 def modules() -> list[ModuleType]:
@@ -30,7 +30,7 @@ def public() -> dict[str, Any]:
     """Every public thing once, under its shortest name."""
     named: dict[int, tuple[str, Any]] = {}
     for module in modules():
-        for name in module.__all__:
+        for name in exports(module):
             thing = getattr(module, name)
             named.setdefault(id(thing), (f"{module.__name__}.{name}", thing))
     return dict(sorted(named.values()))
@@ -83,7 +83,7 @@ def test_a_constant_is_explained_where_it_is_made(name):
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
 def test_a_module_shows_an_example_or_lists_what_is_in_it(module):
     doc = module.__doc__ or ""
-    left_out = [name for name in module.__all__ if not re.search(rf"\b{name}\b", doc)]
+    left_out = [name for name in exports(module) if not re.search(rf"\b{name}\b", doc)]
     assert ">>>" in doc or not left_out, f"{module.__name__}: its docstring has no >>> and leaves out {left_out}"
     assert not undefined_names(doc), f"{module.__name__}: its example does not define {undefined_names(doc)}"
 

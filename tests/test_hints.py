@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph._hints import in_place_of_edges, in_place_of_graph, in_place_of_labels, in_place_of_types
+from relgraph.arguments.hints import in_place_of_edges, in_place_of_graph, in_place_of_labels, in_place_of_types
 
 GRAPH = rg.Graph(torch.tensor([[0], [1]]), 3)
 LABELER = rg.ClippedDistance(1)

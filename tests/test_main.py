@@ -13,12 +13,13 @@ import torch
 
 import relgraph as rg
 from relgraph import __main__ as report
-from relgraph.impl import IMPLEMENTATIONS, fused
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.triton import limits
 
 
 @pytest.fixture(autouse=True)
 def _no_triton(monkeypatch):
-    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    monkeypatch.setattr(limits, "HAS_TRITON", False)
     monkeypatch.setattr(report, "device_kinds", lambda: ["cpu"])
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.functional import _attend, _check_call
-from relgraph.impl import Call, merge
+from relgraph.functional.attention import _attend
+from relgraph.functional.check import check_call
+from relgraph.functional.merge import merge
+from relgraph.impl.call import Call
 from relgraph.plan import Csr, LabelPlan, Part
 from tests.cases import F64, KINDS, assert_same, make
 
@@ -42,7 +44,7 @@ def test_regions_merge_to_the_whole_with_all_gradients(kind, causal):
     labels = KINDS[kind](9)
     case = make(labels)
     offset = 0 if labels.q_len == labels.k_len or getattr(labels, "q_offset", None) is not None else 1
-    call, _ = _check_call(
+    call, _ = check_call(
         *case.inputs, labels, tuple(case.tables), None, causal, offset or None, 0.0, None, False, need_mass=True
     )
     whole = _attend(call, "reference")

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import DENSE_SCORES, IMPLEMENTATIONS, fused, rule
+from relgraph.impl import IMPLEMENTATIONS, rule
+from relgraph.impl.rule import DENSE_SCORES
+from relgraph.impl.triton import limits
 from tests.cases import KINDS, make
 
 SIDE = int(DENSE_SCORES**0.5)
@@ -26,7 +28,7 @@ def ask(q_len=4, k_len=None, labels=None, batch=1, heads=1, dtype=torch.float32,
 
 @pytest.fixture
 def no_triton(monkeypatch):
-    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    monkeypatch.setattr(limits, "HAS_TRITON", False)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,11 @@ def test_refused_is_what_raises_when_asked_for(kind, need_weights):
 
 
 def test_triton_says_what_it_lacks(monkeypatch):
-    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    monkeypatch.setattr(limits, "HAS_TRITON", False)
     assert "needs the package triton (pip install 'relgraph[triton]')" in ask().refused["triton"]
-    monkeypatch.setattr(fused, "HAS_TRITON", True)
+    monkeypatch.setattr(limits, "HAS_TRITON", True)
     assert "impl='triton' needs CUDA tensors" in ask().refused["triton"]
-    monkeypatch.setattr(fused, "interpreted", lambda: True)
+    monkeypatch.setattr(limits, "interpreted", lambda: True)
     x = torch.zeros(1, 1, 4, 2)
     assert "triton" not in rg.which_impl(x, x, x, None).refused
     double = rg.which_impl(x.double(), x.double(), x.double(), None)

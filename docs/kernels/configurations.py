@@ -1,6 +1,6 @@
 """Every configuration of relgraph's kernels that is compiled ahead of time, beside the same kernels without labels.
 
-Tiles, warps and stages are those that a call would get (``relgraph.impl.kernels.launch.tiling``). Names read
+Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.launch.tiling``). Names read
 ``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
 types without options; float32 (multiplied without tensor cores) and options are reported beside them.
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.kernels import attention, edges_kernels, launch
+from relgraph.impl.triton import attention, edges_kernels, launch
 
 SIZES = (16, 32, 64, 128, 256)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

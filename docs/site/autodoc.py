@@ -8,7 +8,7 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 import relgraph as rg
 
-PUBLIC = {getattr(module, name) for module in (rg, rg.labelers) for name in module.__all__ if name[0].isupper()}
+PUBLIC = {value for module in (rg, rg.labelers) for value in vars(module).values() if isinstance(value, type)}
 
 HOOKS = {"extra_repr", "propagate", "edge_updater"}
 

@@ -17,8 +17,8 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
     is_functorch_wrapped_tensor,
 )
 
-from relgraph._brief import cut, shown
-from relgraph._hints import in_place_of_graph
+from relgraph.arguments.brief import cut, shown
+from relgraph.arguments.hints import in_place_of_graph
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relgraph._brief import shown
+from relgraph.arguments.brief import shown
 
 _MAKERS = {
     "networkx": "relgraph.interop.networkx.from_networkx(...).graph",
@@ -44,7 +44,7 @@ def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
         return f"{_name(value)}: a labeler makes labels of its .graph, labels=labeler(read.graph)"
     if _is(value, "relgraph.labelers.base.Labeler"):
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
-    if _is(value, "relgraph.labelers.paths.PathLabels"):
+    if _is(value, "relgraph.labelers.graph.paths.PathLabels"):
         return f"{_name(value)}: pass its .labels"
     if or_graph and not _is(value, "torch.Tensor"):  # where no raw ids are taken
         return _as_tensor(value).replace("make it a tensor with", "make labels of it with rg.DenseLabels and")

@@ -1,28 +1,19 @@
-"""The front door: checks the arguments once, picks one implementation, and does nothing else."""
+"""Relation-aware attention: the arguments are checked once, one implementation answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import brief_fields
-from relgraph._distributed import check_context, check_local
-from relgraph._hints import in_place_of_labels
-from relgraph._offset import offset_of, sees_all_keys
-from relgraph.impl import IMPLEMENTATIONS, choose
-from relgraph.impl.common import Answer, Call, Tables
-from relgraph.labels import DenseLabels, Labels, SumLabels
-from relgraph.plan import LabelPlan, lower, plain
-
-LabelsLike = Labels | Tensor | None
-"""Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
-
-Table = Tensor | Sequence[Tensor | None] | None
-"""A table, or one a part when the labels are a sum."""
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief_fields
+from relgraph.functional.check import LabelsLike, Table, check_call
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.call import Answer, Call
+from relgraph.impl.rule import choose
+from relgraph.labels import SumLabels
 
 
 class AttentionAux(NamedTuple):
@@ -136,11 +127,11 @@ def relation_attention(
         >>> masked = torch.tensor([True, True, True, False, False])            # keys that may be seen
         >>> z = rg.relation_attention(q, k, v, labels, key_table, value_table, attn_mask=masked)
     """
-    call, packed = _check_call(
+    call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa,
     )  # fmt: skip
-    return _leave(_attend(call, impl), call, packed)
+    return leave(_attend(call, impl), call, packed)
 
 
 def relation_attention_with_aux(
@@ -210,15 +201,15 @@ def relation_attention_with_aux(
         >>> torch.allclose(aux.label_mass.sum(-1), torch.ones(1, 2, 4))     # every pair has a label here
         True
     """
-    call, packed = _check_call(
+    call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, _check.boolean("need_weights", need_weights),
-        _check.boolean("need_label_mass", need_label_mass),
+        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
+        check.boolean("need_label_mass", need_label_mass),
     )  # fmt: skip
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
     answer = _attend(call, impl)
-    lse = answer.lse if _check.boolean("need_lse", need_lse) else None
+    lse = answer.lse if check.boolean("need_lse", need_lse) else None
     mass = answer.mass
     weights = answer.weights
     if packed:
@@ -226,197 +217,19 @@ def relation_attention_with_aux(
         mass = None if mass is None else tuple(m[0].transpose(0, 1) for m in mass)
         weights = None if weights is None else weights[0]
     single = mass if mass is None or isinstance(labels, SumLabels) else mass[0]
-    return _leave(answer, call, packed), AttentionAux(weights, single, lse)
+    return leave(answer, call, packed), AttentionAux(weights, single, lse)
 
 
 def _attend(call: Call, impl: str | None) -> Answer:
     name = choose(call, impl)
     device = call.query.device.type
-    if not _check.has_autocast(device):
+    if not check.has_autocast(device):
         return IMPLEMENTATIONS[name](call)
     with torch.autocast(device, enabled=False):  # the implementations choose their own precision
         return IMPLEMENTATIONS[name](call)
 
 
-def _leave(answer: Answer, call: Call, packed: bool) -> Tensor:
+def leave(answer: Answer, call: Call, packed: bool) -> Tensor:
+    """The output in the dtype of the query, packed as the query came."""
     output = answer.output.to(call.query.dtype)
     return output[0].transpose(0, 1) if packed else output
-
-
-def _check_call(
-    query: Any,
-    key: Any,
-    value: Any,
-    labels: Any,
-    tables: tuple[Any, Any, Any, Any],
-    attn_mask: Any,
-    is_causal: Any,
-    q_offset: Any,
-    dropout_p: Any,
-    scale: Any,
-    enable_gqa: Any,
-    need_weights: bool = False,
-    need_mass: bool = False,
-) -> tuple[Call, bool]:
-    """One checked call, and whether it came packed."""
-    if labels is not None and not isinstance(labels, (Labels, Tensor)):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
-    check_context()
-    query, key, value, packed = _check_inputs(query, key, value, labels, _check.boolean("enable_gqa", enable_gqa))
-    labels, given = _check_labels(labels, query, key, tables)
-    plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
-    checked = _check_tables(given, plan, query, value, isinstance(labels, SumLabels))
-    mask = _check_mask(attn_mask, query, key, packed)
-    _check.boolean("is_causal", is_causal)
-    offset = offset_of(q_offset, labels, plan, is_causal, query)
-    is_causal = is_causal and not sees_all_keys(offset, plan)
-    if scale is not None:
-        scale = _check.finite("scale", scale)
-    else:
-        scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
-    call = Call(
-        query,
-        key,
-        value,
-        plan,
-        checked,
-        scale,
-        mask,
-        is_causal,
-        offset,
-        _check.probability("dropout_p", dropout_p),
-        None,
-        need_weights,
-        need_mass,
-    )
-    return call, packed
-
-
-def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
-    named = {"query": query, "key": key, "value": value}
-    for name, x in named.items():
-        _check.floating(name, x)
-    check_local(**named)
-    _check.same_device(**named)
-    packed = isinstance(labels, Labels) and labels.packed
-    dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
-    for name, x in named.items():
-        if x.dim() != dims:
-            hint = "" if packed or x.dim() != 3 else "; [T, H, D] is for labels with ptr, a packed batch"
-            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}{hint}")
-    dtype = _check.autocast_dtype(query.device.type)
-    if dtype is not None:
-        query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
-    if not query.dtype == key.dtype == value.dtype:
-        raise ValueError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype} and {value.dtype}")
-    if packed:
-        query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
-    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
-        raise ValueError(
-            f"query, key and value must share their batch size, "
-            f"got {query.shape[0]}, {key.shape[0]} and {value.shape[0]}"
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"key must have the head size of query, {query.shape[-1]}, got {key.shape[-1]}")
-    if key.shape[1:3] != value.shape[1:3]:
-        raise ValueError(
-            f"value must have the heads and length of key, {list(key.shape[1:3])}, got {list(value.shape[1:3])}"
-        )
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if heads != kv_heads and (not gqa or kv_heads == 0 or heads % kv_heads):
-        wanted = f"a divisor of the {heads} query heads" if gqa else f"{heads} heads like query (see enable_gqa)"
-        raise ValueError(f"key must have {wanted}, got {kv_heads}")
-    return query, key, value, packed
-
-
-def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ...]) -> tuple[Labels | None, list[Any]]:
-    """Labels that fit the inputs, and the tables as one tuple a kind."""
-    batch, q_len, k_len = query.shape[0], query.shape[2], key.shape[2]
-    if isinstance(labels, Tensor):
-        labels = _from_raw(labels, batch, q_len, k_len, tables)
-    if labels is None:
-        for name, table in zip(_KINDS, tables, strict=True):
-            if table is not None:
-                raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
-        return None, [None] * len(tables)
-    if (labels.q_len, labels.k_len) != (q_len, k_len):
-        raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if not _check.among(labels.batch_size, 1, batch):
-        raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
-    if labels.device is not None and labels.device != query.device:
-        raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
-    if not isinstance(labels, SumLabels):
-        return labels, [None if table is None else (table,) for table in tables]
-    return labels, list(tables)
-
-
-def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
-    _check.tensor("labels", ids)
-    _check.unmapped("labels", ids)
-    if ids.dtype not in _check.INTEGER_DTYPES:
-        raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
-    if not _check.shaped(ids, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
-        raise ValueError(
-            f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
-            f"got {list(ids.shape)}"
-        )
-    for name, table, dim in zip(_KINDS, tables, (-2, -2, -2, -1), strict=True):
-        if isinstance(table, Tensor) and _check.tensor(name, table).dim() >= -dim:
-            return DenseLabels._trusted(ids, table.shape[dim])
-    raise ValueError("labels given as a Tensor need a table beside them, to know R; got no table: build DenseLabels")
-
-
-_KINDS = ("key_table", "value_table", "query_table", "bias_table")
-
-
-def _check_tables(
-    given: Sequence[Any], plan: LabelPlan, query: Tensor, value: Tensor, is_sum: bool
-) -> tuple[Tables, ...]:
-    widths = (query.shape[-1], value.shape[-1], query.shape[-1], None)
-    columns: list[tuple[Tensor | None, ...]] = []
-    for name, tables, width in zip(_KINDS, given, widths, strict=True):
-        if tables is None:
-            columns.append((None,) * len(plan.parts))
-            continue
-        if not isinstance(tables, (tuple, list)) or len(tables) != len(plan.parts):
-            got = f"{len(tables)}" if isinstance(tables, (tuple, list)) else type(tables).__name__
-            raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one a part of the sum, got {got}")
-        for index, (table, part) in enumerate(zip(tables, plan.parts, strict=True)):
-            label = f"{name}[{index}]" if is_sum else name
-            _check_table(label, table, part.num_labels, width, query)
-        columns.append(tuple(tables))
-    return tuple(Tables(*(column[p] for column in columns)) for p in range(len(plan.parts)))
-
-
-def _check_table(name: str, table: Any, num_labels: int, width: int | None, query: Tensor) -> None:
-    if table is None:
-        return
-    _check.tensor(name, table)
-    heads = query.shape[1]
-    row = [num_labels] if width is None else [num_labels, width]
-    if not _check.shaped(table, row, [heads, *row]):
-        what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
-        raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
-    _check.floating(name, table)
-    if table.dtype != query.dtype and _check.autocast_dtype(query.device.type) is None:
-        raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
-    check_local(**{name: table})
-    _check.same_device(query=query, **{name: table})
-
-
-def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor | None:
-    if mask is None:
-        return None
-    _check.tensor("attn_mask", mask)
-    if mask.dtype != torch.bool and mask.dtype not in _check.FLOATING_DTYPES:
-        raise ValueError(f"attn_mask must be bool or floating, got {mask.dtype}")
-    check_local(attn_mask=mask)
-    _check.same_device(query=query, attn_mask=mask)
-    wanted = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]]
-    shown = wanted[1:] if packed else wanted
-    fits = mask.dim() <= len(shown) and all(
-        _check.among(m, 1, w) for m, w in zip(reversed(mask.shape), reversed(shown), strict=False)
-    )
-    if not fits:
-        raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")
-    return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))

@@ -7,11 +7,11 @@ from typing import final
 
 from torch import Tensor
 
-from relgraph import _check
-from relgraph.functional import LabelsLike, Table, _check_call
-from relgraph.impl import IMPLEMENTATIONS, choose
-from relgraph.impl.common import Call
-from relgraph.impl.rule import refusal, rule_for, scores
+from relgraph.arguments import check
+from relgraph.functional.check import LabelsLike, Table, check_call
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.call import Call
+from relgraph.impl.rule import choose, refusal, rule_for, scores
 
 
 @final
@@ -93,10 +93,10 @@ def which_impl(  # noqa: D417
         >>> choice.refused["chunked"]
         "impl='chunked' never holds all attention weights; use impl='dense' for need_weights"
     """
-    call, _ = _check_call(
+    call, _ = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, _check.boolean("need_weights", need_weights),
-        _check.boolean("need_label_mass", need_label_mass),
+        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
+        check.boolean("need_label_mass", need_label_mass),
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}

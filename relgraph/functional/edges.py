@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
-from relgraph.functional import Table, _check_call, _leave
-from relgraph.impl import IMPLEMENTATIONS, choose
-from relgraph.impl.common import Call
-from relgraph.impl.edges import EdgeVectors, attend_edges
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
+from relgraph.functional.attention import leave
+from relgraph.functional.check import Table, check_call
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.call import Call
+from relgraph.impl.edges.attend import EdgeVectors, attend_edges
+from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
 
 
@@ -95,25 +97,25 @@ def edge_attention(
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
-        if _check.tensor(name, x).dim() != 3:
+        if check.tensor(name, x).dim() != 3:
             raise ValueError(f"{name} must have shape [N, H, D], got {list(x.shape)}")
     q, k, v = (x if labels.packed else x.transpose(0, 1)[None] for x in (query, key, value))
-    call, _ = _check_call(
+    call, _ = check_call(
         q, k, v, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p, scale,
         enable_gqa,
     )  # fmt: skip
     edge = _check_vectors(edge_attr, edge_key, edge_value, labels, call)
-    name = "edges" if impl is None else _check.choice("impl", impl, ("edges", "triton"))
-    _check.boolean("need_weights", need_weights)
+    name = "edges" if impl is None else check.choice("impl", impl, ("edges", "triton"))
+    check.boolean("need_weights", need_weights)
     if name == "triton" and (edge is not None or need_weights):
         what = "need_weights" if need_weights else "edge_attr"
         raise NotImplementedError(
             f"impl='triton' gives edges neither vectors nor weights, got {what}; use impl='edges'"
         )
     if choose(call, name) == "triton":
-        return _leave(IMPLEMENTATIONS[name](call), call, packed=True)
+        return leave(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call, edge)
-    output = _leave(answer, call, packed=True)
+    output = leave(answer, call, packed=True)
     if not need_weights:
         return output
     csr = call.plan.parts[0].csr
@@ -129,8 +131,8 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
                 raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
         return None
     edges = labels.ids.shape[0]
-    fits = _check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
-    if not fits or attr.dtype not in _check.FLOATING_DTYPES:
+    fits = check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
+    if not fits or attr.dtype not in check.FLOATING_DTYPES:
         raise ValueError(
             f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
         )
@@ -141,7 +143,7 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
         if given is None:
             continue
         wanted = [width, attr.shape[1]]
-        if not _check.shaped(_check.floating(name, given), wanted, [heads, *wanted]):
+        if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
             raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
-    _check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
+    check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
     return EdgeVectors(attr, key, value)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 
 
 def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def _check_sets(outputs: Any, lses: Any) -> None:
         if not isinstance(given, (tuple, list)) or not all(isinstance(t, Tensor) for t in given):
             raise TypeError(f"{name} must be a list or tuple of Tensors, got {type(given).__name__}")
         for index, one in enumerate(given):
-            _check.floating(f"{name}[{index}]", one)
+            check.floating(f"{name}[{index}]", one)
     if not outputs or len(outputs) != len(lses):
         raise ValueError(
             f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
@@ -79,4 +79,4 @@ def _check_sets(outputs: Any, lses: Any) -> None:
                 f"got {list(output.shape)} and {list(lse.shape)}"
             )
     named = {"outputs": outputs, "lses": lses}
-    _check.same_device(**{f"{name}[{n}]": one for name, given in named.items() for n, one in enumerate(given)})
+    check.same_device(**{f"{name}[{n}]": one for name, given in named.items() for n, one in enumerate(given)})

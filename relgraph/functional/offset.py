@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.plan import LabelPlan
@@ -44,7 +44,7 @@ def _aligned(plan: LabelPlan) -> bool:
         return plan.q_len == plan.k_len
     if plan.q_ptr is plan.k_ptr:
         return True
-    return _check.can_look_at_data(plan.q_ptr, plan.k_ptr) and torch.equal(plan.q_ptr, plan.k_ptr)
+    return check.can_look_at_data(plan.q_ptr, plan.k_ptr) and torch.equal(plan.q_ptr, plan.k_ptr)
 
 
 def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
@@ -70,6 +70,6 @@ def _agree(one: int | Tensor, other: int | Tensor) -> bool:
     if isinstance(one, int) and isinstance(other, int):
         return one == other
     tensors = [x for x in (one, other) if isinstance(x, Tensor)]
-    if any(x.device.type != "cpu" for x in tensors) or not _check.can_look_at_data(*tensors):
+    if any(x.device.type != "cpu" for x in tensors) or not check.can_look_at_data(*tensors):
         return True
     return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())

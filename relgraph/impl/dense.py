@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.common import (
-    Answer,
-    Call,
-    accumulation_dtype,
+from relgraph.impl.call import Answer, Call, accumulation_dtype
+from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
     query_tables,

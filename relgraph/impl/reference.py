@@ -9,16 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.common import (
-    Answer,
-    Call,
-    Tables,
-    accumulation_dtype,
-    attend_mask,
-    repeat_heads,
-    softmax_rows,
-    with_zero_row,
-)
+from relgraph.impl.call import Answer, Call, Tables, accumulation_dtype
+from relgraph.impl.terms import attend_mask, repeat_heads, softmax_rows, with_zero_row
 from relgraph.plan import EXTRA, Part, dense_ids, listed_pairs
 
 
@@ -29,7 +21,7 @@ def attend(call: Call) -> Answer:
     query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
     key, value = repeat_heads(key, heads), repeat_heads(value, heads)
     part = call.plan.parts[0]
-    if part.alone and part.csr is not None and part.csr.parallel and len(call.plan.parts) == 1:
+    if part.edges_only and part.csr is not None and part.csr.parallel and len(call.plan.parts) == 1:
         return _edge_by_edge(call, part, query, key, value)
     keys, values = key[:, :, None], value[:, :, None]  # [B, H, 1, N_k, D]
     queries = query[:, :, :, None]  # [B, H, N_q, 1, D]

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch.autograd import forward_ad
 
-from relgraph.impl import fused
-from relgraph.impl.common import Call
+from relgraph.arguments import check
+from relgraph.impl import dense, reference
+from relgraph.impl.call import Answer, Call
+from relgraph.impl.chunked.attend import attend as attend_chunked
+from relgraph.impl.edges.attend import attend as attend_edges
+from relgraph.impl.triton import limits
+from relgraph.impl.triton.attend import attend as attend_triton
+from relgraph.impl.triton.virtual import is_affine
+
+IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
+    "reference": reference.attend,
+    "dense": dense.attend,
+    "chunked": attend_chunked,
+    "edges": attend_edges,
+    "triton": attend_triton,
+}
 
 DENSE_SCORES = 1 << 18
 """Up to this many scores (B · H · N_q · N_k) one pass over all beats blocks; see docs/learn/implementations.md."""
@@ -38,7 +55,7 @@ def rule_for(call: Call) -> Rule:
     """The first row of the table that fits ``call``."""
     if call.need_weights:
         return WEIGHTS_OF_PARALLEL if _parallel(call) else WEIGHTS
-    if _alone(call):
+    if call.plan.edges_only:
         return LISTED
     if _learns(call.mask):
         return MASK_GRADIENT
@@ -64,10 +81,10 @@ def refusal(call: Call, impl: str) -> str | None:
         return (
             f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
         )
-    if impl == "edges" and not _alone(call):
+    if impl == "edges" and not call.plan.edges_only:
         return "impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'"
     if impl == "triton":
-        reason = fused.why_not(call)
+        reason = _triton_refusal(call)
         if reason is not None:
             return f"impl='triton' {reason}"
         if _learns(call.mask):
@@ -75,15 +92,87 @@ def refusal(call: Call, impl: str) -> str | None:
     return None
 
 
-def _alone(call: Call) -> bool:
-    """Whether listed pairs alone attend."""
-    return len(call.plan.parts) == 1 and call.plan.parts[0].alone
+def _triton_refusal(call: Call) -> str | None:
+    """What keeps the kernels from this call and what to use instead; None when nothing does."""
+    query, plan = call.query, call.plan
+    others = "impl='edges'" if plan.edges_only else "impl='chunked'"
+    if not limits.HAS_TRITON:
+        return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
+    if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):
+        return f"needs CUDA tensors (or TRITON_INTERPRET=1, slow, on a CPU), got {query.device.type}; use {others}"
+    if query.dtype not in limits.DTYPES:
+        return f"takes float16, bfloat16 and float32, got {query.dtype}; use {others}"
+    if max(query.shape[-1], call.value.shape[-1]) > limits.MOST_SIZE:
+        sizes = f"{query.shape[-1]} and {call.value.shape[-1]}"
+        return f"takes heads of at most {limits.MOST_SIZE} numbers, got {sizes}; use {others}"
+    if call.need_weights:
+        holder = "reference" if _parallel(call) else "dense"
+        return f"never holds all attention weights; use impl='{holder}' for need_weights"
+    if not plan.edges_only and any(part.csr is not None and part.csr.parallel for part in plan.parts):
+        return "has one label a pair and cannot sum those of parallel edges; use impl='chunked'"
+    if plan.columns > limits.MOST_COLUMNS and _sums_by_label(call):
+        most = limits.MOST_COLUMNS - len(plan.parts)
+        return f"sums at most {most} labels that are written out, got {plan.total_labels}; use {others}"
+    return None
+
+
+def _sums_by_label(call: Call) -> bool:
+    """Whether something is summed by labels that are written out; sums by distance have no bound."""
+    tables = any(table is not None for part in call.tables for table in part)
+    return (call.plan.edges_only or not is_affine(call.plan)) and (tables or call.need_mass)
 
 
 def _parallel(call: Call) -> bool:
     """Whether parallel pairs may attend each on its own."""
-    return any(part.alone and part.csr is not None and part.csr.parallel for part in call.plan.parts)
+    return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
 
 
 def _learns(mask: Tensor | None) -> bool:
     return mask is not None and mask.requires_grad and torch.is_grad_enabled()
+
+
+def choose(call: Call, impl: str | None) -> str:
+    """The implementation that answers ``call``: the one asked for, or the first row of the table that fits.
+
+    Args:
+        call: the checked call.
+        impl: the name that the user gave, or None.
+
+    Raises:
+        ValueError: an unknown name.
+        NotImplementedError: the one asked for cannot do this call, or torch.func is at work.
+    """
+    if impl is not None:
+        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+    _check_transforms(call, impl)
+    if impl is None:
+        return rule_for(call).impl
+    reason = refusal(call, impl)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    return impl
+
+
+def _check_transforms(call: Call, impl: str | None) -> None:
+    """Raise unless derivatives of this kind reach the implementation: those with a backward of their own know one."""
+    if torch.compiler.is_compiling() or impl in ("reference", "dense"):
+        return
+    if peek_interpreter_stack() is not None:
+        what = "torch.func transforms (grad, vmap, jvp, ...)"
+    elif forward_ad._current_level >= 0 and any(_has_tangent(t) for t in _learnable(call)):
+        what = "forward-mode derivatives"
+    else:
+        return
+    raise NotImplementedError(
+        f"{what} need impl='reference' or 'dense', got impl={impl!r}: "
+        "the other implementations have a backward of their own"
+    )
+
+
+def _learnable(call: Call) -> list[Tensor]:
+    tables = [table for part in call.tables for table in part if table is not None]
+    return [call.query, call.key, call.value, *tables]
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    return forward_ad.unpack_dual(tensor).tangent is not None

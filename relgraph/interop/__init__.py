@@ -2,7 +2,7 @@
 
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: networkx graphs, there and back; needs the extra ``relgraph[networkx]``.
-- ``relgraph.interop.python_source``: Python source as a graph over its tokens; needs nothing else.
+- ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
 
 A module whose package is missing raises an ImportError that names the extra.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-MODULES = ("conllu", "networkx", "python_source")
+MODULES = ("conllu", "networkx", "python")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.interop._networkx_items import Item, attribute
 
 Read = str | Callable[..., Hashable]
@@ -88,7 +88,7 @@ def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tupl
     """``types`` as a tuple when it is a sequence of different ones, not more than labels may be or ``most``."""
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {shown(types)}")
-    listed = _check.items(name, types, f"a sequence of {of}", most=max(most, _check.MOST_LABELS))
+    listed = check.items(name, types, f"a sequence of {of}", most=max(most, check.MOST_LABELS))
     if not all(isinstance(value, Hashable) and not isinstance(value, Tensor) for value in listed):
         raise TypeError(f"{name} must be hashable, got {shown(types)}")
     if len(set(listed)) != len(listed):
@@ -116,7 +116,7 @@ def listed_features(name: str, count: int, features: Any) -> list[Any] | None:
     """The features of every edge or node as an attribute: a number, or a list of numbers."""
     if features is None:
         return None
-    _check.data(name, _check.tensor(name, features))
+    check.data(name, check.tensor(name, features))
     if features.dim() not in (1, 2) or features.shape[0] != count:
         raise ValueError(f"{name} must have shape [{count}] or [{count}, F], got {list(features.shape)}")
     return features.detach().tolist()
@@ -140,7 +140,7 @@ def _row(kind: str, item: Item, read: Any) -> list[float]:
     for name in (read,) if names is None else names:
         value = _value(f"{kind}_features", kind, item, name)
         if isinstance(value, Tensor):
-            _check.data(f"{kind}_features", _check.tensor(f"{kind}_features", value))
+            check.data(f"{kind}_features", check.tensor(f"{kind}_features", value))
         listed = value.tolist() if hasattr(value, "tolist") else value
         numbers = list(listed) if isinstance(listed, Sequence) and not isinstance(listed, str) else [listed]
         if not all(isinstance(number, Real) for number in numbers):

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import cut, shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import cut, shown
 
 
 class Item(NamedTuple):
@@ -63,10 +63,10 @@ def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tenso
     if not isinstance(batch, str):
         raise TypeError(f"batch must be the name of an attribute, or None, got {type(batch).__name__}")
     home = [attribute("batch", "node", item, batch) for item in nodes]
-    most = _check.MOST_GRAPHS
+    most = check.MOST_GRAPHS
     for at, number in enumerate(home):
-        _check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0, maximum=most - 1)
-    count = _check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0, maximum=most)
+        check.integer(f"the node attribute {batch!r}", number, minimum=home[at - 1] if at else 0, maximum=most - 1)
+    count = check.integer("graph.graph['num_graphs']", graph.graph.get("num_graphs", 0), minimum=0, maximum=most)
     counts = torch.bincount(torch.tensor(home, dtype=torch.int64), minlength=count)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 

@@ -20,9 +20,9 @@ from typing import Any, TextIO, final
 
 import torch
 
-from relgraph._brief import brief_fields, cut, shown
+from relgraph.arguments.brief import brief_fields, cut, shown
 from relgraph.graphs import Graph
-from relgraph.labelers.dependency import UD_RELATIONS
+from relgraph.labelers.tree.dependency import UD_RELATIONS
 
 try:
     import conllu

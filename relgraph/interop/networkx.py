@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import brief_fields, shown
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief_fields, shown
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
     Read,
     ReadNumbers,
+    distinct,
     listed_features,
     read_features,
     read_types,
 )
 from relgraph.interop._networkx_items import borders_by_attribute, borders_of, listed
-from relgraph.interop._networkx_names import named_nodes, names_of_parts, names_of_types
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
@@ -194,7 +194,7 @@ def to_networkx(
     """
     made = nx.MultiDiGraph()
     named = named_nodes(check_graph(graph).num_nodes, nodes)
-    _check.held("graph", graph)
+    check.held("graph", graph)
     made.add_nodes_from(named)
     edge_names = names_of_types("types", graph.edge_type, types)
     node_names = names_of_types("node_types", graph.node_type, node_types)
@@ -241,8 +241,8 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
     if labels.batch_size != 1 or labels.q_len != labels.k_len:
         raise ValueError(f"labels must be of one graph or a packed batch against itself, got {labels!r}")
     made = nx.MultiDiGraph()
-    _check.most_pairs("labels", labels.q_len * labels.k_len)
-    _check.held("labels", labels)
+    check.most_pairs("labels", labels.q_len * labels.k_len)
+    check.held("labels", labels)
     made.add_nodes_from(range(labels.q_len))
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     named = names_of_parts(parts, names)
@@ -258,7 +258,7 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
     if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
         raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
-    listed = _check.items("graph", graphs, "a networkx graph or several")
+    listed = check.items("graph", graphs, "a networkx graph or several")
     for at, graph in enumerate(listed):
         if not isinstance(graph, nx.Graph):
             raise TypeError(f"graphs[{at}] must be a networkx graph, got {type(graph).__name__}")
@@ -279,3 +279,46 @@ def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
         ids = ids[0, queries, keys]
     kept = ids >= 0
     return keys[kept], queries[kept], ids[kept]
+
+
+def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable, ...]:
+    """The nodes by name; by number without names."""
+    if nodes is None:
+        return tuple(range(count))
+    nodes = distinct("nodes", nodes, of="nodes", most=count)
+    if None in nodes:
+        raise ValueError("nodes must not be None, which networkx takes for no node, got one that is")
+    if len(nodes) != count:
+        raise ValueError(f"nodes must be one for each of the {count} nodes of the graph, got {len(nodes)}")
+    return nodes
+
+
+def names_of_types(name: str, ids: Tensor | None, names: Sequence[Hashable] | None) -> list[Any] | None:
+    """The name of every id; the ids themselves without names."""
+    if ids is None:
+        if names is not None:
+            raise ValueError(f"{name} must be left out for a graph without such types, got {shown(names)}")
+        return None
+    listed = ids.tolist()
+    if names is None:
+        return [None if at < 0 else at for at in listed]
+    names = distinct(name, names)
+    if max(listed, default=-1) >= len(names):
+        raise ValueError(f"{name} must have a name for each of the {max(listed) + 1} types, got {len(names)}")
+    return [None if at < 0 else names[at] for at in listed]
+
+
+def names_of_parts(parts: Sequence[Any], names: Sequence[Any] | None) -> Sequence[Sequence[str]]:
+    """A name for each id of each part."""
+    if names is None:
+        return [[str(label) for label in range(part.num_labels)] for part in parts]
+    what = "strings, as a labeler's are, for a sum one sequence a part"
+    named = [names] if len(parts) == 1 else check.items("names", names, what)
+    listed = [check.items("names", of, what) for of in named]
+    for name in (name for of in listed for name in of):
+        if not isinstance(name, str):
+            raise TypeError(f"names must be {what}, got {type(name).__name__}")
+    wanted = [part.num_labels for part in parts]
+    if [len(of) for of in listed] != wanted:
+        raise ValueError(f"names must be {wanted} names, as a labeler's are, got {shown(names)}")
+    return listed

@@ -25,74 +25,45 @@ tensor([[[2, 3, 3],
          [0, 1, 2]]])
 """
 
-from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
-from relgraph.labelers.base import Labeler
-from relgraph.labelers.code import GREAT_TYPES, CodeRelations
-from relgraph.labelers.combine import first_of, product, restrict, total
-from relgraph.labelers.degree import Degree
-from relgraph.labelers.dependency import UD_RELATIONS, dependency_relations
-from relgraph.labelers.distance import BucketedDistance, ClippedDistance, DistanceLabeler, Window
-from relgraph.labelers.edge_type import EdgeType
-from relgraph.labelers.function import FromFunction
-from relgraph.labelers.grid import Grid, GridColumns, GridRows
-from relgraph.labelers.node_type import NodeType, VirtualNode
-from relgraph.labelers.path_edges import PathEdges
-from relgraph.labelers.paths import PathLabels, ShortestPathTypes, unique_paths
-from relgraph.labelers.published import graphormer, grpe
-from relgraph.labelers.random_walk import PersonalizedPageRank, RandomWalk
-from relgraph.labelers.schema import Schema, SchemaRelations
-from relgraph.labelers.segments import Segments
-from relgraph.labelers.shortest_path import ShortestPath, shortest_path_lengths
-from relgraph.labelers.structural import AncestorDistance, SiblingDistance, StructuralPosition
-from relgraph.labelers.tree import TreeRelation, UpDown
-from relgraph.labelers.tree_paths import TreePaths
-from relgraph.labelers.written import label_pairs
-
-__all__ = [
-    "GREAT_TYPES",
-    "UD_RELATIONS",
-    "AncestorDistance",
-    "BucketedDistance",
-    "ClippedDistance",
-    "CodeRelations",
-    "Degree",
-    "Dense",
-    "DistanceLabeler",
-    "EdgeType",
-    "FromFunction",
-    "Grid",
-    "GridColumns",
-    "GridRows",
-    "Labeler",
-    "NodeType",
-    "PathEdges",
-    "PathLabels",
-    "PersonalizedPageRank",
-    "Priority",
-    "Product",
-    "RandomWalk",
-    "Restriction",
-    "Schema",
-    "SchemaRelations",
-    "Segments",
-    "ShortestPath",
-    "ShortestPathTypes",
-    "SiblingDistance",
-    "StructuralPosition",
-    "Sum",
-    "TreePaths",
-    "TreeRelation",
-    "UpDown",
-    "VirtualNode",
-    "Window",
-    "dependency_relations",
-    "first_of",
-    "graphormer",
-    "grpe",
-    "label_pairs",
-    "product",
-    "restrict",
-    "shortest_path_lengths",
-    "total",
-    "unique_paths",
-]
+from relgraph.labelers.algebra import Dense as Dense
+from relgraph.labelers.algebra import Priority as Priority
+from relgraph.labelers.algebra import Product as Product
+from relgraph.labelers.algebra import Restriction as Restriction
+from relgraph.labelers.algebra import Sum as Sum
+from relgraph.labelers.base import Labeler as Labeler
+from relgraph.labelers.code import GREAT_TYPES as GREAT_TYPES
+from relgraph.labelers.code import CodeRelations as CodeRelations
+from relgraph.labelers.graph.degree import Degree as Degree
+from relgraph.labelers.graph.edge_type import EdgeType as EdgeType
+from relgraph.labelers.graph.node_type import NodeType as NodeType
+from relgraph.labelers.graph.node_type import VirtualNode as VirtualNode
+from relgraph.labelers.graph.path_edges import PathEdges as PathEdges
+from relgraph.labelers.graph.paths import PathLabels as PathLabels
+from relgraph.labelers.graph.paths import ShortestPathTypes as ShortestPathTypes
+from relgraph.labelers.graph.paths import unique_paths as unique_paths
+from relgraph.labelers.graph.published import graphormer as graphormer
+from relgraph.labelers.graph.published import grpe as grpe
+from relgraph.labelers.graph.random_walk import PersonalizedPageRank as PersonalizedPageRank
+from relgraph.labelers.graph.random_walk import RandomWalk as RandomWalk
+from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
+from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
+from relgraph.labelers.schema import Schema as Schema
+from relgraph.labelers.schema import SchemaRelations as SchemaRelations
+from relgraph.labelers.sequence.distance import BucketedDistance as BucketedDistance
+from relgraph.labelers.sequence.distance import ClippedDistance as ClippedDistance
+from relgraph.labelers.sequence.distance import DistanceLabeler as DistanceLabeler
+from relgraph.labelers.sequence.distance import Window as Window
+from relgraph.labelers.sequence.function import FromFunction as FromFunction
+from relgraph.labelers.sequence.grid import Grid as Grid
+from relgraph.labelers.sequence.grid import GridColumns as GridColumns
+from relgraph.labelers.sequence.grid import GridRows as GridRows
+from relgraph.labelers.sequence.segments import Segments as Segments
+from relgraph.labelers.tree.dependency import UD_RELATIONS as UD_RELATIONS
+from relgraph.labelers.tree.dependency import dependency_relations as dependency_relations
+from relgraph.labelers.tree.paths import TreePaths as TreePaths
+from relgraph.labelers.tree.relation import TreeRelation as TreeRelation
+from relgraph.labelers.tree.relation import UpDown as UpDown
+from relgraph.labelers.tree.structural import AncestorDistance as AncestorDistance
+from relgraph.labelers.tree.structural import SiblingDistance as SiblingDistance
+from relgraph.labelers.tree.structural import StructuralPosition as StructuralPosition
+from relgraph.labelers.written import label_pairs as label_pairs

@@ -8,10 +8,10 @@ from itertools import product as combinations
 from math import prod
 from typing import Any, ClassVar, Self, final
 
-from relgraph import _check
-from relgraph.labelers.base import Labeler, check_made, check_operand, distinct
-from relgraph.labelers.combine import first_of, product, restrict, total
+from relgraph.arguments import check
+from relgraph.labelers.base import OPERATORS, Labeler, check_made, check_operand, distinct
 from relgraph.labels import Labels, SumLabels
+from relgraph.labels.algebra import first_of, product, restrict, total
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -39,7 +39,7 @@ class Composed(Labeler):
         if not self.takes_sums:
             number = self.num_labels
             assert isinstance(number, int)
-            _check.most_labels(f"the operands of {self.symbol}", number)
+            check.most_labels(f"the operands of {self.symbol}", number)
 
     @final
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
@@ -352,3 +352,6 @@ def _number(part: Labeler) -> int:
 def _names(part: Labeler) -> tuple[str, ...]:
     names: Any = part.names
     return names
+
+
+OPERATORS.update({"*": Product, "+": Sum, "|": Priority, "&": Restriction, "dense": Dense})

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
 
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {}
+"""What each operator makes. ``relgraph.labelers.algebra`` fills it in, because what it makes are labelers too."""
 
 
 class Labeler(ABC):
@@ -124,29 +128,19 @@ class Labeler(ABC):
                      [0, 1, 2],
                      [0, 0, 1]]], dtype=torch.int8)
         """
-        from relgraph.labelers.algebra import Dense
-
-        return Dense(self)
+        return OPERATORS["dense"](self)
 
     def __mul__(self, other: Labeler) -> Product:
-        from relgraph.labelers.algebra import Product
-
-        return Product(self, check_operand("*", other))
+        return OPERATORS["*"](self, check_operand("*", other))
 
     def __add__(self, other: Labeler) -> Sum:
-        from relgraph.labelers.algebra import Sum
-
-        return Sum(self, check_operand("+", other))
+        return OPERATORS["+"](self, check_operand("+", other))
 
     def __or__(self, other: Labeler) -> Priority:
-        from relgraph.labelers.algebra import Priority
-
-        return Priority(self, check_operand("|", other))
+        return OPERATORS["|"](self, check_operand("|", other))
 
     def __and__(self, other: Labeler) -> Restriction:
-        from relgraph.labelers.algebra import Restriction
-
-        return Restriction(self, check_operand("&", other))
+        return OPERATORS["&"](self, check_operand("&", other))
 
     def _why_never_unlabeled(self) -> str | None:
         """Why every pair that attends carries a label, and the way out; None where that is not known.

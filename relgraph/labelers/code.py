@@ -8,10 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, why_no_rest
-from relgraph.labelers.edge_type import DEFAULTS
+from relgraph.labelers.graph.edge_type import DEFAULTS
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -43,7 +43,7 @@ class CodeRelations(Labeler):
     ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)`` for its very ids.
 
     Types count from 0, as in :data:`~relgraph.GREAT_TYPES`; the files of GREAT's data count from 1 (``CALLS`` is 11
-    there): map them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python_source``, are
+    there): map them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are
     left out. Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or
     ``*``; for ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the
     graph.
@@ -75,8 +75,8 @@ class CodeRelations(Labeler):
 
     def __post_init__(self) -> None:
         if self.default is not None:
-            _check.choice("default", self.default, DEFAULTS)
-        _check.choice("duplicates", self.duplicates, DUPLICATES)
+            check.choice("default", self.default, DEFAULTS)
+        check.choice("duplicates", self.duplicates, DUPLICATES)
 
     @property
     def num_labels(self) -> int:
@@ -126,8 +126,8 @@ class CodeRelations(Labeler):
 
 
 def _check_range(types: Tensor) -> None:
-    _check.data("graph", types)
-    if types.numel() and _check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
+    check.data("graph", types)
+    if types.numel() and check.can_look_at_data(types) and int(types.max()) > NEXT_USE:
         low, high = (int(end) for end in torch.aminmax(types))
         raise ValueError(
             f"edge_type must lie in [0, {NEXT_USE + 1}): the {len(GREAT_TYPES)} of GREAT_TYPES, counted from 0, and "

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
 from relgraph.labels import BlockLabels, DenseLabels
 
@@ -145,11 +145,11 @@ class SchemaRelations(Labeler):
 
     def __init__(self, clip: int = 2, *, spelled: bool = False, stopwords: Iterable[str] = ()) -> None:
         self._set(
-            clip=_check.integer("clip", clip, minimum=0),
-            spelled=_check.boolean("spelled", spelled),
+            clip=check.integer("clip", clip, minimum=0),
+            spelled=check.boolean("spelled", spelled),
             stopwords=tuple(sorted(set(_words("stopwords", stopwords)))),
         )
-        _check.most_labels("clip", self.num_labels)
+        check.most_labels("clip", self.num_labels)
 
     @property
     def num_labels(self) -> int:
@@ -326,7 +326,7 @@ def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:
 
 def _items(name: str, value: Any, count: int | None = None) -> tuple[Any, ...]:
     """The items of an iterable other than a string; ``count`` of them."""
-    items = _check.items(name, value, "a sequence")
+    items = check.items(name, value, "a sequence")
     if count is not None and len(items) != count:
         raise ValueError(f"{name} must have {count} entries, got {len(items)}")
     return items
@@ -349,7 +349,7 @@ def _name(name: str, value: Any) -> tuple[str, ...]:
 
 def _number(name: str, value: Any, count: int, what: str) -> int:
     """``value`` when it numbers one of ``count`` things."""
-    if not 0 <= _check.integer(name, value) < count:
+    if not 0 <= check.integer(name, value) < count:
         raise ValueError(f"{name} must be one of the {count} {what}, numbered from 0, got {value}")
     return value
 
@@ -374,5 +374,5 @@ def _value(name: str, value: Any, words: int, columns: int) -> tuple[int, int, s
     return (
         _number(name, word, words, "words"),
         _number(name, column, columns, "columns"),
-        _check.choice(name, kind, VALUE_KINDS),
+        check.choice(name, kind, VALUE_KINDS),
     )

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels import BlockLabels, DenseLabels
+
+DEFAULTS = ("other", "unlabeled")
+"""What the pairs can do that a tree labeler says nothing of; or None, they do not attend."""
 
 
 def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | None = None) -> DenseLabels | BlockLabels:
@@ -49,10 +52,10 @@ def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | Non
                  [False, False,  True]]]))
     """
     nodes = check_graph(graph).num_nodes
-    ids = truth_as_ids("ids", ids, _check.integer("num_labels", num_labels, minimum=0))
-    if _check.integer_tensor("ids", ids, dim=(1, 2)).dim() == 2 and not _check.shaped(ids, (nodes, nodes)):
+    ids = truth_as_ids("ids", ids, check.integer("num_labels", num_labels, minimum=0))
+    if check.integer_tensor("ids", ids, dim=(1, 2)).dim() == 2 and not check.shaped(ids, (nodes, nodes)):
         raise ValueError(f"ids must have shape [P] or [N, N] = [{nodes}, {nodes}], got {list(ids.shape)}")
-    if attend is not None and not _check.shaped(_check.tensor("attend", attend), ids.shape):
+    if attend is not None and not check.shaped(check.tensor("attend", attend), ids.shape):
         raise ValueError(f"attend must have the shape of ids, {list(ids.shape)}, got {list(attend.shape)}")
     if graph.ptr is None:
         if ids.numel() != nodes * nodes:
@@ -72,3 +75,21 @@ def truth_as_ids(name: str, ids: Any, num_labels: int) -> Any:
     if num_labels != 2:
         raise ValueError(f"{name} may be truth values where num_labels is 2, got them with num_labels = {num_labels}")
     return ids.to(torch.int8)
+
+
+def check_default(default: str | None) -> str | None:
+    """``default`` itself when it is one of the choices, or None."""
+    return None if default is None else check.choice("default", default, DEFAULTS)
+
+
+def with_other(names: tuple[str, ...], default: str | None) -> tuple[str, ...]:
+    """The names, and that of the rest where it has a label."""
+    return (*names, "other") if default == "other" else names
+
+
+def written_with_rest(graph: Graph, ids: Tensor, num_labels: int, default: str | None) -> DenseLabels | BlockLabels:
+    """Labels from one id a pair, in the order of :meth:`Graph.pairs`, where -1 stands for the rest."""
+    rest = ids < 0
+    if default == "other":
+        ids = ids.masked_fill(rest, num_labels - 1)
+    return label_pairs(graph, ids, num_labels, attend=~rest if default is None else None)

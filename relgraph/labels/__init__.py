@@ -8,8 +8,9 @@
 - ``DenseLabels``: one id for every pair.
 - ``SumLabels``: several of these at once, each part with its own tables.
 
-``padded`` makes a padded batch of a packed one. ``UNLABELED`` (-1) is the id of a pair that attends and carries no
-label, ``NOT_ATTENDING`` (-2) the stored id of a pair that does not attend.
+``product``, ``total``, ``first_of`` and ``restrict`` combine labels; ``padded`` makes a padded batch of a packed one.
+``UNLABELED`` (-1) is the id of a pair that attends and carries no label, ``NOT_ATTENDING`` (-2) the stored id of a pair
+that does not attend.
 
 >>> ids, attend = rg.DistanceLabels(3, lookup=[0, -1, -2], left=1).to_dense()
 >>> ids
@@ -29,28 +30,21 @@ from typing import Any
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels
-from relgraph.labels.block import BlockLabels
-from relgraph.labels.dense import DenseLabels
-from relgraph.labels.describe import LabelCounts, SumCounts
-from relgraph.labels.distance import DistanceLabels
-from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.padding import padded
-from relgraph.labels.sum import SumLabels
-
-__all__ = [
-    "NOT_ATTENDING",
-    "UNLABELED",
-    "BlockLabels",
-    "DenseLabels",
-    "DistanceLabels",
-    "EdgeLabels",
-    "LabelCounts",
-    "Labels",
-    "SumCounts",
-    "SumLabels",
-    "padded",
-]
+from relgraph.labels.algebra import first_of as first_of
+from relgraph.labels.algebra import product as product
+from relgraph.labels.algebra import restrict as restrict
+from relgraph.labels.algebra import total as total
+from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING
+from relgraph.labels.base import UNLABELED as UNLABELED
+from relgraph.labels.base import Labels as Labels
+from relgraph.labels.block import BlockLabels as BlockLabels
+from relgraph.labels.dense import DenseLabels as DenseLabels
+from relgraph.labels.describe import LabelCounts as LabelCounts
+from relgraph.labels.describe import SumCounts as SumCounts
+from relgraph.labels.distance import DistanceLabels as DistanceLabels
+from relgraph.labels.edge import EdgeLabels as EdgeLabels
+from relgraph.labels.padding import padded as padded
+from relgraph.labels.sum import SumLabels as SumLabels
 
 
 def _with_keys(labels: Labels) -> tuple[list[tuple[Any, Tensor]], Any]:

@@ -1,14 +1,15 @@
-"""The algebra on labels: one label a pair out of two, without writing out pairs that were not written out before."""
+"""The algebra on labels: one label per pair out of two, and pairs that were not written out stay so."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
-from relgraph.labelers.join import join
-from relgraph.labelers.rules import PriorityRule, ProductRule, RestrictionRule, Rule
-from relgraph.labels import Labels, SumLabels
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
+from relgraph.labels.base import Labels
+from relgraph.labels.join import join
+from relgraph.labels.rules import PriorityRule, ProductRule, RestrictionRule, Rule
+from relgraph.labels.sum import SumLabels
 
 
 def product(first: Labels, second: Labels, *more: Labels) -> Labels:
@@ -154,8 +155,8 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
         assert isinstance(joined.num_labels, int)
         assert isinstance(labels.num_labels, int)
         combined = rule(joined.num_labels, labels.num_labels)
-        if combined.num_labels > _check.MOST_IDS:
-            raise ValueError(f"labels must have at most {_check.MOST_IDS} ids together, got {combined.num_labels}")
+        if combined.num_labels > check.MOST_IDS:
+            raise ValueError(f"labels must have at most {check.MOST_IDS} ids together, got {combined.num_labels}")
         joined = join(combined, joined, labels)
     return joined
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -30,6 +30,10 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
         if num_labels - 1 <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
+
+
+METHODS: dict[str, Callable[..., Any]] = {}
+"""What methods of all labels call in modules that build on this one; those fill it in."""
 
 
 class Labels(ABC):
@@ -164,12 +168,10 @@ class Labels(ABC):
                      [0, 1, 2],
                      [0, 0, 1]]], dtype=torch.int8)
         """
-        from relgraph.labels.dense import DenseLabels
-
         if not isinstance(self.num_labels, int):
             raise TypeError("a sum of labels has several ids a pair and cannot become DenseLabels; take .parts first")
         ids, attend = self.to_dense()
-        return DenseLabels(ids, self.num_labels, attend=attend)
+        return METHODS["dense"](ids, self.num_labels, attend=attend)
 
     def describe(self, names: Any = None) -> LabelCounts | SumCounts:
         """How many pairs carry each label, as a value that prints a table; what is not written out is not written out.
@@ -196,9 +198,7 @@ class Labels(ABC):
                 does not attend      7  77.8 %
             2 labels, 9 pairs
         """
-        from relgraph.labels.describe import describe
-
-        return describe(self, names)
+        return METHODS["describe"](self, names)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """These labels with their tensors on ``device``.
@@ -218,8 +218,8 @@ class Labels(ABC):
             >>> rg.ClippedDistance(1)(3).dense().to("cpu").device
             device(type='cpu')
         """
-        where = _check.device("device", device)
-        _check.boolean("non_blocking", non_blocking)
+        where = check.device("device", device)
+        check.boolean("non_blocking", non_blocking)
         return self._map(lambda t: t.to(where, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
@@ -314,11 +314,11 @@ class Labels(ABC):
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
     """``ptr`` as int64 borders of a packed batch: starts at 0, never falls, ends at ``total``."""
-    ptr = _check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
-    _check.unmapped(name, ptr)
+    ptr = check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
+    check.unmapped(name, ptr)
     if ptr.shape[0] < 1:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
-    if _check.can_look_at_data(ptr):
+    if check.can_look_at_data(ptr):
         values = ptr.tolist()
         falls = any(b < a for a, b in pairwise(values))
         if values[0] != 0 or values[-1] != total or falls:
@@ -338,7 +338,7 @@ def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | N
         raise ValueError(f"q_ptr must be given when q_len and k_len differ, got q_len={q_len}, k_len={k_len}")
     if q_ptr.shape != k_ptr.shape:
         raise ValueError(f"q_ptr must name as many graphs as ptr, {k_ptr.shape[0] - 1}, got {q_ptr.shape[0] - 1}")
-    _check.same_device(ptr=k_ptr, q_ptr=q_ptr)
+    check.same_device(ptr=k_ptr, q_ptr=q_ptr)
     return q_ptr, k_ptr
 
 
@@ -362,15 +362,37 @@ def common_batch(*sizes: int) -> int:
     return next((size for size in sizes if size != 1), 1)
 
 
+def check_alike(a: Labels, b: Labels, name: str = "labels") -> None:
+    """Raise ValueError unless both cover the same pairs on the same device; ``name`` is what the message calls them."""
+    if (a.q_len, a.k_len) != (b.q_len, b.k_len):
+        raise ValueError(
+            f"{name} must cover the same pairs, [N_q, N_k], got [{a.q_len}, {a.k_len}] and [{b.q_len}, {b.k_len}]"
+        )
+    if a.packed != b.packed:
+        kinds = " and ".join(f"{type(x).__name__} {'with' if x.packed else 'without'} ptr" for x in (a, b))
+        raise ValueError(
+            f"{name} must both be packed or neither, got {kinds}; .dense() writes packed labels out as one matrix"
+        )
+    if a.batch_size != b.batch_size and not check.among(1, a.batch_size, b.batch_size):
+        raise ValueError(f"{name} must have the same batch_size, or 1, got {a.batch_size} and {b.batch_size}")
+    if a.device is not None and b.device is not None and a.device != b.device:
+        raise ValueError(f"{name} must be on one device, got {a.device} and {b.device}")
+    for mine, theirs in ((a.q_ptr, b.q_ptr), (a.k_ptr, b.k_ptr)):
+        if mine is theirs or mine is None or theirs is None or not check.can_look_at_data(mine, theirs):
+            continue
+        if not torch.equal(mine, theirs):
+            raise ValueError(f"{name} must have the same graph borders, got others")
+
+
 def check_room(labels: Labels) -> None:
     """All pairs, those across the graphs of a packed batch too, can be written out."""
-    _check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
+    check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
 
 
 def check_rows(labels: Labels, start: int, stop: int) -> None:
     """``start:stop`` lies within the query rows."""
-    _check.integer("start", start, minimum=0, maximum=labels.q_len)
-    _check.integer("stop", stop, minimum=start, maximum=labels.q_len)
+    check.integer("start", start, minimum=0, maximum=labels.q_len)
+    check.integer("stop", stop, minimum=start, maximum=labels.q_len)
 
 
 def _shorten(values: list[int]) -> str:

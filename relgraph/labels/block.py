@@ -8,7 +8,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels.base import (
     NOT_ATTENDING,
     UNLABELED,
@@ -31,12 +31,12 @@ def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]
         raise TypeError(f"lengths must be a tuple of two ints, N_q and N_k, got {type(lengths).__name__}")
     if len(lengths) != 2:
         raise ValueError(f"lengths must be two ints, N_q and N_k, got {len(lengths)} entries")
-    return _check.length("lengths[0]", lengths[0]), _check.length("lengths[1]", lengths[1])
+    return check.length("lengths[0]", lengths[0]), check.length("lengths[1]", lengths[1])
 
 
 def _total(name: str, ptr: Tensor) -> int:
     """The number of positions that the borders enclose."""
-    if _check.integer_tensor(name, ptr, dim=1).shape[0] == 0:
+    if check.integer_tensor(name, ptr, dim=1).shape[0] == 0:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
     if ptr.is_meta:
         raise ValueError(f"{name} must hold numbers where lengths are left out, got a tensor on the device meta")
@@ -97,8 +97,8 @@ class BlockLabels(Labels):
         q_len, k_len = _lengths(lengths, ptr, q_ptr)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         assert q_ptr is not None and k_ptr is not None
-        _check.same_device(ids=ids, ptr=k_ptr)
-        if _check.can_look_at_data(k_ptr):
+        check.same_device(ids=ids, ptr=k_ptr)
+        if check.can_look_at_data(k_ptr):
             wanted = int((q_ptr.diff() * k_ptr.diff()).sum())
             if ids.shape[0] != wanted:
                 raise ValueError(f"ids must hold one id a pair of each graph, {wanted} in all, got {ids.shape[0]}")
@@ -132,13 +132,13 @@ class BlockLabels(Labels):
             >>> rg.BlockLabels.from_blocks([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1]])], 2).k_ptr
             tensor([0, 2, 3])
         """
-        blocks = _check.items("blocks", blocks, "a sequence of Tensors")
+        blocks = check.items("blocks", blocks, "a sequence of Tensors")
         if not blocks:
             raise ValueError("blocks must hold at least one tensor, got none")
         named = {f"blocks[{index}]": block for index, block in enumerate(blocks)}
         for name, block in named.items():
-            _check.integer_tensor(name, block, dim=2)
-        _check.same_device(**named)
+            check.integer_tensor(name, block, dim=2)
+        check.same_device(**named)
         sizes = torch.tensor([[0, 0], *(list(b.shape) for b in blocks)], device=blocks[0].device).cumsum(0)
         flat = torch.cat([b.reshape(-1) for b in blocks])
         return cls(flat, num_labels, sizes[:, 1].contiguous(), q_ptr=sizes[:, 0].contiguous())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels.base import NOT_ATTENDING, Labels
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
@@ -39,8 +39,8 @@ def count(labels: Labels) -> Counted:
         raise NotImplementedError(
             f"labels of more than {MOST_COUNTED:,} ids cannot be counted, got num_labels = {labels.num_labels:,}"
         )
-    _check.data("labels", *labels._flatten()[0])
-    _check.numbered_pairs("q_len and k_len of labels that are counted", labels.batch_size, labels.q_len, labels.k_len)
+    check.data("labels", *labels._flatten()[0])
+    check.numbered_pairs("q_len and k_len of labels that are counted", labels.batch_size, labels.q_len, labels.k_len)
     nothing = torch.zeros(0, dtype=torch.int64, device=labels.device)
     not_attending, unlabeled, *by_label = _count(labels, labels.batch_size, nothing).tolist()
     return Counted(tuple(by_label), unlabeled, not_attending, pairs_of(labels, labels.batch_size))

@@ -7,31 +7,31 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_rows, smallest_dtype
+from relgraph.arguments import check
+from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, check_rows, smallest_dtype
 
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
     """Checked ids in the smallest type, with -2 wherever ``attend`` is False."""
-    _check.length("num_labels", num_labels, most=_check.MOST_IDS)
-    ids = _check.integer_tensor("ids", ids, dim=dim)
+    check.length("num_labels", num_labels, most=check.MOST_IDS)
+    ids = check.integer_tensor("ids", ids, dim=dim)
     if attend is not None:
-        _check.tensor("attend", attend)
+        check.tensor("attend", attend)
         if attend.dtype != torch.bool or attend.shape != ids.shape:
             raise ValueError(
                 f"attend must be a bool tensor of the shape of ids, {list(ids.shape)}, "
                 f"got {attend.dtype} {list(attend.shape)}"
             )
-        _check.same_device(ids=ids, attend=attend)
+        check.same_device(ids=ids, attend=attend)
         ids = ids.masked_fill(~attend, UNLABELED)
-    _check.id_range("ids", ids, num_labels)
+    check.id_range("ids", ids, num_labels)
     ids = ids.to(smallest_dtype(num_labels), copy=True)  # what was checked stays as it was
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 
 def all_attend(attend: Tensor | None) -> bool:
     """Whether every pair is known to attend."""
-    return attend is None or (_check.can_look_at_data(attend) and bool(attend.all()))
+    return attend is None or (check.can_look_at_data(attend) and bool(attend.all()))
 
 
 @final
@@ -92,7 +92,7 @@ class DenseLabels(Labels):
     def _trusted(cls, ids: Tensor, num_labels: int) -> Self:
         """From raw ids given in a call: looked at on a CPU only, and stored as they are."""
         if ids.device.type == "cpu":
-            _check.id_range("labels", ids, num_labels)
+            check.id_range("labels", ids, num_labels)
         ids = ids if ids.dim() == 3 else ids[None]
         batch_size, q_len, k_len = ids.shape
         out = object.__new__(cls)
@@ -117,3 +117,6 @@ class DenseLabels(Labels):
         tensors, context = self._flatten()
         constants = (stop - start, *context[1][1:])
         return self._unflatten([self.ids[:, start:stop], *tensors[1:]], (context[0], constants))
+
+
+METHODS["dense"] = DenseLabels

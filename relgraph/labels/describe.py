@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from relgraph.labels.base import UNLABELED, Labels
+from relgraph.labels.base import METHODS, UNLABELED, Labels
 from relgraph.labels.counts import Counted, count
 from relgraph.labels.sum import SumLabels
 
@@ -208,3 +208,6 @@ def _summary(told: LabelCounts) -> str:
         return labels
     rest = sum(told.numbers) - sum(told.numbers[label] for label in shown)
     return f"{labels}; not shown: {told.num_labels - len(shown):,} labels, carried by {rest:,} pairs"
+
+
+METHODS["describe"] = describe

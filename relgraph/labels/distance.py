@@ -8,7 +8,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels.base import (
     NOT_ATTENDING,
     UNLABELED,
@@ -20,7 +20,7 @@ from relgraph.labels.base import (
     row_borders,
 )
 
-MOST_DISTANCES = 4 * _check.MOST_LABELS
+MOST_DISTANCES = 4 * check.MOST_LABELS
 """How many distances a lookup tells apart at most: those of two labelers joined, with room to spare."""
 
 
@@ -86,14 +86,14 @@ class DistanceLabels(Labels):
         ptr: Tensor | None = None,
         q_ptr: Tensor | None = None,
     ) -> None:
-        _check.length("q_len", q_len)
-        k_len = q_len if k_len is None else _check.length("k_len", k_len)
+        check.length("q_len", q_len)
+        k_len = q_len if k_len is None else check.length("k_len", k_len)
         lookup = _ids_by_distance(lookup)
         most = max(max(lookup) + 1, 0)
-        num_labels = most if num_labels is None else _check.length("num_labels", num_labels, most=_check.MOST_IDS)
+        num_labels = most if num_labels is None else check.length("num_labels", num_labels, most=check.MOST_IDS)
         if most > num_labels:
             raise ValueError(f"lookup must hold ids in [-2, {num_labels}), got {most - 1}")
-        _check.integer("left", left, minimum=0, maximum=len(lookup) - 1)
+        check.integer("left", left, minimum=0, maximum=len(lookup) - 1)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
         graphs = None if k_ptr is None else k_ptr.shape[0] - 1
         check_offset(q_offset, graphs)
@@ -164,14 +164,14 @@ def _ids_by_distance(lookup: Any) -> tuple[int, ...]:
     """The entries of a lookup: ints from -2 up, at least one."""
     if not isinstance(lookup, Sequence):
         raise TypeError(f"lookup must be a sequence of ints, got {type(lookup).__name__}")
-    lookup = _check.items("lookup", lookup, "a sequence of ints", most=MOST_DISTANCES)
+    lookup = check.items("lookup", lookup, "a sequence of ints", most=MOST_DISTANCES)
     if not lookup:
         raise ValueError("lookup must hold at least one id, got none")
     if not all(type(value) is int for value in lookup):
         for value in lookup:
-            _check.integer("lookup", value)
-    _check.integer("lookup", min(lookup), minimum=NOT_ATTENDING)
-    _check.integer("lookup", max(lookup), maximum=_check.MOST_IDS - 1)
+            check.integer("lookup", value)
+    check.integer("lookup", min(lookup), minimum=NOT_ATTENDING)
+    check.integer("lookup", max(lookup), maximum=check.MOST_IDS - 1)
     return lookup
 
 
@@ -187,12 +187,12 @@ def check_offset(q_offset: Any, graphs: int | None = None) -> None:
     if q_offset is None:
         return
     if not isinstance(q_offset, Tensor):
-        _check.integer("q_offset", q_offset, minimum=-FARTHEST, maximum=FARTHEST)
+        check.integer("q_offset", q_offset, minimum=-FARTHEST, maximum=FARTHEST)
         return
-    _check.integer_tensor("q_offset", q_offset, dim=(0, 1))
+    check.integer_tensor("q_offset", q_offset, dim=(0, 1))
     if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
         raise ValueError(f"q_offset must hold one number a graph, {graphs}, got {q_offset.shape[0]}")
-    if q_offset.numel() and q_offset.device.type == "cpu" and _check.can_look_at_data(q_offset):
+    if q_offset.numel() and q_offset.device.type == "cpu" and check.can_look_at_data(q_offset):
         least, most = (int(x) for x in torch.aminmax(q_offset))
         if least < -FARTHEST or most > FARTHEST:
             raise ValueError(f"q_offset must lie in [-2**31, 2**31], got values from {least} to {most}")

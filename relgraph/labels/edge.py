@@ -7,7 +7,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels.base import (
     UNLABELED,
     Labels,
@@ -88,32 +88,32 @@ class EdgeLabels(Labels):
         batch: Tensor | None = None,
         batch_size: int = 1,
     ) -> None:
-        _check.length("num_labels", num_labels, most=_check.MOST_IDS)
-        _check.length("q_len", q_len)
-        k_len = q_len if k_len is None else _check.length("k_len", k_len)
-        edge_index = _check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
-        _check.unmapped("edge_index", edge_index)
-        ids = _check.integer_tensor("ids", ids, dim=1)
+        check.length("num_labels", num_labels, most=check.MOST_IDS)
+        check.length("q_len", q_len)
+        k_len = q_len if k_len is None else check.length("k_len", k_len)
+        edge_index = check.integer_tensor("edge_index", edge_index, dim=2).to(torch.int64, copy=True)
+        check.unmapped("edge_index", edge_index)
+        ids = check.integer_tensor("ids", ids, dim=1)
         if edge_index.shape[0] != 2 or ids.shape[0] != edge_index.shape[1]:
             raise ValueError(
                 "edge_index must have shape [2, P] and ids shape [P], "
                 f"got {list(edge_index.shape)} and {list(ids.shape)}"
             )
-        _check.choice("duplicates", duplicates, DUPLICATES)
+        check.choice("duplicates", duplicates, DUPLICATES)
         q_ptr, k_ptr = check_ptrs(ptr, q_ptr, q_len, k_len)
-        _check.integer("batch_size", batch_size, minimum=0)
-        _check.numbered_pairs("batch_size, q_len and k_len", batch_size, q_len, k_len)
+        check.integer("batch_size", batch_size, minimum=0)
+        check.numbered_pairs("batch_size, q_len and k_len", batch_size, q_len, k_len)
         if batch is not None:
-            batch = _check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
+            batch = check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
             if batch.shape != ids.shape or k_ptr is not None:
                 raise ValueError(
                     f"batch must have shape [{ids.shape[0]}] and no ptr beside it, got {list(batch.shape)}"
                 )
         elif batch_size != 1:
             raise ValueError(f"batch must be given when batch_size is not 1, got batch_size={batch_size}")
-        _check.same_device(edge_index=edge_index, ids=ids, batch=batch, ptr=k_ptr)
+        check.same_device(edge_index=edge_index, ids=ids, batch=batch, ptr=k_ptr)
         self._check_default(default, num_labels, q_len, k_len, batch_size, q_ptr)
-        _check.id_range("ids", ids, num_labels)
+        check.id_range("ids", ids, num_labels)
         self._set(
             edge_index=edge_index,
             ids=ids.to(smallest_dtype(num_labels), copy=True),
@@ -128,7 +128,7 @@ class EdgeLabels(Labels):
             duplicates=duplicates,
             parallel=None,
         )
-        if _check.can_look_at_data(edge_index, ids, batch):
+        if check.can_look_at_data(edge_index, ids, batch):
             self._check_edges(batch_size)
 
     @classmethod
@@ -159,7 +159,7 @@ class EdgeLabels(Labels):
         if default is None:
             return
         if isinstance(default, int) and not isinstance(default, bool):
-            _check.integer("default", default, minimum=UNLABELED, maximum=num_labels - 1)
+            check.integer("default", default, minimum=UNLABELED, maximum=num_labels - 1)
             return
         if not isinstance(default, Labels) or isinstance(default, SumLabels):
             raise TypeError(f"default must be None, an int or Labels other than a sum, got {type(default).__name__}")
@@ -171,7 +171,7 @@ class EdgeLabels(Labels):
                 f"default must cover [N_q, N_k] = [{q_len}, {k_len}], {'packed' if packed else 'not packed'}, "
                 f"got {default!r}"
             )
-        if batch_size != 1 and not _check.among(default.batch_size, 1, batch_size):
+        if batch_size != 1 and not check.among(default.batch_size, 1, batch_size):
             raise ValueError(f"default must have batch_size 1 or {batch_size}, got {default.batch_size}")
         if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
             raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")

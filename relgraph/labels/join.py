@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph.labelers.alike import check_alike, common_offset
-from relgraph.labelers.rules import PriorityRule, RestrictionRule, Rule
-from relgraph.labels import NOT_ATTENDING, UNLABELED, BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
-from relgraph.labels.base import common_batch
+from relgraph.arguments import check
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch
+from relgraph.labels.block import BlockLabels
+from relgraph.labels.dense import DenseLabels
+from relgraph.labels.distance import DistanceLabels
+from relgraph.labels.edge import EdgeLabels
 from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
+from relgraph.labels.rules import PriorityRule, RestrictionRule, Rule
 
 
 def join(rule: Rule, a: Labels, b: Labels) -> Labels:
@@ -45,11 +47,11 @@ def _dense_codes(labels: Labels) -> Tensor:
 def _attend(codes: Tensor) -> Tensor | None:
     """Which pairs attend; None when all of them are seen to."""
     attend = codes != NOT_ATTENDING
-    return None if _check.can_look_at_data(codes) and bool(attend.all()) else attend
+    return None if check.can_look_at_data(codes) and bool(attend.all()) else attend
 
 
 def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
-    _check.outside_compiled_code("joining blocks")
+    check.outside_compiled_code("joining blocks")
     pairs = block_pairs(shape)
     codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
     return BlockLabels(
@@ -83,7 +85,7 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
 
 def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
     """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
-    _check.outside_compiled_code("joining edges")
+    check.outside_compiled_code("joining edges")
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
@@ -153,7 +155,7 @@ def _merged(labels: Labels) -> Labels:
     """Edges of which the first of parallel ones counts, without the others."""
     if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
         return labels
-    _check.outside_compiled_code("merging parallel edges")
+    check.outside_compiled_code("merging parallel edges")
     first = labels._first_of_pair()
     return EdgeLabels(
         labels.edge_index[:, first],
@@ -195,3 +197,22 @@ def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
             "first_of: an edge without a label lies where the second labels do not attend, and the default of the "
             "first would take its place; write the first out by .dense()"
         )
+
+
+def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tensor | None:
+    """The q_offset that both count from; unset is 0. Of equal ones, that with an entry a batch row is kept."""
+    if a is None and b is None:
+        return None
+    x, y = 0 if a is None else a, 0 if b is None else b
+    if not _same(x, y):
+        shown = [value.tolist() if isinstance(value, Tensor) else value for value in (a, b)]
+        raise ValueError(f"labels must count distances from the same q_offset, got {shown[0]} and {shown[1]}")
+    return max((x, y), key=lambda value: value.dim() if isinstance(value, Tensor) else -1)
+
+
+def _same(x: int | Tensor, y: int | Tensor) -> bool:
+    """Whether two offsets are equal, as far as they can be seen."""
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        return x == y
+    seen = check.can_look_at_data(*(value for value in (x, y) if isinstance(value, Tensor)))
+    return not seen or bool(torch.as_tensor(x == y).all())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_of
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
@@ -51,12 +51,12 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
     if labels.q_ptr is None or labels.k_ptr is None:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
-    _check.data("labels", labels.q_ptr, labels.k_ptr)
+    check.data("labels", labels.q_ptr, labels.k_ptr)
     if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):
         raise ValueError("labels must cover each graph's nodes against themselves, got other borders for queries")
     sizes = labels.k_ptr.diff()
     longest = int(sizes.max()) if sizes.numel() else 0
-    length = longest if length is None else _check.integer("length", length, minimum=longest)
+    length = longest if length is None else check.integer("length", length, minimum=longest)
     if sizes.numel() == 0:
         raise ValueError("labels must hold at least one graph, got none")
     _check_room(labels, sizes.numel(), length)
@@ -69,9 +69,9 @@ def _check_room(labels: Labels, graphs: int, length: int) -> None:
         for part in labels.parts:
             _check_room(part, graphs, length)
     elif isinstance(labels, BlockLabels):
-        _check.most_pairs("length", graphs * length**2)
+        check.most_pairs("length", graphs * length**2)
     elif isinstance(labels, EdgeLabels):
-        _check.numbered_pairs("graphs and length", graphs, length, length)
+        check.numbered_pairs("graphs and length", graphs, length, length)
         if isinstance(labels.default, Labels):
             _check_room(labels.default, graphs, length)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from relgraph.labels import NOT_ATTENDING, UNLABELED
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 
 Where = Callable[[Any, Any, Any], Any]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Self, final
 
-import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
-from relgraph.labels.base import Labels, check_rows, common_batch
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
+from relgraph.labels.base import Labels, check_alike, check_rows, common_batch
 
 
 @final
@@ -56,9 +55,9 @@ class SumLabels(Labels):
         first = flat[0]
         batch_size = common_batch(*(part.batch_size for part in flat))
         for part in flat[1:]:
-            _check_alike(first, part)
+            check_alike(first, part, "parts")
         for part in flat:
-            if not _check.among(part.batch_size, 1, batch_size):
+            if not check.among(part.batch_size, 1, batch_size):
                 less, more = sorted((part.batch_size, batch_size))
                 raise ValueError(f"parts must have batch_size 1 or {more}, got {less}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
@@ -85,15 +84,3 @@ class SumLabels(Labels):
 
     def __repr__(self) -> str:
         return f"SumLabels({', '.join(map(repr, self.parts))})"
-
-
-def _check_alike(first: Labels, part: Labels) -> None:
-    if (part.q_len, part.k_len) != (first.q_len, first.k_len) or part.packed != first.packed:
-        raise ValueError(f"parts must cover the same pairs, got {first!r} and {part!r}")
-    if not _check.can_look_at_data(first.q_ptr, first.k_ptr, part.q_ptr, part.k_ptr):
-        return
-    if first.k_ptr is None or first.q_ptr is None:
-        return
-    for mine, theirs in ((first.q_ptr, part.q_ptr), (first.k_ptr, part.k_ptr)):
-        if mine is not theirs and (theirs is None or not torch.equal(mine, theirs)):
-            raise ValueError("parts must have the same graph borders, got others")

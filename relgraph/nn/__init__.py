@@ -12,30 +12,17 @@
 - :func:`~relgraph.record_attention`: what every attention layer inside a model attends to.
 """
 
-from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache
-from relgraph.nn.decoder_layer import RelationDecoderLayer
-from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.positions import SinusoidalPositions
-from relgraph.nn.record import record_attention
-from relgraph.nn.stack import RelationDecoder, RelationEncoder
-from relgraph.nn.table import LabelTable, check_label_names
-from relgraph.nn.tables import RelationTables
-from relgraph.nn.transformer import RelationTransformer
-
-__all__ = [
-    "KVCache",
-    "LabelTable",
-    "LayerCache",
-    "RelationAttention",
-    "RelationDecoder",
-    "RelationDecoderLayer",
-    "RelationEncoder",
-    "RelationEncoderLayer",
-    "RelationTables",
-    "RelationTransformer",
-    "SinusoidalPositions",
-    "StackCache",
-    "check_label_names",
-    "record_attention",
-]
+from relgraph.nn.attention import RelationAttention as RelationAttention
+from relgraph.nn.cache import KVCache as KVCache
+from relgraph.nn.cache import LayerCache as LayerCache
+from relgraph.nn.cache import StackCache as StackCache
+from relgraph.nn.decoder_layer import RelationDecoderLayer as RelationDecoderLayer
+from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLayer
+from relgraph.nn.positions import SinusoidalPositions as SinusoidalPositions
+from relgraph.nn.record import record_attention as record_attention
+from relgraph.nn.stack import RelationDecoder as RelationDecoder
+from relgraph.nn.stack import RelationEncoder as RelationEncoder
+from relgraph.nn.table import LabelTable as LabelTable
+from relgraph.nn.table import check_label_names as check_label_names
+from relgraph.nn.tables import RelationTables as RelationTables
+from relgraph.nn.transformer import RelationTransformer as RelationTransformer

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, undone_when_refused
@@ -125,25 +125,25 @@ class RelationAttention(nn.Module):
                 "labeler.num_labels and names=labeler.names, and labels=labeler(...) when called; "
                 "encoder and decoder layers take a labeler"
             )
-        self.embed_dim = _check.integer("embed_dim", embed_dim, minimum=1)
-        self.num_heads = _check.integer("num_heads", num_heads, minimum=1)
+        self.embed_dim = check.integer("embed_dim", embed_dim, minimum=1)
+        self.num_heads = check.integer("num_heads", num_heads, minimum=1)
         if embed_dim % num_heads:
             raise ValueError(f"num_heads must divide embed_dim = {embed_dim}, got {num_heads}")
         self.head_dim = embed_dim // num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads % _check.integer("num_kv_heads", self.num_kv_heads, minimum=1):
+        if num_heads % check.integer("num_kv_heads", self.num_kv_heads, minimum=1):
             raise ValueError(f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}")
-        self.dropout = _check.probability("dropout", dropout)
-        self.kdim = embed_dim if kdim is None else _check.integer("kdim", kdim, minimum=1)
-        self.vdim = embed_dim if vdim is None else _check.integer("vdim", vdim, minimum=1)
-        _check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
+        self.dropout = check.probability("dropout", dropout)
+        self.kdim = embed_dim if kdim is None else check.integer("kdim", kdim, minimum=1)
+        self.vdim = embed_dim if vdim is None else check.integer("vdim", vdim, minimum=1)
+        check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
         for name, width in (("kdim", self.kdim), ("vdim", self.vdim)):
-            _check.parameter_size(embed_dim, **{name: width})
+            check.parameter_size(embed_dim, **{name: width})
         self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
-        self.impl = None if impl is None else _check.choice("impl", impl, tuple(IMPLEMENTATIONS))
-        factory = _check.parameter_place(device, dtype)
-        self._make_projections(_check.boolean("bias", bias), factory)
-        _check.boolean("tie_tables", tie_tables)
+        self.impl = None if impl is None else check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+        factory = check.parameter_place(device, dtype)
+        self._make_projections(check.boolean("bias", bias), factory)
+        check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not the tables that somebody handed in to share.
         self.tables_given = isinstance(tables, RelationTables)
@@ -275,12 +275,12 @@ class RelationAttention(nn.Module):
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
-        if _check.boolean("need_label_mass", need_label_mass) and self.tables is None:
+        if check.boolean("need_label_mass", need_label_mass) and self.tables is None:
             raise ValueError(
                 "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
                 "rg.relation_attention_with_aux sums plain attention by any labels"
             )
-        if _check.boolean("need_weights", need_weights) and self.impl in (
+        if check.boolean("need_weights", need_weights) and self.impl in (
             "chunked",
             "triton",
         ):  # before a cache takes the keys

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.nn.masks import added, check_dtype
 
 _P = ParamSpec("_P")
@@ -58,8 +58,8 @@ class KVCache:
     def __init__(self, max_len: int | None = None, *, static: bool = False) -> None:
         self.max_len = None
         if max_len is not None:
-            self.max_len = _check.integer("max_len", max_len, minimum=1, maximum=MOST_KEYS)
-        self.static = _check.boolean("static", static)
+            self.max_len = check.integer("max_len", max_len, minimum=1, maximum=MOST_KEYS)
+        self.static = check.boolean("static", static)
         self.reset()
 
     def reset(self) -> None:
@@ -98,8 +98,8 @@ class KVCache:
             TypeError: a number that is no int.
             ValueError: a number below 0, another batch size than before, or more keys than ``max_len``.
         """
-        _check.integer("batch", batch, minimum=0)
-        _check.integer("length", length, minimum=0)
+        check.integer("batch", batch, minimum=0)
+        check.integer("length", length, minimum=0)
         if self._key is not None and self._key.shape[0] != batch:
             raise ValueError(f"cache holds {self._key.shape[0]} batch rows, got {batch}: reset or reorder it first")
         if self.max_len is not None and self._length + length > self.max_len:
@@ -174,7 +174,7 @@ class KVCache:
         """
         self.check(batch, length)
         _check_padding("new", new, batch, length)
-        _check.same_device(cache=self._key, new=new)
+        check.same_device(cache=self._key, new=new)
         old = self._padding
         if old is None:
             if new is None:
@@ -205,11 +205,11 @@ class KVCache:
             >>> torch.equal(cache.key, keys[[1, 1, 0]])
             True
         """
-        index = _check.integer_tensor("index", index, dim=1)
+        index = check.integer_tensor("index", index, dim=1)
         if self._key is not None:
             _check_rows(index, self._key.shape[0])
             if not self._key.is_meta:
-                _check.data("index", index)
+                check.data("index", index)
         self._map(lambda x: x.index_select(0, index.to(x.device, torch.int64)))
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
@@ -250,13 +250,13 @@ def _is_locked(buffer: Tensor) -> bool:
 def _check_new(key: Any, value: Any, padding: Any) -> None:
     """That new keys, values and their padding fit each other."""
     for name, x in (("key", key), ("value", value)):
-        if _check.tensor(name, x).dim() != 4:
+        if check.tensor(name, x).dim() != 4:
             raise ValueError(f"{name} must have shape [B, H_kv, n, D], got {list(x.shape)}")
     if value.shape[:3] != key.shape[:3]:
         wanted, got = list(key.shape[:3]), list(value.shape[:3])
         raise ValueError(f"value must share batch, heads and length with key, {wanted}, got {got}")
     _check_padding("padding", padding, key.shape[0], key.shape[2])
-    _check.same_device(key=key, value=value, padding=padding)
+    check.same_device(key=key, value=value, padding=padding)
 
 
 def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
@@ -264,17 +264,17 @@ def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
     if padding is None:
         return
     check_dtype(name, padding)
-    if not _check.shaped(padding, (batch, length)):
+    if not check.shaped(padding, (batch, length)):
         raise ValueError(f"{name} must have shape [B, n] = {[batch, length]}, got {list(padding.shape)}")
 
 
 def _check_target(target: Any) -> None:
     """A device, or a floating dtype."""
     if isinstance(target, torch.dtype):
-        if target not in _check.FLOATING_DTYPES:
+        if target not in check.FLOATING_DTYPES:
             raise ValueError(f"target must be a floating dtype of 16 bits or more, got {target}")
     elif isinstance(target, (torch.device, str, int)):
-        _check.device("target", target)
+        check.device("target", target)
     else:
         raise TypeError(f"target must be a device or a floating dtype, got {type(target).__name__}")
 
@@ -294,7 +294,7 @@ def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
 
 def _check_rows(index: Tensor, batch: int) -> None:
     """That ``index`` names batch rows; not looked at on an accelerator, which would have to be waited for."""
-    if index.device.type != "cpu" or index.numel() == 0 or not _check.can_look_at_data(index):
+    if index.device.type != "cpu" or index.numel() == 0 or not check.can_look_at_data(index):
         return
     low, high = (int(x) for x in torch.aminmax(index))
     if low < 0 or high >= batch:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
@@ -114,11 +114,11 @@ class RelationEncoderLayer(nn.Module):
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
-        factory = _check.parameter_place(device, dtype)
+        factory = check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
-        self.norm_first = _check.boolean("norm_first", norm_first)
+        self.norm_first = check.boolean("norm_first", norm_first)
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
@@ -204,7 +204,7 @@ class RelationEncoderLayer(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
-        _check.boolean("is_causal", is_causal)
+        check.boolean("is_causal", is_causal)
         labels = made_labels(self.labeler, labels, "src", src, cache)
         check_rows("src", src, self)
 

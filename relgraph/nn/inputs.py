@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._distributed import check_local
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
+from relgraph.arguments.sharding import check_local
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache
@@ -88,14 +88,14 @@ def check_inputs(
         key = value = None
         new = k_len = past
     else:
-        new = _check.tensor("key", key).shape[-2]
+        new = check.tensor("key", key).shape[-2]
         k_len = past + new
         if cache is not None:
             cache.check(batch, new)
     _check_labels(labels, tables, batch, q_len, k_len)
     padding = check_padding(key_padding_mask, batch, new, alone=alone)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, k_len, alone=alone)
-    _check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
+    check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, padding, pairs, q_offset, alone, packed)
 
@@ -118,7 +118,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
     names = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
     weight = widths.parameter
     for name, x in given.items():
-        _check.tensor(name, x)
+        check.tensor(name, x)
         check_local(**{name: x})
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
@@ -127,11 +127,11 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
             raise ValueError(f"{name} must share its batch axis with query, {list(query.shape)}, got {list(x.shape)}")
         if x.shape[-1] != sizes[name]:
             raise ValueError(f"{name} must end in {names[name]} = {sizes[name]}, got {list(x.shape)}")
-        if x.dtype != weight.dtype and (not x.is_floating_point() or _check.autocast_dtype(x.device.type) is None):
+        if x.dtype != weight.dtype and (not x.is_floating_point() or check.autocast_dtype(x.device.type) is None):
             raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
     if key is not None and value.shape[:-1] != key.shape[:-1]:
         raise ValueError(f"value must have the length of key, {key.shape[-2]}, got {value.shape[-2]}")
-    _check.same_device(**{"the layer": weight}, **given)
+    check.same_device(**{"the layer": weight}, **given)
 
 
 def _check_held(cache: KVCache, key: Tensor | None, batch: int) -> None:
@@ -149,14 +149,14 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
             raise ValueError(f"labels must be given, as the layer has tables for {tables.num_labels}, got None")
         return
     if isinstance(labels, Tensor):
-        _check.integer_tensor("labels", labels, dim=(2, 3))
+        check.integer_tensor("labels", labels, dim=(2, 3))
         if tables is None or isinstance(tables.num_labels, tuple):
             raise ValueError(
                 "labels must be Labels where the layer has no tables or those of a sum, got a Tensor: make "
                 "rg.DenseLabels(ids, num_labels) of it, with num_labels=0 where it only says who attends"
             )
         shapes = ([q_len, k_len], [batch, q_len, k_len], [1, q_len, k_len])
-        if not _check.shaped(labels, *shapes):
+        if not check.shaped(labels, *shapes):
             raise ValueError(
                 f"labels must have shape [N_q, N_k] = {shapes[0]} or [B, N_q, N_k] = {shapes[1]}, "
                 f"got {list(labels.shape)}"
@@ -170,7 +170,7 @@ def _check_labels(labels: Any, tables: RelationTables | None, batch: int, q_len:
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     if (labels.q_len, labels.k_len) != (q_len, k_len):
         raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if not _check.among(labels.batch_size, 1, batch):
+    if not check.among(labels.batch_size, 1, batch):
         raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
 
 
@@ -209,7 +209,7 @@ def _say_who_attends(labels: Labels) -> bool:
     ids = labels.ids
     if ids.numel() == 0:
         return True
-    return ids.device.type == "cpu" and _check.can_look_at_data(ids) and bool((ids < 0).all())
+    return ids.device.type == "cpu" and check.can_look_at_data(ids) and bool((ids < 0).all())
 
 
 def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | Tensor | None:

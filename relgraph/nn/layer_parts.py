@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relgraph import _check
-from relgraph._brief import shown
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.graphs import Graph
 from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
@@ -36,24 +36,24 @@ def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
         if not callable(activation):
             raise TypeError(f"activation must be a string or a function, got {type(activation).__name__}")
         return cast("Callable[[Tensor], Tensor]", activation)
-    return _ACTIVATIONS[_check.choice("activation", activation, tuple(_ACTIVATIONS))]
+    return _ACTIVATIONS[check.choice("activation", activation, tuple(_ACTIVATIONS))]
 
 
 def check_batch_first(batch_first: Any) -> None:
     """Relation layers have the batch first, always."""
-    if not _check.boolean("batch_first", batch_first):
+    if not check.boolean("batch_first", batch_first):
         raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
 
 
 def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any) -> None:
     """Sizes by the names that torch's layers give them."""
-    _check.integer("d_model", d_model, minimum=1)
-    if d_model % _check.integer("nhead", nhead, minimum=1):
+    check.integer("d_model", d_model, minimum=1)
+    if d_model % check.integer("nhead", nhead, minimum=1):
         raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
-    _check.integer("dim_feedforward", dim_feedforward, minimum=1)
-    _check.parameter_size(3 * d_model, d_model=d_model)
-    _check.parameter_size(d_model=d_model, dim_feedforward=dim_feedforward)
-    if _check.finite("layer_norm_eps", layer_norm_eps) < 0:
+    check.integer("dim_feedforward", dim_feedforward, minimum=1)
+    check.parameter_size(3 * d_model, d_model=d_model)
+    check.parameter_size(d_model=d_model, dim_feedforward=dim_feedforward)
+    if check.finite("layer_norm_eps", layer_norm_eps) < 0:
         raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
 
 
@@ -103,9 +103,9 @@ def check_rows(name: str, x: Tensor, layer: Any) -> None:
     if not layer.norm_first or weight is None or (weight.is_meta and not x.is_meta):  # kept elsewhere until it is used
         return
     kept = weight if attention.in_proj_weight is None else attention.in_proj_weight  # a norm may have another dtype
-    if x.dtype not in (weight.dtype, kept.dtype) and _check.autocast_dtype(x.device.type) is None:
+    if x.dtype not in (weight.dtype, kept.dtype) and check.autocast_dtype(x.device.type) is None:
         raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
-    _check.same_device(**{"the layer": weight, name: x})
+    check.same_device(**{"the layer": weight, name: x})
 
 
 def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
@@ -115,7 +115,7 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
 
     Labels that the labeler writes out elsewhere go to the device of ``x``.
     """
-    if _check.tensor(name, x).dim() not in (2, 3):
+    if check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
     if isinstance(labels, Graph) and labeler is not None:
         return check_made(labeler, labeler(labels))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 
 
 def check_padding(mask: Any, batch: int, length: int, *, alone: bool) -> Tensor | None:
@@ -56,7 +56,7 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, al
         return mask[None, None]
     if shape == [batch * heads, q_len, k_len]:
         return mask.view(batch, heads, q_len, k_len)
-    shared = len(shape) == 4 and _check.among(shape[0], 1, batch) and _check.among(shape[1], 1, heads)
+    shared = len(shape) == 4 and check.among(shape[0], 1, batch) and check.among(shape[1], 1, heads)
     if shared and shape[2:] == [q_len, k_len]:
         return mask
     forms = [[q_len, k_len], [batch * heads, q_len, k_len], [batch, heads, q_len, k_len]]
@@ -88,6 +88,6 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def check_dtype(name: str, mask: Any) -> None:
     """A mask is bool, True for what is blocked, or floating."""
-    _check.tensor(name, mask)
-    if mask.dtype != torch.bool and mask.dtype not in _check.FLOATING_DTYPES:
+    check.tensor(name, mask)
+    if mask.dtype != torch.bool and mask.dtype not in check.FLOATING_DTYPES:
         raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
@@ -37,8 +37,8 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.d_model = _check.integer("d_model", d_model, minimum=1)
-        self.dropout = nn.Dropout(_check.probability("dropout", dropout))
+        self.d_model = check.integer("d_model", d_model, minimum=1)
+        self.dropout = nn.Dropout(check.probability("dropout", dropout))
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
         """``x`` with its positions added, then dropout.
@@ -61,14 +61,14 @@ class SinusoidalPositions(nn.Module):
             >>> torch.equal(later, whole[:, 2:])
             True
         """
-        _check.floating("x", x)
+        check.floating("x", x)
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"x must have shape [B, N, {self.d_model}] or [N, {self.d_model}], got {list(x.shape)}")
         rows = torch.arange(x.shape[-2], device=x.device)
         if isinstance(offset, Tensor):
             offset = self._check_rows(offset, x)
         else:
-            _check.integer("offset", offset)
+            check.integer("offset", offset)
         dtype = torch.promote_types(x.dtype, torch.float32)
         return self.dropout(x + self.encode((rows + offset).to(dtype)).to(x.dtype))
 
@@ -89,7 +89,7 @@ class SinusoidalPositions(nn.Module):
             >>> rg.SinusoidalPositions(4).encode(torch.tensor([0.0, 0.5])).shape
             torch.Size([2, 4])
         """
-        _check.floating("positions", positions)
+        check.floating("positions", positions)
         even = torch.arange(0, self.d_model, 2, device=positions.device, dtype=positions.dtype)
         angle = positions[..., None] * torch.exp(even * (-math.log(10000.0) / self.d_model))
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
@@ -98,9 +98,9 @@ class SinusoidalPositions(nn.Module):
     @staticmethod
     def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
         """Offsets that broadcast against the rows of ``x``."""
-        _check.integer_tensor("offset", offset, dim=(0, 1))
+        check.integer_tensor("offset", offset, dim=(0, 1))
         if not x.is_meta:
-            _check.data("offset", offset)
+            check.data("offset", offset)
         offset = offset.to(x.device)
         if offset.dim() == 0:
             return offset
@@ -133,7 +133,7 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
     alone = x.dim() == 2
     batch, length = 1 if alone else x.shape[0], x.shape[-2]
     padding, past = check_padding(key_padding_mask, batch, length, alone=alone), 0
-    _check.same_device(x=x, key_padding_mask=padding)
+    check.same_device(x=x, key_padding_mask=padding)
     if cache is not None:
         cache.check(batch, length)
         padding, past = cache.joined_padding(padding, batch, length), len(cache)

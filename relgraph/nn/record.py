@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.functional import AttentionAux
 from relgraph.nn.attention import RelationAttention
 
@@ -96,7 +96,7 @@ def record_attention(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a nn.Module, got {type(model).__name__}")
-    wanted = Wanted(_check.boolean("label_mass", label_mass), _check.boolean("weights", weights))
+    wanted = Wanted(check.boolean("label_mass", label_mass), check.boolean("weights", weights))
     if not any(wanted):
         raise ValueError("label_mass or weights must be True, got neither: there is nothing to record")
     layers = {name: layer for name, layer in model.named_modules() if _reporter(layer) is not None}

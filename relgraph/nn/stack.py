@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
@@ -237,7 +237,7 @@ class RelationDecoder(nn.Module):
 
 def check_depth(name: str, depth: Any) -> None:
     """A number of layers: more than anybody stacks is taken for a mistake, before hours go into copies."""
-    _check.integer(name, depth, minimum=1, maximum=MOST_LAYERS)
+    check.integer(name, depth, minimum=1, maximum=MOST_LAYERS)
 
 
 def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:

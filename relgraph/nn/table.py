@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph import _check
-from relgraph._brief import shown
-from relgraph._distributed import check_gathered, kept
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.arguments.sharding import check_gathered, kept
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
 
@@ -81,8 +81,8 @@ class LabelTable(nn.Module):
         check_size(num_labels)
         for name, value in (("dim", dim), ("heads", heads)):
             if value is not None:
-                _check.integer(name, value, minimum=1)
-        factory = _check.parameter_place(device, dtype)
+                check.integer(name, value, minimum=1)
+        factory = check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
         self.names = _check_names(names, num_labels)
         self.frozen = _check_frozen(frozen, num_labels, bank)
@@ -92,7 +92,7 @@ class LabelTable(nn.Module):
         rows = None
         if bank is None:
             assert num_labels is not None
-            _check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
+            check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
             rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
@@ -145,7 +145,7 @@ class LabelTable(nn.Module):
     def _computed(self, bank: nn.Module, features: Any) -> Tensor:
         if features is None:
             raise ValueError("features must be given to a table with a bank, got None")
-        rows = _check.tensor("the bank's output", bank(features))
+        rows = check.tensor("the bank's output", bank(features))
         labels = "R'" if self.num_labels is None else self.num_labels
         wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
         got = list(rows.shape)
@@ -210,11 +210,11 @@ class LabelTable(nn.Module):
 
 def _saved_names(key: str, state: Any) -> list[str] | None:
     """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
-    if _check.tensor(key, state).dim() != 1 or state.is_complex():
+    if check.tensor(key, state).dim() != 1 or state.is_complex():
         raise ValueError(
             f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)} of {state.dtype}"
         )
-    if not state.numel() or not _check.can_look_at_data(state):
+    if not state.numel() or not check.can_look_at_data(state):
         return None
     try:
         names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
@@ -230,7 +230,7 @@ def check_size(num_labels: Any) -> None:
     if isinstance(num_labels, (Labeler, Labels)):
         raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
     if num_labels is not None:
-        _check.integer("num_labels", num_labels, minimum=0)
+        check.integer("num_labels", num_labels, minimum=0)
 
 
 def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: str = "", *_loading: Any) -> None:
@@ -294,7 +294,7 @@ def _check_frozen(frozen: Any, num_labels: int | None, bank: nn.Module | None) -
         return None
     if bank is not None or num_labels is None:
         raise ValueError(f"frozen must be None for a table with a bank, which has no rows, got {frozen!r}")
-    return _check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)
+    return check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)
 
 
 def _shorten(names: tuple[str, ...]) -> str:

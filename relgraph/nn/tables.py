@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from relgraph import _check
-from relgraph._brief import shown
-from relgraph._distributed import kept
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.arguments.sharding import kept
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
@@ -83,13 +83,13 @@ class RelationTables(nn.Module):
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         self.num_labels = check_num_labels(num_labels)
-        self.dim = _check.integer("dim", dim, minimum=1)
+        self.dim = check.integer("dim", dim, minimum=1)
         self.kinds = check_kinds("kinds", kinds)
         self.tied = check_tied("tied", tied, self.kinds)
         self.per_head = self._check_per_head(per_head, heads)
         self.heads = heads if self.per_head else None
         sizes = self.num_labels if isinstance(self.num_labels, tuple) else (self.num_labels,)
-        factory = _check.parameter_place(device, dtype)
+        factory = check.parameter_place(device, dtype)
         made: dict[str, list[LabelTable]] = {kind: [] for kind in self._own_kinds()}
         options = (self._by_part(n, v) for n, v in (("names", names), ("frozen", frozen), ("banks", banks)))
         for size, name, freeze, bank in zip(sizes, *options, strict=True):
@@ -192,7 +192,7 @@ class RelationTables(nn.Module):
 
     def _check_per_head(self, per_head: Any, heads: int | None) -> tuple[str, ...]:
         if heads is not None:
-            _check.integer("heads", heads, minimum=1)
+            check.integer("heads", heads, minimum=1)
         chosen = self.kinds if per_head is True else () if per_head is False else check_kinds("per_head", per_head)
         if not set(chosen) <= set(self.kinds):
             raise ValueError(f"per_head must name some of the kinds {list(self.kinds)}, got {list(chosen)}")
@@ -238,7 +238,7 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
     if isinstance(kinds, str) or not isinstance(kinds, (tuple, list, set, frozenset)):
         raise TypeError(f"{name} must be a sequence of kinds of tables, got {shown(kinds)}")
     for kind in kinds:
-        _check.choice(name, kind, KINDS)
+        check.choice(name, kind, KINDS)
     if not kinds or len(set(kinds)) != len(kinds):
         raise ValueError(f"{name} must hold different kinds of {list(KINDS)}, at least one, got {list(kinds)}")
     return tuple(kind for kind in KINDS if kind in kinds)
@@ -246,6 +246,6 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
 
 def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
     """Whether one table serves as key and value table, which then are both among the kinds."""
-    if _check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
+    if check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
         raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labelers import ClippedDistance
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
@@ -106,16 +106,16 @@ class RelationTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        _check.choice("positions", positions, POSITIONS)
+        check.choice("positions", positions, POSITIONS)
         check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
-        _check.boolean("bias", bias)
+        check.boolean("bias", bias)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        factory = _check.parameter_place(device, dtype)
+        factory = check.parameter_place(device, dtype)
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
-            most = (_check.MOST_LABELS - 1) // 2
-            labeler = ClippedDistance(_check.integer("max_distance", max_distance, minimum=0, maximum=most))
+            most = (check.MOST_LABELS - 1) // 2
+            labeler = ClippedDistance(check.integer("max_distance", max_distance, minimum=0, maximum=most))
             options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         shared: tuple[Any, ...] = (
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
@@ -337,7 +337,7 @@ class RelationTransformer(nn.Module):
         )  # fmt: skip
 
     def _enter(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
-        if _check.floating(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
+        if check.floating(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
         if self.positions is not None:
             names = {"x": name, "key_padding_mask": f"{name}_key_padding_mask"}

@@ -28,7 +28,7 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
         ints += [part.num_labels, int(fixed), part.offset if fixed else 0]  # pyright: ignore[reportArgumentType]
         if isinstance(part.offset, Tensor):
             tensors.append(part.offset)
-        ints += [int(part.alone), _NO_CSR if part.csr is None else part.csr.batch, len(part.regions)]
+        ints += [int(part.edges_only), _NO_CSR if part.csr is None else part.csr.batch, len(part.regions)]
         if part.csr is not None:
             csr = part.csr
             tensors += [csr.row_ptr, csr.row, csr.col, csr.ids, csr.role, csr.order]
@@ -51,13 +51,13 @@ def decode(tensors: Sequence[Tensor], ints: Sequence[int]) -> LabelPlan:
 def _decode_part(next_tensor: Callable[[], Tensor], next_int: Callable[[], int]) -> Part:
     num_labels, fixed, offset = next_int(), next_int(), next_int()
     where: int | Tensor = offset if fixed else next_tensor()
-    alone, csr_batch, regions = next_int(), next_int(), next_int()
+    edges_only, csr_batch, regions = next_int(), next_int(), next_int()
     csr = None
     if csr_batch != _NO_CSR:
         row_ptr, row, col, ids, role, order = (next_tensor() for _ in range(6))
         csr = Csr(row_ptr, row, col, ids, role, order, csr_batch, bool(next_int()))
     decoded = tuple(_decode_region(next_tensor, next_int) for _ in range(regions))
-    return Part(num_labels, where, decoded, csr, bool(alone))
+    return Part(num_labels, where, decoded, csr, bool(edges_only))
 
 
 def _encode_region(region: Region, tensors: list[Tensor], ints: list[int]) -> None:

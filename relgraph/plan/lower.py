@@ -83,12 +83,12 @@ def _lower_edges(labels: EdgeLabels) -> Part:
         base = Part(labels.num_labels, 0, ())
     else:
         base = Part(labels.num_labels, 0, (Uniform(labels.default),))
-    alone = labels.default is None
-    csr = _sort(labels, base.csr, alone)
-    return Part(labels.num_labels, base.offset, base.regions, csr, alone)
+    edges_only = labels.default is None
+    csr = _sort(labels, base.csr, edges_only)
+    return Part(labels.num_labels, base.offset, base.regions, csr, edges_only)
 
 
-def _sort(labels: EdgeLabels, under: Csr | None, alone: bool) -> Csr:
+def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     """All listed pairs by query row; where several name one pair, this labels' edges come before those ``under``."""
     source, target = labels.edge_index
     batch = 1 if labels.batch is None else labels.batch_size
@@ -106,9 +106,9 @@ def _sort(labels: EdgeLabels, under: Csr | None, alone: bool) -> Csr:
     row, col, ids, role, level = columns
     key, order = (row * labels.k_len + col).sort(stable=True)
     row, col, ids = row[order], col[order], ids[order]
-    role = torch.full_like(role, FIRST) if alone else _roles(key, role[order], level[order])
+    role = torch.full_like(role, FIRST) if edges_only else _roles(key, role[order], level[order])
     borders = torch.arange(batch * labels.q_len + 1, device=row.device)
-    parallel = labels.parallel is not False and (alone or labels.duplicates == "sum")
+    parallel = labels.parallel is not False and (edges_only or labels.duplicates == "sum")
     parallel = parallel or (under is not None and under.parallel)
     return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
 

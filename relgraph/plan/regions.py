@@ -98,14 +98,14 @@ class Part:
         offset: where query row 0 stands among the keys: an int, or one a batch row (a graph, when packed).
         regions: where the pairs that are not listed find their label.
         csr: the listed pairs, or None.
-        alone: parallel pairs each attend on their own (edges-only attention).
+        edges_only: parallel pairs each attend on their own (edges-only attention).
     """
 
     num_labels: int
     offset: int | Tensor
     regions: tuple[Region, ...]
     csr: Csr | None = None
-    alone: bool = False
+    edges_only: bool = False
 
     @property
     def labeled(self) -> bool:
@@ -156,3 +156,19 @@ class LabelPlan:
     def total_labels(self) -> int:
         """All parts' labels side by side."""
         return sum(self.num_labels)
+
+    @property
+    def edges_only(self) -> bool:
+        """Whether listed pairs are all that attends."""
+        return len(self.parts) == 1 and self.parts[0].edges_only
+
+    @property
+    def columns(self) -> int:
+        """Columns of the tables B and C: all labels of all parts, and one column of zeros per part."""
+        return self.total_labels + len(self.parts)
+
+    @property
+    def starts(self) -> list[int]:
+        """The first column of each part."""
+        sizes = self.num_labels
+        return [sum(sizes[:p]) + p for p in range(len(sizes))]

@@ -22,19 +22,10 @@ try:
 except ImportError:
     raise ImportError("relgraph.plot needs matplotlib, networkx and scipy: pip install 'relgraph[plot]'") from None
 
-from relgraph.plot.graph import attention_graph
-from relgraph.plot.mass import label_mass
-from relgraph.plot.matrix import label_matrix
-from relgraph.plot.sequence import attention_tokens
-from relgraph.plot.tables import table_norms, table_similarity
-from relgraph.plot.tree import attention_tree
-
-__all__ = [
-    "attention_graph",
-    "attention_tokens",
-    "attention_tree",
-    "label_mass",
-    "label_matrix",
-    "table_norms",
-    "table_similarity",
-]
+from relgraph.plot.graph import attention_graph as attention_graph
+from relgraph.plot.mass import label_mass as label_mass
+from relgraph.plot.matrix import label_matrix as label_matrix
+from relgraph.plot.sequence import attention_tokens as attention_tokens
+from relgraph.plot.tables import table_norms as table_norms
+from relgraph.plot.tables import table_similarity as table_similarity
+from relgraph.plot.tree import attention_tree as attention_tree

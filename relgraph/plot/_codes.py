@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import NOT_ATTENDING, graph_of
 from relgraph.labels.pairs import Pairs, codes_at
@@ -23,13 +23,13 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
     """One part of a sum with its names, on the CPU; labels that are no sum have a part 0 alone."""
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
-    _check.held("labels", labels)
+    check.held("labels", labels)
     if labels.q_len * labels.k_len > MOST_DRAWN:
         raise ValueError(f"labels must be of at most {MOST_DRAWN:,} pairs to be drawn, got {labels!r}")
     if not isinstance(labels, SumLabels):
-        _check.integer("part", part, minimum=0, maximum=0)
+        check.integer("part", part, minimum=0, maximum=0)
         return labels.to("cpu"), names
-    _check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
+    check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
     if names is not None:
         names = one_each(names, len(labels.parts))[part]
     return labels.parts[part].to("cpu"), names

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
 
 FARTHEST = 1e100  # the distances between places are squared
@@ -80,7 +80,7 @@ def given_positions(pos: Any, nodes: Sequence[Any] | None, count: int) -> np.nda
             raise ValueError(f"pos must have a place for every node, got none for {missing[0]!r}")
         places = np.array([_place(f"pos[{shown(node)}]", pos[node]) for node in known])
     elif isinstance(pos, Tensor):
-        _check.data("pos", _check.tensor("pos", pos))
+        check.data("pos", check.tensor("pos", pos))
         if pos.is_complex():
             raise ValueError(f"pos must hold real numbers, got {pos.dtype}")
         places = pos.detach().cpu().double().numpy()
@@ -97,7 +97,7 @@ def _place(name: str, place: Any) -> list[float]:
     """The two numbers of one node's place."""
     if isinstance(place, (Tensor, np.ndarray)):
         if isinstance(place, Tensor):
-            _check.data(name, _check.tensor(name, place))
+            check.data(name, check.tensor(name, place))
         place = place.tolist()
     if isinstance(place, (str, Mapping)) or not isinstance(place, Iterable):
         raise TypeError(f"{name} must be two numbers, got {type(place).__name__}")

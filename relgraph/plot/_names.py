@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.plot._text import written
 
 INVERSE = "⁻¹"
@@ -87,7 +87,7 @@ def strings(argument: str, value: Any) -> tuple[str, ...]:
     """The entries of a sequence as strings."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(f"{argument} must be a sequence of strings, got {shown(value)}")
-    listed = _check.items(argument, value, "a sequence of strings")
+    listed = check.items(argument, value, "a sequence of strings")
     for entry in listed:
         if isinstance(entry, (Tensor, np.ndarray)):
             raise TypeError(f"{argument} must be strings or what is told by its name, got {type(entry).__name__}")
@@ -101,7 +101,7 @@ def one_each(names: Any, parts: int) -> tuple[Any, ...]:
     """The names of a sum: a sequence of them for each part."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise TypeError(f"names must be a sequence, got {shown(names)}")
-    listed = _check.items("names", names, "a sequence")
+    listed = check.items("names", names, "a sequence")
     if any(isinstance(of, str) for of in listed) or len(listed) != parts:
         raise ValueError(f"names must be {parts} tuples of names, one a part of the sum, got {shown(names)}")
     check_parts(listed)

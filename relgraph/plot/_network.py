@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyArrowPatch
 
-from relgraph import _check
-from relgraph._hints import in_place_of_graph
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph
 from relgraph.plot import _style
 from relgraph.plot._text import AS_IS, NODE, columns, longest, written
@@ -37,7 +37,7 @@ class Arrow:
 def read_graph(name: str, graph: Any) -> tuple[Graph, list[Any] | None]:
     """A graph for labelers and the nodes behind its ids; a networkx graph is turned into one."""
     if isinstance(graph, Graph):
-        _check.held(name, graph)
+        check.held(name, graph)
         return graph.to("cpu"), None
     if any(kind.__module__.startswith("networkx.") for kind in type(graph).__mro__):
         from relgraph.interop.networkx import from_networkx

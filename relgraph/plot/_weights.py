@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.plot._names import strings
 
 
 def numbers(name: str, value: Any, dim: tuple[int, ...], shapes: str) -> np.ndarray:
     """A floating tensor of finite numbers as float64."""
-    _check.data(name, _check.floating(name, value))
+    check.data(name, check.floating(name, value))
     if value.dim() not in dim:
         raise ValueError(f"{name} must have shape {shapes}, got {list(value.shape)}")
     if value.numel() == 0:
@@ -50,7 +50,7 @@ def node_weights(value: Any, nodes: int) -> np.ndarray:
 
 def query_row(query: Any, count: int) -> int | None:
     """The query to draw, or None."""
-    return None if query is None else _check.integer("query", query, minimum=0, maximum=count - 1)
+    return None if query is None else check.integer("query", query, minimum=0, maximum=count - 1)
 
 
 def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | None:

@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labels import Labels
 from relgraph.labels.base import NOT_ATTENDING, UNLABELED
 from relgraph.plot import _style
@@ -73,7 +73,7 @@ def label_matrix(
         >>> plt.close()
     """
     one, names = one_part(labels, names, part)
-    _check.integer("batch", batch, minimum=0, maximum=labels.batch_size - 1)
+    check.integer("batch", batch, minimum=0, maximum=labels.batch_size - 1)
     assert isinstance(one.num_labels, int)
     if one.q_len == 0 or one.k_len == 0:
         raise ValueError(f"labels must cover at least one pair, got {one!r}")

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.nn import LabelTable
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
@@ -98,7 +98,7 @@ def table_similarity(
     if head is not None:
         if rows.ndim == 2:
             raise ValueError(f"head must be left out for rows that all heads share, got {head}")
-        rows = rows[_check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
+        rows = rows[check.integer("head", head, minimum=0, maximum=rows.shape[0] - 1)]
     known = naming(names, rows.shape[-2])
     cosines = _cosines(rows)[np.ix_(known.order, known.order)]
     side = float(np.clip(0.3 * len(cosines), 2.6, 6.0))

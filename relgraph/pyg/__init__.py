@@ -21,23 +21,13 @@ except ImportError:
     raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'") from None
 
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows RelationConv
-from relgraph.pyg.conv import RelationConv
-from relgraph.pyg.convert import from_transformer_conv
-from relgraph.pyg.data import from_data, to_data
-from relgraph.pyg.global_attention import RelationGlobalAttention
-from relgraph.pyg.hetero import RelationHeteroConv
-from relgraph.pyg.hetero_data import HeteroGraph, from_hetero_data
-from relgraph.pyg.transforms import AddRelationLabels, relation_labels
-
-__all__ = [
-    "AddRelationLabels",
-    "HeteroGraph",
-    "RelationConv",
-    "RelationGlobalAttention",
-    "RelationHeteroConv",
-    "from_data",
-    "from_hetero_data",
-    "from_transformer_conv",
-    "relation_labels",
-    "to_data",
-]
+from relgraph.pyg.conv import RelationConv as RelationConv
+from relgraph.pyg.convert import from_transformer_conv as from_transformer_conv
+from relgraph.pyg.data import from_data as from_data
+from relgraph.pyg.data import to_data as to_data
+from relgraph.pyg.global_attention import RelationGlobalAttention as RelationGlobalAttention
+from relgraph.pyg.hetero import RelationHeteroConv as RelationHeteroConv
+from relgraph.pyg.hetero_data import HeteroGraph as HeteroGraph
+from relgraph.pyg.hetero_data import from_hetero_data as from_hetero_data
+from relgraph.pyg.transforms import AddRelationLabels as AddRelationLabels
+from relgraph.pyg.transforms import relation_labels as relation_labels

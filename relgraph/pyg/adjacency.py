@@ -11,8 +11,8 @@ from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttributeAccessIssue]
 from torch_geometric.utils import is_sparse, to_edge_index
 
-from relgraph import _check
-from relgraph._hints import in_place_of_edges
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_edges
 from relgraph.labels import EdgeLabels, Labels
 
 
@@ -49,16 +49,16 @@ class Edges:
 def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
     """``[N, width]`` that can be multiplied with ``weight``; a width of -1 is not known yet."""
     # no "in": it holds no symbolic sizes while compiling
-    if _check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
+    if check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
         wanted = "in_channels" if width == -1 else width
         raise ValueError(f"{name} must have shape [N, {wanted}], got {list(nodes.shape)}")
     if weight is None or (weight.is_meta and not nodes.is_meta):  # kept elsewhere until it is used
         return nodes
     if nodes.dtype != weight.dtype and (
-        not nodes.is_floating_point() or _check.autocast_dtype(nodes.device.type) is None
+        not nodes.is_floating_point() or check.autocast_dtype(nodes.device.type) is None
     ):
         raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {nodes.dtype}")
-    _check.same_device(**{"the layer": weight, name: nodes})
+    check.same_device(**{"the layer": weight, name: nodes})
     return nodes
 
 
@@ -90,7 +90,7 @@ def read_edges(
     index = _check_index(edge_index, sizes)
     types = _check_types(edge_type, index, num_relations)
     attr = _check_attr(edge_attr, index, edge_dim)
-    _check.same_device(edge_index=index, edge_type=types, edge_attr=attr)
+    check.same_device(edge_index=index, edge_type=types, edge_attr=attr)
     return Edges(index, types, attr, sizes, num_relations, given)
 
 
@@ -153,10 +153,10 @@ def _check_index(edge_index: Any, sizes: tuple[int, int]) -> Tensor:
         edge_index = edge_index.as_tensor()
     if not isinstance(edge_index, Tensor):
         raise TypeError(f"edge_index must be a Tensor, got {in_place_of_edges(edge_index)}")
-    index = _check.integer_tensor("edge_index", edge_index, dim=2)
+    index = check.integer_tensor("edge_index", edge_index, dim=2)
     if index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, E], got {list(index.shape)}")
-    if index.numel() and index.device.type == "cpu" and _check.can_look_at_data(index):
+    if index.numel() and index.device.type == "cpu" and check.can_look_at_data(index):
         for what, ends, size in zip(("source", "target"), index, sizes, strict=True):
             low, high = (int(end) for end in torch.aminmax(ends))
             if low < 0 or high >= size:
@@ -169,18 +169,18 @@ def _check_types(edge_type: Any, index: Tensor, num_relations: int | None) -> Te
         if num_relations is not None:
             raise ValueError(f"edge_type must be given to a layer with num_relations={num_relations}, got None")
         return None
-    if _check.tensor("edge_type", edge_type).is_floating_point():
+    if check.tensor("edge_type", edge_type).is_floating_point():
         raise TypeError(
             f"edge_type must hold integers, the relation of every edge, got {edge_type.dtype}: "
             "features of edges are passed as edge_attr=..."
         )
-    types = _check.integer_tensor("edge_type", edge_type, dim=1)
+    types = check.integer_tensor("edge_type", edge_type, dim=1)
     if types.shape[0] != index.shape[1]:
         raise ValueError(f"edge_type must have shape [E] = [{index.shape[1]}], got {list(types.shape)}")
     if num_relations is None:
         raise ValueError("edge_type must be left out without num_relations: the layer has no tables for it")
     if types.device.type == "cpu":
-        _check.id_range("edge_type", types, num_relations)
+        check.id_range("edge_type", types, num_relations)
     return types.long()
 
 
@@ -191,7 +191,7 @@ def _check_attr(edge_attr: Any, index: Tensor, edge_dim: int | None) -> Tensor |
         return None
     if edge_dim is None:
         raise ValueError("edge_attr must be left out without edge_dim: the layer has no projection for it")
-    if not _check.tensor("edge_attr", edge_attr).is_floating_point():
+    if not check.tensor("edge_attr", edge_attr).is_floating_point():
         raise TypeError(f"edge_attr must be floating, got {edge_attr.dtype}: relations are passed as edge_type")
     if list(edge_attr.shape) != [index.shape[1], edge_dim]:
         raise ValueError(

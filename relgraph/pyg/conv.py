@@ -16,10 +16,10 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor, PairTensor
 from torch_geometric.utils import is_sparse, softmax
 
-from relgraph import _check
-from relgraph._brief import shown
-from relgraph.functional_edges import edge_attention
-from relgraph.impl.common import with_zero_row
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.functional.edges import edge_attention
+from relgraph.impl.terms import with_zero_row
 from relgraph.labels import EdgeLabels
 from relgraph.nn.layer_parts import renamed
 from relgraph.nn.table import check_label_names
@@ -129,19 +129,17 @@ class RelationConv(MessagePassing):
         self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
         self.in_channels = in_channels
-        self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
-        self.heads = _check.integer("heads", heads, minimum=1)
-        self.concat = _check.boolean("concat", concat)
-        self.beta = _check.boolean("beta", beta) and _check.boolean("root_weight", root_weight)
-        self.dropout = _check.probability("dropout", dropout)
-        self.edge_dim = None if edge_dim is None else _check.integer("edge_dim", edge_dim, minimum=1)
-        self.root_weight = _check.boolean("root_weight", root_weight)
-        self.num_relations = (
-            None if num_relations is None else _check.integer("num_relations", num_relations, minimum=1)
-        )
-        self.tie_tables = _check.boolean("tie_tables", tie_tables)
-        self.impl = None if impl is None else _check.choice("impl", impl, ("edges", "triton"))
-        _check.boolean("bias", bias)
+        self.out_channels = check.integer("out_channels", out_channels, minimum=1)
+        self.heads = check.integer("heads", heads, minimum=1)
+        self.concat = check.boolean("concat", concat)
+        self.beta = check.boolean("beta", beta) and check.boolean("root_weight", root_weight)
+        self.dropout = check.probability("dropout", dropout)
+        self.edge_dim = None if edge_dim is None else check.integer("edge_dim", edge_dim, minimum=1)
+        self.root_weight = check.boolean("root_weight", root_weight)
+        self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
+        self.tie_tables = check.boolean("tie_tables", tie_tables)
+        self.impl = None if impl is None else check.choice("impl", impl, ("edges", "triton"))
+        check.boolean("bias", bias)
         kinds = check_kinds("tables", tables)
         check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
         check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
@@ -221,7 +219,7 @@ class RelationConv(MessagePassing):
         """
         wanted = return_attention_weights is not None
         if wanted:
-            _check.boolean("return_attention_weights", return_attention_weights)
+            check.boolean("return_attention_weights", return_attention_weights)
         x_src, x_dst = _check_nodes(x, self.lin_key, self.lin_query)
         sizes = (x_src.shape[0], x_dst.shape[0])
         if self.flow == "target_to_source":
@@ -231,7 +229,7 @@ class RelationConv(MessagePassing):
                     f"edge_index must be [2, E] where flow='target_to_source', got {type(edge_index).__name__}"
                 )
         edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
-        _check.same_device(x=x_src, edge_index=edges.index)
+        check.same_device(x=x_src, edge_index=edges.index)
         query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
         key, value = (lin(x_src).view(-1, self.heads, self.out_channels) for lin in (self.lin_key, self.lin_value))
         if self._fused():
@@ -350,7 +348,7 @@ def _check_widths(in_channels: Any) -> tuple[int, int]:
     if len(pair) != 2:
         raise ValueError(f"in_channels must be an int or a pair, of sources and targets, got {in_channels!r}")
     for width in pair:
-        if _check.integer("in_channels", width, minimum=-1) == 0:
+        if check.integer("in_channels", width, minimum=-1) == 0:
             raise ValueError(
                 f"in_channels must be at least 1, or -1 to be found in the first call, got {in_channels!r}"
             )
@@ -359,9 +357,9 @@ def _check_widths(in_channels: Any) -> tuple[int, int]:
 
 def _check_propagation(options: dict[str, Any]) -> None:
     """What PyG's message passing would take without a word, or refuse without naming the argument."""
-    if _check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
+    if check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
         raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
-    _check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
+    check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
     aggr = options["aggr"]
     for one in aggr if isinstance(aggr, (list, tuple)) else (aggr,):
         if not isinstance(one, (str, Aggregation)):
@@ -370,9 +368,9 @@ def _check_propagation(options: dict[str, Any]) -> None:
 
 def check_projections(heads: int, out_channels: int, **inputs: int) -> None:
     """That none of the maps from these widths to all heads is beyond any memory."""
-    _check.parameter_size(3, heads=heads, out_channels=out_channels)
+    check.parameter_size(3, heads=heads, out_channels=out_channels)
     for name, width in inputs.items():
-        _check.parameter_size(**{"heads": heads, "out_channels": out_channels, name: max(width, 1)})
+        check.parameter_size(**{"heads": heads, "out_channels": out_channels, name: max(width, 1)})
 
 
 def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:
@@ -385,5 +383,5 @@ def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, T
         check_nodes(name, nodes, lin.in_channels, lin.weight)
         for name, nodes, lin in zip(names, pair, (to_keys, to_queries), strict=True)
     )
-    _check.same_device(**{"x[0]": sources, "x[1]": targets})
+    check.same_device(**{"x[0]": sources, "x[1]": targets})
     return sources, targets

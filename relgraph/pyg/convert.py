@@ -8,7 +8,7 @@ import torch
 from torch_geometric.nn import TransformerConv
 from torch_geometric.nn.dense.linear import is_uninitialized_parameter
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.pyg.conv import RelationConv
 
 _PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
@@ -48,7 +48,7 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
     """
     if not isinstance(conv, TransformerConv):
         raise TypeError(f"conv must be a TransformerConv, got {type(conv).__name__}")
-    _check.boolean("edge_types", edge_types)
+    check.boolean("edge_types", edge_types)
     if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
         raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
     if edge_types and conv.edge_dim is None:

@@ -12,7 +12,7 @@ from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels.base import check_ptr, graph_of
 
@@ -121,11 +121,11 @@ def known_num_nodes(name: str, store: BaseStorage) -> int:
             f"{name} must have num_nodes, or an attribute such as x that tells it, got {sorted(store.keys())}"
         )
     if isinstance(number, Tensor):
-        _check.data(f"{name}.num_nodes", _check.integer_tensor(f"{name}.num_nodes", number, dim=0))
+        check.data(f"{name}.num_nodes", check.integer_tensor(f"{name}.num_nodes", number, dim=0))
         number = int(number)
     if isinstance(number, Integral) and not isinstance(number, bool):  # those of NumPy too
         number = int(number)
-    return _check.integer(f"{name}.num_nodes", number, minimum=0)
+    return check.integer(f"{name}.num_nodes", number, minimum=0)
 
 
 def edge_index_of(name: str, store: BaseStorage) -> Tensor:
@@ -147,8 +147,8 @@ def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
         return None
     if name not in data:
         raise ValueError(f"{usual} must name an attribute of data, one of {sorted(data.keys())}, got {name!r}")
-    value = plain(_check.tensor(f"data.{name}", data[name]))
-    if value.dim() == 2 and value.shape[1] == 1 and value.dtype in _check.INTEGER_DTYPES:
+    value = plain(check.tensor(f"data.{name}", data[name]))
+    if value.dim() == 2 and value.shape[1] == 1 and value.dtype in check.INTEGER_DTYPES:
         return value[:, 0]
     return value if value.dim() != 2 else _hot(f"data.{name}", value)
 
@@ -156,7 +156,7 @@ def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
 def _hot(name: str, rows: Tensor) -> Tensor:
     if rows.shape[0] == 0:
         return torch.zeros(0, dtype=torch.int64, device=rows.device)
-    if _check.can_look_at_data(rows):
+    if check.can_look_at_data(rows):
         one_hot = ((rows != 0).sum(1) == 1) & ((rows == 1).sum(1) == 1)
         if not bool(one_hot.all()):
             row = int((~one_hot).nonzero()[0])
@@ -168,15 +168,15 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
     """``ptr``, or what ``batch`` says; they must agree, since taking a subgraph of a Batch leaves ``ptr`` as it was."""
     if "batch" not in data:
         return data.ptr if "ptr" in data else None
-    batch = _check.integer_tensor("data.batch", plain(data["batch"]), dim=1).to(torch.int64)
+    batch = check.integer_tensor("data.batch", plain(data["batch"]), dim=1).to(torch.int64)
     if batch.shape[0] != num_nodes:
         raise ValueError(f"data.batch must have shape [{num_nodes}], got {list(batch.shape)}")
     if "ptr" not in data:
-        _check.data("data.batch", batch)
+        check.data("data.batch", batch)
         check_sorted(batch)
         return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
     ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
-    if _check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
+    if check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
         raise ValueError(
             "data.ptr and data.batch must agree, got other borders: delete ptr after nodes were taken away"
         )
@@ -194,8 +194,8 @@ def check_sorted(batch: Tensor) -> None:
             f"data.batch must be sorted, the nodes of a graph together, got {int(batch[at])} at node {at} "
             f"before {int(batch[at + 1])}"
         )
-    if batch.numel() and int(batch[-1]) >= _check.MOST_GRAPHS:
-        raise ValueError(f"data.batch must be of at most {_check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
+    if batch.numel() and int(batch[-1]) >= check.MOST_GRAPHS:
+        raise ValueError(f"data.batch must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
 def borders_of(home: Tensor, num_graphs: int) -> Tensor:

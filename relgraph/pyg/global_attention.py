@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph import _check
-from relgraph._hints import in_place_of_labels
+from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
@@ -73,11 +73,11 @@ class RelationGlobalAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        self.channels = _check.integer("channels", channels, minimum=1)
-        self.heads = _check.integer("heads", heads, minimum=1)
+        self.channels = check.integer("channels", channels, minimum=1)
+        self.heads = check.integer("heads", heads, minimum=1)
         if channels % heads:
             raise ValueError(f"heads must divide channels = {channels}, got {heads}")
-        _check.parameter_size(3 * channels, channels=channels)
+        check.parameter_size(3 * channels, channels=channels)
         self.attention = RelationAttention(
             channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
             tie_tables=tie_tables, names=names, impl=impl,
@@ -124,7 +124,7 @@ class RelationGlobalAttention(nn.Module):
                 raise ValueError("labels must be given to a layer with num_labels, got None")
         elif not isinstance(labels, Labels):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
-        elif batch is not None and _check.can_look_at_data(batch):
+        elif batch is not None and check.can_look_at_data(batch):
             _check_borders(labels, _borders(batch))
         return renamed({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
 
@@ -136,16 +136,16 @@ class RelationGlobalAttention(nn.Module):
 
 
 def _check_batch(batch: Any, x: Tensor) -> None:
-    _check.integer_tensor("batch", batch, dim=1)
+    check.integer_tensor("batch", batch, dim=1)
     if batch.shape[0] != x.shape[0]:
         raise ValueError(f"batch must have shape [N] = [{x.shape[0]}], got {list(batch.shape)}")
-    _check.same_device(x=x, batch=batch)
-    if not batch.numel() or not _check.can_look_at_data(batch):
+    check.same_device(x=x, batch=batch)
+    if not batch.numel() or not check.can_look_at_data(batch):
         return
     if int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any()):
         raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
-    if int(batch[-1]) >= _check.MOST_GRAPHS:
-        raise ValueError(f"batch must be of at most {_check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
+    if int(batch[-1]) >= check.MOST_GRAPHS:
+        raise ValueError(f"batch must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
 def _borders(batch: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _check_borders(labels: Labels, ptr: Tensor) -> None:
         if ptr.shape[0] > 2:
             raise ValueError(f"labels must be packed for a batch of {ptr.shape[0] - 1} graphs, got {labels!r}")
         return
-    _check.same_device(batch=ptr, labels=labels.k_ptr)
+    check.same_device(batch=ptr, labels=labels.k_ptr)
     mine, theirs = graph_of(labels.k_ptr, labels.k_len), graph_of(ptr, int(ptr[-1]))
     if not torch.equal(
         mine.unique_consecutive(return_counts=True)[1], theirs.unique_consecutive(return_counts=True)[1]

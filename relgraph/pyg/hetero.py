@@ -11,9 +11,9 @@ from torch_geometric.data import HeteroData
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.module_dict import ModuleDict
 
-from relgraph import _check
-from relgraph._brief import shown
-from relgraph.functional_edges import edge_attention
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.functional.edges import edge_attention
 from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
@@ -100,19 +100,19 @@ class RelationHeteroConv(nn.Module):
         self.register_load_state_dict_pre_hook(check_label_names)
         self.node_types, self.edge_types = _check_metadata(metadata)
         self.in_channels = in_channels
-        self.out_channels = _check.integer("out_channels", out_channels, minimum=1)
-        self.heads = _check.integer("heads", heads, minimum=1)
-        self.concat = _check.boolean("concat", concat)
-        self.dropout = _check.probability("dropout", dropout)
+        self.out_channels = check.integer("out_channels", out_channels, minimum=1)
+        self.heads = check.integer("heads", heads, minimum=1)
+        self.concat = check.boolean("concat", concat)
+        self.dropout = check.probability("dropout", dropout)
         widths = _check_widths(in_channels, self.node_types)
         width = heads * out_channels
-        _check.boolean("bias", bias)
+        check.boolean("bias", bias)
         kinds = check_kinds("tables", tables)
         check_tied("tie_tables", tie_tables, kinds)
         check_projections(heads, out_channels, in_channels=max(widths.values()))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
         left = width if concat else out_channels
-        self.lin_skip = _Projections(widths, left, bias) if _check.boolean("root_weight", root_weight) else None
+        self.lin_skip = _Projections(widths, left, bias) if check.boolean("root_weight", root_weight) else None
         self.tables = RelationTables(
             len(self.edge_types), out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables,
             names=["__".join(kind) for kind in self.edge_types],
@@ -160,7 +160,7 @@ class RelationHeteroConv(nn.Module):
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
         nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
-        _check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
+        check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
         first, total = {}, 0
         for kind, x in nodes.items():
             first[kind], total = total, total + x.shape[0]
@@ -201,7 +201,7 @@ class RelationHeteroConv(nn.Module):
                     raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
             sizes = (nodes[source].shape[0], nodes[target].shape[0])
             edges = _edges_of(kind, given[kind], sizes)
-            _check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges})
+            check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges})
             index.append(edges.long() + torch.tensor([[first[source]], [first[target]]], device=device))
             ids.append(torch.full_like(edges[0], number, dtype=torch.int64))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
@@ -217,10 +217,10 @@ def _check_metadata(metadata: Any) -> tuple[tuple[str, ...], tuple[EdgeKind, ...
         raise TypeError(
             f"metadata must be (node kinds, edge kinds), as HeteroData.metadata() gives, got {shown(metadata)}"
         )
-    nodes = _check.items("metadata[0]", metadata[0], "kinds of nodes")
+    nodes = check.items("metadata[0]", metadata[0], "kinds of nodes")
     edges = tuple(
-        _check.items("metadata[1]", kind, "triples of strings")
-        for kind in _check.items("metadata[1]", metadata[1], "kinds of edges")
+        check.items("metadata[1]", kind, "triples of strings")
+        for kind in check.items("metadata[1]", metadata[1], "kinds of edges")
     )
     for name in (*nodes, *(part for kind in edges for part in kind)):
         if not isinstance(name, str):
@@ -239,7 +239,7 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
     for kind in kinds:
         if kind not in widths:
             raise ValueError(f"in_channels must hold a width for every kind of node, got none for {kind!r}")
-        if _check.integer("in_channels", widths[kind], minimum=-1) == 0:
+        if check.integer("in_channels", widths[kind], minimum=-1) == 0:
             raise ValueError("in_channels must be at least 1, or -1 to be found in the first call, got 0")
     return {kind: widths[kind] for kind in kinds}
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from relgraph import _check
-from relgraph._brief import brief_fields
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.pyg.data import borders_of, edge_index_of, known_num_nodes, plain
 
@@ -111,9 +111,9 @@ def _edges_of(triple: tuple[str, str, str], store: Any) -> Tensor:
     """``[2, E]``, whose ends can be used as indices."""
     name = f"data[{triple!r}].edge_index"
     index = edge_index_of(f"data[{triple!r}]", store)
-    if _check.integer_tensor(name, index, dim=2).shape[0] != 2:
+    if check.integer_tensor(name, index, dim=2).shape[0] != 2:
         raise ValueError(f"{name} must have shape [2, E], got {list(index.shape)}")
-    _check.data(name, index)
+    check.data(name, index)
     return index.to(torch.int64)
 
 
@@ -123,7 +123,7 @@ def _check_ends(triple: tuple[str, str, str], index: Tensor, counts: dict[str, i
     for kind, ends in zip((triple[0], triple[2]), index, strict=True):
         if kind not in counts:
             raise ValueError(f"data[{kind!r}] must have num_nodes, as {triple!r} leads to or from it")
-        _check.id_range(f"the ends of {name} at {kind!r}", ends, counts[kind], minimum=0)
+        check.id_range(f"the ends of {name} at {kind!r}", ends, counts[kind], minimum=0)
 
 
 def _homes(data: HeteroData, counts: list[int], device: torch.device) -> tuple[Tensor | None, int]:
@@ -141,14 +141,14 @@ def _homes(data: HeteroData, counts: list[int], device: torch.device) -> tuple[T
     if home.numel() and int(home.min()) < 0:
         raise ValueError(f"data must have batches that count from 0, got {int(home.min())}")
     num_graphs = max([*known, int(home.max()) + 1 if home.numel() else 0])
-    if num_graphs > _check.MOST_GRAPHS:
-        raise ValueError(f"data must have batches of at most {_check.MOST_GRAPHS:,} graphs, got one of {num_graphs:,}")
+    if num_graphs > check.MOST_GRAPHS:
+        raise ValueError(f"data must have batches of at most {check.MOST_GRAPHS:,} graphs, got one of {num_graphs:,}")
     return home, num_graphs
 
 
 def _numbers(kind: str, name: str, data: HeteroData) -> Tensor:
     """``batch`` or ``ptr`` of one type of nodes."""
     told = f"data[{kind!r}].{name}"
-    numbers = _check.integer_tensor(told, plain(data[kind][name]), dim=1)
-    _check.data(told, numbers)
+    numbers = check.integer_tensor(told, plain(data[kind][name]), dim=1)
+    check.data(told, numbers)
     return numbers

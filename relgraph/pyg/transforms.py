@@ -14,8 +14,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.data.datapipes import functional_transform
 from torch_geometric.transforms import BaseTransform
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
 from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
@@ -158,7 +158,7 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
             f"data must hold labels under {name!r}, put there by AddRelationLabels, got {sorted(data.keys())}"
         )
     num_nodes = known_num_nodes("data", data._store)
-    numbers = _check.integer_tensor(f"data.{name}_node", data[f"{name}_node"], dim=1)
+    numbers = check.integer_tensor(f"data.{name}_node", data[f"{name}_node"], dim=1)
     if numbers.shape[0] != num_nodes:
         raise ValueError(f"data.{name}_node must have shape [N] = [{num_nodes}], got {list(numbers.shape)}")
     stored = _Stored(f"data.{name}", data[name])
@@ -199,7 +199,7 @@ class _Stored:
     def tensor(self, key: str, dim: int, device: torch.device) -> Tensor:
         """A tensor of integers on the device of the nodes' numbers."""
         name = f"{self.name}[{key!r}]"
-        found = _check.integer_tensor(name, self._entry(key), dim=dim)
+        found = check.integer_tensor(name, self._entry(key), dim=dim)
         if found.device != device:
             raise ValueError(f"{name} must be on the device of the nodes, {device}, got {found.device}")
         return found
@@ -209,8 +209,8 @@ class _Stored:
         name, given = f"{self.name}[{key!r}]", self._entry(key)
         if isinstance(given, Tensor):
             return self.tensor(key, given.dim(), device).to(torch.int64).view(-1)
-        listed = _check.items(name, given, "counts") if isinstance(given, (list, tuple)) else (given,)
-        return torch.tensor([_check.integer(name, count, minimum=0) for count in listed], device=device)
+        listed = check.items(name, given, "counts") if isinstance(given, (list, tuple)) else (given,)
+        return torch.tensor([check.integer(name, count, minimum=0) for count in listed], device=device)
 
     def makers(self) -> set[str]:
         """The expressions of the labelers that made them."""
@@ -240,7 +240,7 @@ class _Left:
     @classmethod
     def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> _Left:
         """Checked: each of the nodes was labeled, and is there once."""
-        if not _check.can_look_at_data(numbers, sizes):
+        if not check.can_look_at_data(numbers, sizes):
             return cls(nodes, numbers, sizes, None)
         if sizes.shape[0] != nodes.num_graphs:
             raise ValueError(f"data.{name}['nodes'] must be one a graph, {nodes.num_graphs}, got {sizes.shape[0]}")
@@ -272,8 +272,8 @@ class _Left:
             )
         if count.shape != self.sizes.shape:
             raise ValueError(f"{stored.name}['count'] must be one a graph, {len(self.sizes)}, got {len(count)}")
-        _check.id_range(f"{stored.name}['label']", ids, num_labels)
-        looks = _check.can_look_at_data(pairs, count)
+        check.id_range(f"{stored.name}['label']", ids, num_labels)
+        looks = check.can_look_at_data(pairs, count)
         if looks and int(count.sum()) != pairs.shape[0]:
             raise ValueError(f"{stored.name}['count'] must add up to {pairs.shape[0]} pairs, got {int(count.sum())}")
         graph = torch.repeat_interleave(count, output_size=pairs.shape[0])
@@ -292,9 +292,9 @@ class _Left:
     def pairs(self, stored: _Stored, num_labels: int) -> Tensor:
         """The entries of all pairs that are left, of ``[sum of n²]`` as they were labeled."""
         codes = stored.tensor("label", 1, self.numbers.device)
-        if _check.can_look_at_data(self.sizes) and codes.shape[0] != (wanted := int((self.sizes**2).sum())):
+        if check.can_look_at_data(self.sizes) and codes.shape[0] != (wanted := int((self.sizes**2).sum())):
             raise ValueError(f"{stored.name}['label'] must have shape [{wanted}], got {list(codes.shape)}")
-        _check.id_range(f"{stored.name}['label']", codes, num_labels, minimum=NOT_ATTENDING)
+        check.id_range(f"{stored.name}['label']", codes, num_labels, minimum=NOT_ATTENDING)
         codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # which may be compared with -1
         if self.place is None:
             return codes
@@ -308,7 +308,7 @@ class _Left:
 def _borders(data: Data, num_nodes: int, sizes: Tensor) -> Tensor | None:
     """The borders of the graphs; by ``batch``, as taking a subgraph of a Batch leaves ``ptr`` as it was."""
     batch = data.get("batch", None)
-    if batch is None or not _check.can_look_at_data(batch):
+    if batch is None or not check.can_look_at_data(batch):
         return borders(data, num_nodes)
     check_sorted(batch)
     return borders_of(batch, sizes.shape[0])

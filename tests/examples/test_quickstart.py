@@ -24,7 +24,7 @@ import quickstart  # noqa: E402
 import stdlib_functions as data  # noqa: E402
 
 import relgraph as rg  # noqa: E402
-from relgraph.interop import python_source  # noqa: E402
+from relgraph.interop import python  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_graph_of_a_question_does_not_depend_on_what_is_hidden(tmp_path, par
 
 def _unhidden(function):
     around = code_relations.AROUND if function.source[0].isspace() else ""
-    return python_source.read(around + function.source).edges("LAST_READ")
+    return python.read(around + function.source).edges("LAST_READ")
 
 
 def test_the_fresh_name_stands_nowhere_else(tmp_path):
@@ -179,7 +179,7 @@ def test_the_nodes_of_a_graph_are_the_tokens_of_its_function(parts):
     for function in random.Random(1).sample(parts[0] + parts[1], 100):
         around = code_relations.AROUND if function.source[0].isspace() else ""
         first = code_relations.TOKENS_AROUND if around else 0
-        source = python_source.read(around + function.source).only(first + at for at in function.order)
+        source = python.read(around + function.source).only(first + at for at in function.order)
         for token, read, kind in zip(function.tokens, source.tokens, source.kinds, strict=True):
             assert token == read or (kind, token) in {("STRING", "<str>"), ("NUMBER", "<num>")}
 
@@ -194,10 +194,10 @@ def test_code_relations_are_those_of_each_function(tmp_path):
     assert attend.all()
     names = quickstart.CODE.names
     for b, (function, hole) in enumerate(zip(functions, holes, strict=True)):
-        read = python_source.read(code_relations.hide(function, hole))
+        read = python.read(code_relations.hide(function, hole))
         expected: dict[tuple[int, int], str] = {}
         for way in (1, -1):
-            for name in python_source.EDGE_TYPES:
+            for name in python.EDGE_TYPES:
                 for key, query in read.edges(name):
                     pair = (query, key) if way == 1 else (key, query)
                     expected.setdefault(pair, name if way == 1 else f"{name}⁻¹")

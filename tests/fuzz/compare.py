@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from relgraph.functional import _attend, _check_call
+from relgraph.functional.attention import _attend
+from relgraph.functional.check import check_call
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum
 from tests.fuzz.labels import stands_alone, sums_edges
@@ -240,7 +241,7 @@ def _unpacked(name: Any, x: Tensor) -> Tensor:
 
 def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
-    checked, _ = _check_call(
+    checked, _ = check_call(
         *call.positional[:4],
         call.positional[4:],
         **call.options,

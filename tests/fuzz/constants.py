@@ -21,37 +21,38 @@ class Constant(NamedTuple):
 
 
 DRAWN = (
-    Constant("relgraph.impl.blocks", "BLOCK_SCORES", (1, 8, 60, 500)),
-    Constant("relgraph.impl.blocks", "BLOCK_ROWS", (1, 2, 3, 7)),
-    Constant("relgraph.impl.blocks", "FEWEST_ROWS", (1, 2, 5)),
+    Constant("relgraph.impl.chunked.blocks", "BLOCK_SCORES", (1, 8, 60, 500)),
+    Constant("relgraph.impl.chunked.blocks", "BLOCK_ROWS", (1, 2, 3, 7)),
+    Constant("relgraph.impl.chunked.blocks", "FEWEST_ROWS", (1, 2, 5)),
     Constant("relgraph.impl.rule", "DENSE_SCORES", (0, 30, 400)),
-    Constant("relgraph.impl.groups", "SMALL_PAIRS", (0, 5, 30)),
-    Constant("relgraph.impl.groups", "LEAST_FILLED", (0.0, 0.2, 1.0)),
-    Constant("relgraph.impl.sparse", "GATHERED", (0, 50)),
-    Constant("relgraph.impl.sparse", "RUN_NUMBERS", (1, 40)),
-    Constant("relgraph.impl.edges", "LABELS_A_PAIR", (0.0, 1.0, 1e9)),
-    Constant("relgraph.impl.tilemap_ids", "CHUNK_PAIRS", (1, 300, 2000)),
-    Constant("relgraph.impl.virtual", "MAX_BAND", (0, 3, 10)),
-    Constant("relgraph.impl.fused", "KEPT_CONSTANTS", (1,)),
-    Constant("relgraph.impl.kernels.launch", "KEPT_MAPS", (1,)),
+    Constant("relgraph.impl.chunked.groups", "SMALL_PAIRS", (0, 5, 30)),
+    Constant("relgraph.impl.chunked.groups", "LEAST_FILLED", (0.0, 0.2, 1.0)),
+    Constant("relgraph.impl.edges.sparse", "GATHERED", (0, 50)),
+    Constant("relgraph.impl.edges.sparse", "RUN_NUMBERS", (1, 40)),
+    Constant("relgraph.impl.edges.attend", "LABELS_A_PAIR", (0.0, 1.0, 1e9)),
+    Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
+    Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
+    Constant("relgraph.impl.triton.attend", "KEPT_CONSTANTS", (1,)),
+    Constant("relgraph.plan.memory", "KEPT_PLANS", (1,)),
 )
 
 FIXED = {
-    "relgraph.impl.chunked": {"_INPUTS", "_OUTPUTS"},
-    "relgraph.impl.fused": {"_INPUTS", "_OUTPUTS", "MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
-    "relgraph.impl.groups": {"SPREAD"},
-    "relgraph.impl.rows": {"PER_LN2"},
-    "relgraph.impl.tilemap_ids": {"NO_LIMIT"},
-    "relgraph.impl.virtual": {"FAR_LEFT", "BEYOND"},
-    "relgraph.impl.kernels.launch": {"LOG2E"},
-    "relgraph.impl.kernels.edges_kernels": {"NUMBERS_A_THREAD", "LN_2"},
+    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_OUTPUTS", "_HEADER"},
+    "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
+    "relgraph.impl.triton.edges": {"LN_2"},
+    "relgraph.impl.chunked.groups": {"SPREAD"},
+    "relgraph.impl.chunked.rows": {"PER_LN2"},
+    "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},
+    "relgraph.impl.triton.virtual": {"FAR_LEFT", "BEYOND"},
+    "relgraph.impl.triton.launch": {"LOG2E"},
+    "relgraph.impl.triton.edge_kernels": {"NUMBERS_A_THREAD"},
 }
 """Numbers that no speed hangs on, or that say what a kernel can do: they stay as they are."""
 
 TILES = ((16, 16), (16, 16), (32, 16), (16, 32))
 """Rows and keys of a tile of the fused kernels, whose products take no fewer."""
 
-NEEDS_TRITON = "relgraph.impl.kernels"
+NEEDS_TRITON = "relgraph.impl.triton"
 
 
 def find(constant: Constant) -> Any:
@@ -86,7 +87,7 @@ def drawn(seed: int, *, triton: bool = False) -> Iterator[dict[str, Any]]:
                 told[constant.name] = value
         tile = rng.choice(TILES)
         if triton:
-            launch = importlib.import_module("relgraph.impl.kernels.launch")
+            launch = importlib.import_module("relgraph.impl.triton.launch")
             kept.append((launch, "tiling", launch.tiling))
             launch.tiling = lambda *_, **__: launch.Tiling(*tile, 4, 1)
             told["tile"] = tile

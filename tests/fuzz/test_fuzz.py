@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relgraph.impl import fused
+from relgraph.impl.triton import limits
 from tests.fuzz.checks import AROUND, run
 
 A_GROUP = 10
@@ -23,7 +23,7 @@ def test_what_stands_around_gives_what_loops_over_pairs_give(name):
         run(name, seed)
 
 
-@pytest.mark.skipif(not (fused.HAS_TRITON and fused.interpreted()), reason="needs Triton's interpreter")
+@pytest.mark.skipif(not (limits.HAS_TRITON and limits.interpreted()), reason="needs Triton's interpreter")
 @pytest.mark.parametrize("first", range(1000, 1008, 2))
 def test_triton_gives_what_loops_over_pairs_give(first):
     for seed in range(first, first + 2):

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import relgraph.impl
-from relgraph.impl import IMPLEMENTATIONS, blocks, fused
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.chunked import blocks
+from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
 from tests.fuzz import __main__ as command
 from tests.fuzz import compare, constants
@@ -167,9 +169,10 @@ def test_a_seed_draws_the_same_again():
 
 
 def modules():
-    """All modules with implementations in them; those of Triton where it is."""
+    """All modules with implementations in them, those of Triton where it is, and what they remember of plans."""
+    yield relgraph.plan.memory
     for module in pkgutil.walk_packages(relgraph.impl.__path__, "relgraph.impl."):
-        if fused.HAS_TRITON or not module.name.startswith(constants.NEEDS_TRITON):
+        if limits.HAS_TRITON or not module.name.startswith(constants.NEEDS_TRITON):
             yield importlib.import_module(module.name)
 
 
@@ -183,7 +186,9 @@ def test_every_number_of_an_implementation_is_drawn_or_left_on_purpose():
         if name.isupper() and type(value) in (int, float, bool)
     }
     first = {
-        (importlib.import_module(m).__name__, n) for m, n in drawn | fixed if fused.HAS_TRITON or "kernels" not in m
+        (importlib.import_module(m).__name__, n)
+        for m, n in drawn | fixed
+        if limits.HAS_TRITON or not m.startswith(constants.NEEDS_TRITON)
     }
     assert first <= there
     unknown = {(module, name) for module, name in there - drawn - fixed if not imported(module, name, drawn | fixed)}
@@ -196,9 +201,11 @@ def imported(module, name, known):
 
 
 def test_a_constant_that_is_gone_is_an_error(monkeypatch):
-    monkeypatch.setattr(constants, "DRAWN", (constants.Constant("relgraph.impl.blocks", "BLOCK_COLUMNS", (1,)),))
+    monkeypatch.setattr(
+        constants, "DRAWN", (constants.Constant("relgraph.impl.chunked.blocks", "BLOCK_COLUMNS", (1,)),)
+    )
     with (
-        pytest.raises(AttributeError, match=r"names relgraph.impl.blocks.BLOCK_COLUMNS, which is gone"),
+        pytest.raises(AttributeError, match=r"names relgraph.impl.chunked.blocks.BLOCK_COLUMNS, which is gone"),
         constants.drawn(0),
     ):
         pass
@@ -253,13 +260,13 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
 
 def test_a_refusal_that_is_not_due_is_found(monkeypatch):
     monkeypatch.setattr(
-        "relgraph.choice.refusal", lambda call, impl: "impl='dense' is tired" if impl == "dense" else None
+        "relgraph.functional.choice.refusal", lambda call, impl: "impl='dense' is tired" if impl == "dense" else None
     )
     assert "impl='dense' refuses what it must answer: impl='dense' is tired" in first_failure()
 
 
 def test_an_answer_where_the_rule_refuses_is_found(monkeypatch):
-    monkeypatch.setattr("relgraph.choice.refusal", lambda call, impl: "no" if impl == "chunked" else None)
+    monkeypatch.setattr("relgraph.functional.choice.refusal", lambda call, impl: "no" if impl == "chunked" else None)
     seed = next(s for s in range(100) if draw(s).need_weights and draw(s).frame.batch)
     with pytest.raises(FuzzError, match=r"impl='chunked' raises .*, but which_impl tells no"):
         check(seed, ("chunked",))

@@ -8,7 +8,7 @@ import networkx as nx
 import torch
 
 import relgraph as rg
-from relgraph.interop import conllu, networkx, python_source
+from relgraph.interop import conllu, networkx, python
 from tests.good_calls.graphs import graph
 from tests.judge import Good
 
@@ -137,7 +137,7 @@ GOOD_CALLS = {
         also={"text": ("sentence 1",), "relations": ("relation",), "tags": ("tag",)},
         accepts={"relations": WORDS},
     ),
-    "python_source.read": lambda: _but(SyntaxError, python_source.read, ("bytes",), source="x = 1\nprint(x)"),
-    "python_source.SourceGraph.edges": lambda: Good(python_source.read("x = 1").edges, {"name": "LAST_WRITE"}),
-    "python_source.SourceGraph.only": lambda: Good(python_source.read("x = 1").only, {"nodes": [0, 2]}),
+    "python.read": lambda: _but(SyntaxError, python.read, ("bytes",), source="x = 1\nprint(x)"),
+    "python.SourceGraph.edges": lambda: Good(python.read("x = 1").edges, {"name": "LAST_WRITE"}),
+    "python.SourceGraph.only": lambda: Good(python.read("x = 1").only, {"nodes": [0, 2]}),
 }

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import blocks, moves
-from relgraph.impl.rows import factor_dtype
+from relgraph.impl.chunked import blocks, moves
+from relgraph.impl.chunked.rows import factor_dtype
 from tests.cases import F64, KINDS, answer, assert_same, distance, make, raw
 
 pytestmark = pytest.mark.usefixtures("poisoned")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import DENSE_SCORES, choose
-from relgraph.impl.common import Call, Tables
+from relgraph.impl.call import Call, Tables
+from relgraph.impl.rule import DENSE_SCORES, choose
 from relgraph.plan import lower, plain
 from tests.cases import KINDS, make, raw
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import edges, sparse
-from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.edges import attend, sparse
+from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.listed import Pattern
 from relgraph.labels import EdgeLabels
 from tests.cases import F64, KINDS, answer, assert_same, make
 
@@ -26,7 +27,7 @@ def way(request, monkeypatch):
 @pytest.mark.parametrize("n", [0, 1, 7, 63])
 @pytest.mark.parametrize("kind", ALONE)
 def test_every_way_means_the_same(kind, n, labels_a_pair, way, monkeypatch):
-    monkeypatch.setattr(edges, "LABELS_A_PAIR", labels_a_pair)
+    monkeypatch.setattr(attend, "LABELS_A_PAIR", labels_a_pair)
     case = make(KINDS[kind](n), n=n, size=3, value_size=2, per_head="kv", heads=2, kv_heads=1)
     wanted, got = answer(case, "reference"), answer(case, "edges")
     assert_same(got[0], wanted[0], what="output")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl import groups
+from relgraph.impl.chunked import groups
 from relgraph.labels import BlockLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.cases import F64, answer, assert_same, make, packed_edges
 from tests.labelers import zoo
@@ -141,7 +141,8 @@ def test_seeds_of_groups_are_far_from_those_of_blocks():
     with pytest.MonkeyPatch.context() as patch:
         whole = groups.groups
         patch.setattr(
-            "relgraph.impl.blocks.groups", lambda problem: found.append((problem, whole(problem))) or found[-1][1]
+            "relgraph.impl.chunked.blocks.groups",
+            lambda problem: found.append((problem, whole(problem))) or found[-1][1],
         )
         rg.relation_attention(x, x, x, rg.Window()(len(x), ptr=ptr), dropout_p=0.5, impl="chunked")
     problem, together = found[0]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relgraph.impl import blocks
+from relgraph.impl.chunked import blocks
 from relgraph.labels import DistanceLabels, EdgeLabels
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw

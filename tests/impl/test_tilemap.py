@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relgraph.impl import tilemap, tilemap_ids
-from relgraph.impl.tilemap import FIELDS, tile_map
-from relgraph.impl.virtual import MAX_BAND, is_affine, virtual
+from relgraph.impl.triton import tile_ids
+from relgraph.impl.triton import tile_map as map_module
+from relgraph.impl.triton.tile_map import FIELDS, tile_map
+from relgraph.impl.triton.virtual import MAX_BAND, is_affine, virtual
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from relgraph.plan import dense_ids, distances, encode, inside_graphs, lower, plain
 from tests.cases import KINDS, distance, edges, packed_edges
@@ -312,7 +313,7 @@ def test_any_packed_ids(data, ptrs, rows, keys, seed):
 @pytest.mark.parametrize("pairs", [1, 100])
 @pytest.mark.parametrize("kind", [kind for kind in SINGLE if kind != "none" and not kind.startswith("distance")])
 def test_written_in_small_chunks(kind, pairs, monkeypatch):
-    monkeypatch.setattr(tilemap_ids, "CHUNK_PAIRS", pairs)
+    monkeypatch.setattr(tile_ids, "CHUNK_PAIRS", pairs)
     check(plan_of(kind, 17), 4, 4, causal=1, memo={})
     check_sorted(plan_of(kind, 17), 4, 8)
 
@@ -584,7 +585,7 @@ def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, mo
     plan, memo = plan_of(kind, 9), {}
     options = {"batch": 1, "device": CPU, "memo": memo}
     kept = tile_map(plan, 4, 4, causal=0, **options)
-    monkeypatch.setattr(tilemap, "_is_capturing", lambda device: True)
+    monkeypatch.setattr(map_module, "_is_capturing", lambda device: True)
     before = dict(memo)
     again = tile_map(plan, 4, 4, causal=0, **options)
     assert (again is kept) == (kind == "dense")  # maps by distance are made anew: the graph then owns them

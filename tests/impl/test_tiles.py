@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relgraph.impl.tiles import Plain, Slanted, Stripe, Written
+from relgraph.impl.chunked.tiles import Plain, Slanted, Stripe, Written
 from tests.cases import F64
 
 pytestmark = pytest.mark.usefixtures("poisoned")

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.impl import fused
+from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_same_meaning import causal_options, masks
 
-launch = pytest.importorskip("relgraph.impl.kernels.launch", reason="triton is not installed")
+launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -312,7 +312,7 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     with pytest.raises(NotImplementedError, match="needs CUDA tensors .*got cpu; use impl='chunked'"):
         raw(make(None, dtype=torch.float32), "triton")
-    monkeypatch.setattr(fused, "HAS_TRITON", False)
+    monkeypatch.setattr(limits, "HAS_TRITON", False)
     refused(r"pip install 'relgraph\[triton\]'")
 
 
@@ -322,23 +322,23 @@ def test_custom_op_contract(kind):
     labels = KINDS[kind](18)
     call = fused_arguments(moved(make(labels, batch=1, dtype=torch.float32), DEVICE))
     leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
-    torch.library.opcheck(torch.ops.relgraph.fused.default, tuple(map(leaf, call)))
+    torch.library.opcheck(torch.ops.relgraph.attend.default, tuple(map(leaf, call)))
 
 
 def fused_arguments(case):
     found = []
-    real = torch.ops.relgraph.fused
+    real = torch.ops.relgraph.attend
 
     class Recorder:
         def __call__(self, *args):
             found.append(args)
             return real(*args)
 
-    torch.ops.relgraph.fused = Recorder()
+    torch.ops.relgraph.attend = Recorder()
     try:
         raw(case, "triton")
     finally:
-        torch.ops.relgraph.fused = real
+        torch.ops.relgraph.attend = real
     return found[0]
 
 

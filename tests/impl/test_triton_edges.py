@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from relgraph.labels import EdgeLabels
+from relgraph.plan import encode, memo
 from tests.budget import twins
 from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
 
@@ -242,17 +243,16 @@ def test_pairs_are_kept_with_the_labels():
         raw(moved(make(labels, **options), DEVICE), "triton")
     case = moved(make(labels, **options), DEVICE)
     answer(case, "triton")
-    kept = case.labels._plan.parts[0].csr.memo["kernel pairs"]
-    assert not kept.col.is_inference()
+    kept = memo(*encode(case.labels._plan))["pairs"]
     raw(case, "triton")
-    assert case.labels._plan.parts[0].csr.memo["kernel pairs"] is kept
+    assert memo(*encode(case.labels._plan))["pairs"] is kept
 
 
 @pytest.mark.parametrize(
     ("degree", "slots", "warps"), [(0.0, 8, 1), (32.0, 8, 1), (33.0, 16, 1), (128.0, 16, 1), (129.0, 32, 2)]
 )
 def test_tiles_grow_with_the_pairs_of_a_row(degree, slots, warps):
-    from relgraph.impl.kernels.edges_kernels import tiles
+    from relgraph.impl.triton.edge_kernels import tiles
 
     got = tiles(16, 5, 33, degree)
     assert got == {"D": 16, "DV": 5, "DP": 16, "VP": 8, "RP": 64, "E": slots, "num_warps": warps}
@@ -273,19 +273,18 @@ def test_compiles_in_one_graph():
 
 
 def test_ops_are_what_they_say_they_are():
-    from relgraph.functional import _check_call
-    from relgraph.impl.kernels import edges as triton_edges
+    from relgraph.functional.check import check_call
 
     case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1), DEVICE)
-    call, _ = _check_call(
+    call, _ = check_call(
         *case.inputs, case.labels, tuple(case.tables), None, False, None, 0.25, None, False, need_mass=True
     )
     q, k, v = case.inputs
     columns = [torch.randn(*x.shape[:3], 3, device=DEVICE, requires_grad=True) for x in (q, k)]
-    pairs, seed = list(triton_edges._pairs(call)), torch.tensor(3, device=DEVICE)
-    for tables, drop, needs in ((columns, (None, seed), (True, True)), ((None, None), (None, None), (False, False))):
-        arguments = (q, k, v, *tables, None, *drop, pairs, 3, False, 0.5, 0.25, *needs)
-        result = torch.library.opcheck(torch.ops.relgraph.edges_forward.default, arguments)
+    (tensors, ints), seed = encode(call.plan), torch.tensor(3, device=DEVICE)
+    for tables, drop, needs in ((columns, (None, seed), (1, 1)), ((None, None), (None, None), (0, 0))):
+        arguments = (q, k, v, *tables, None, *drop, None, tensors, [0, 0, 3, *needs, *ints], 0.5, 0.25, "triton edges")
+        result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
         assert set(result.values()) == {"SUCCESS"}
 
 
@@ -298,7 +297,7 @@ def test_no_second_derivative():
 
 AHEAD = """
 from docs.kernels.ahead import compile_kernel
-from relgraph.impl.kernels import edges_kernels as kernels
+from relgraph.impl.triton import edge_kernels as kernels
 
 POINTERS = {"SEED": "*i64", **dict.fromkeys(("ROW_PTR", "COL", "LABEL", "COL_PTR", "ROW", "PAIR"), "*i32")}
 POINTERS |= dict.fromkeys(("Q", "K", "V", "Q_GRAD", "K_GRAD", "V_GRAD"), "*bf16")

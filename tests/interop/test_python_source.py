@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.interop import _python_flow, python_source
-from relgraph.interop.python_source import EDGE_TYPES, TOKEN_KINDS, read
+from relgraph.interop import python
+from relgraph.interop.python import EDGE_TYPES, TOKEN_KINDS, flow, read
 
 SYNTAX = EDGE_TYPES.index("SYNTAX")
 
@@ -47,7 +47,7 @@ def test_tokens():
     assert graph.kinds[:4] == ("KEYWORD", "NAME", "OP", "NAME")
     assert graph.positions[:2] == ((1, 0), (1, 4))
     assert EDGE_TYPES[:11] == rg.GREAT_TYPES
-    assert python_source.read("é = 1; é").positions == ((1, 0), (1, 2), (1, 4), (1, 5), (1, 7), (1, 8))
+    assert python.read("é = 1; é").positions == ((1, 0), (1, 2), (1, 4), (1, 5), (1, 7), (1, 8))
 
 
 def test_syntax():
@@ -372,14 +372,14 @@ def test_refuses_bad_input(monkeypatch):
 
 
 def test_flow_in_dead_code_links_nothing():
-    flow = _python_flow.Flow(set())
-    flow.take("next")
-    flow.ask(0, 1)
-    flow.leave(0, 1)
-    flow.may_jump("done")
-    flow.jump("break")
-    flow.then(_python_flow.Flow(set()))
-    assert (flow.asks, flow.exits, flow.links) == ({}, {}, set())
+    walked = flow.Flow(set())
+    walked.take("next")
+    walked.ask(0, 1)
+    walked.leave(0, 1)
+    walked.may_jump("done")
+    walked.jump("break")
+    walked.then(flow.Flow(set()))
+    assert (walked.asks, walked.exits, walked.links) == ({}, {}, set())
 
 
 def test_goes_straight_into_the_labeler():
@@ -404,5 +404,5 @@ def test_goes_straight_into_the_labeler():
 )
 def test_what_cannot_be_read_says_where(source, line, column):
     with pytest.raises(SyntaxError, match=r".") as caught:
-        python_source.read(source)
+        python.read(source)
     assert (caught.value.lineno, caught.value.offset) == (line, column)

@@ -422,7 +422,7 @@ def test_relgraph_s_own_kernels_pass(tmp_path):
 def test_no_launch_makes_a_kernel_for_a_band_of_one_distance():
     """The compiler is told not to take a width of 1 for a constant, as a launch otherwise does."""
     program = """
-from relgraph.impl.kernels import attention
+from relgraph.impl.triton import attention_kernels as attention
 for fn in (attention.forward, attention.backward_rows, attention.backward_keys):
     print([p.name for p in fn.params if p.do_not_specialize])
 """

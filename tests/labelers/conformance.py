@@ -12,6 +12,7 @@ import torch
 import relgraph.labelers
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels, SumCounts, SumLabels
+from tests.docstrings import exports
 
 
 def before(i, j):
@@ -22,7 +23,7 @@ def parity(i, j):
     return (i + j) % 2
 
 
-NAMES = {name: getattr(relgraph.labelers, name) for name in relgraph.labelers.__all__}
+NAMES = {name: getattr(relgraph.labelers, name) for name in exports(relgraph.labelers)}
 NAMES |= {"before": before, "parity": parity}
 
 

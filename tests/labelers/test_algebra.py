@@ -26,12 +26,8 @@ from relgraph.labelers import (
     Sum,
     TreeRelation,
     Window,
-    first_of,
-    product,
-    restrict,
-    total,
 )
-from relgraph.labels import DenseLabels, DistanceLabels, SumLabels
+from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, first_of, product, restrict, total
 
 from .conformance import Case, LabelerSuite, before, parity
 

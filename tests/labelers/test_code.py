@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.interop import python_source
+from relgraph.interop import python
 from relgraph.labelers import GREAT_TYPES, ClippedDistance, CodeRelations, Window
 
 from .conformance import Case, LabelerSuite
@@ -106,5 +106,5 @@ def test_refuses_bad_input():
 
 
 def test_only_the_type_of_python_source_beyond_great_s_is_left_out(edges):
-    assert python_source.EDGE_TYPES.index("NEXT_USE") == len(GREAT_TYPES)
+    assert python.EDGE_TYPES.index("NEXT_USE") == len(GREAT_TYPES)
     assert edges(SINGLE.of_type(11).with_edges(SINGLE.edge_index, torch.full((3,), 11))) == []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import relgraph as rg
-from relgraph.labelers.tree_paths import TreePaths
+from relgraph.labelers.tree.paths import TreePaths
 
 from .drawn_trees import FOREST, PACKED, TREE, batches, trees, way_up
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 
 import relgraph as rg
-from relgraph.labelers.tree_walk import TreeWalk, walk
+from relgraph.labelers.tree.walk import TreeWalk, walk
 
 from .drawn_trees import PACKED_FOREST, batches, depth, known, trees, way_up
 

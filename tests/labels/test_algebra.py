@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relgraph.labelers import ClippedDistance, Segments, Window, first_of, product, restrict, total
-from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
-
-from .zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
+from relgraph.labelers import ClippedDistance, Segments, Window
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels, first_of, product, restrict, total
+from tests.labelers.zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
 
 SEEDS = st.integers(0, 10**6)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relgraph.labelers import ClippedDistance, product
-from relgraph.labelers.alike import common_offset
-from relgraph.labels import BlockLabels, DenseLabels
+from relgraph.labelers import ClippedDistance
+from relgraph.labels import BlockLabels, DenseLabels, product
+from relgraph.labels.join import common_offset
 
 NEAR = ClippedDistance(2)
 PTR = torch.tensor([0, 2, 5])

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relgraph.labelers import Window, first_of, product, restrict
-from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels
-
-from .zoo import PACKED, PADDED, codes, loop, make, one, packed_setting, padded_setting
+from relgraph.labelers import Window
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, first_of, product, restrict
+from tests.labelers.zoo import PACKED, PADDED, codes, loop, make, one, packed_setting, padded_setting
 
 RULES = {"product": product, "first_of": first_of, "restrict": restrict}
 COUNTS = {"product": 3 * 4, "first_of": 3 + 4, "restrict": 3}

@@ -173,7 +173,7 @@ def test_sums_flatten_and_check_their_parts():
         SumLabels(a, KINDS["dense"](5))
     with pytest.raises(ValueError, match="parts must have the same graph borders"):
         SumLabels(distance(9, ptr=torch.tensor([0, 4, 9])), distance(9, ptr=torch.tensor([0, 5, 9])))
-    with pytest.raises(ValueError, match="parts must have batch_size 1 or 3, got 2"):
+    with pytest.raises(ValueError, match="parts must have the same batch_size, or 1, got 2 and 3"):
         SumLabels(KINDS["dense batch"](4), _batch_of_three())
     with pytest.raises(ValueError, match="must not hold parallel edges that attend on their own"):
         SumLabels(KINDS["distance"](7), KINDS["edges only parallel"](7))

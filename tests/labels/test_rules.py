@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relgraph.labelers.rules import PriorityRule, ProductRule, RestrictionRule
-
-from .zoo import one
+from relgraph.labels.rules import PriorityRule, ProductRule, RestrictionRule
+from tests.labelers.zoo import one
 
 RULES = (ProductRule(2, 3), PriorityRule(2, 3), RestrictionRule(2, 3))
 

@@ -12,11 +12,12 @@ import relgraph as rg
 from docs.site import inventories
 from docs.site.blocks import check_shell, commands
 from docs.site.links import broken
+from tests.docstrings import exports
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
     *("relgraph", "relgraph.labels", "relgraph.labelers", "relgraph.nn", "relgraph.pyg", "relgraph.plot"),
-    *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python_source"),
+    *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python"),
 )
 
 
@@ -35,9 +36,9 @@ def listed():
 
 def public(name):
     module = import_module(name)
-    shown = {n for n in module.__all__ if not isinstance(getattr(module, n), ModuleType)}
+    shown = {n for n in exports(module) if not isinstance(getattr(module, n), ModuleType)}
     if module in (rg.labels, rg.labelers, rg.nn):
-        return {f"{name}.{n}" for n in shown - set(rg.__all__)}
+        return {f"{name}.{n}" for n in shown - set(exports(rg))}
     return {f"{name}.{n}" for n in shown}
 
 

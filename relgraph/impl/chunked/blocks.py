@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl.groups import Group, groups
-from relgraph.impl.moves import UnitMoves
-from relgraph.impl.parts import units
-from relgraph.impl.problem import Incoming, Outputs, Problem
-from relgraph.impl.rows import RowBlock, UnitWork, ride
+from relgraph.impl.call import Incoming, Outputs, Problem
+from relgraph.impl.chunked.groups import Group, groups
+from relgraph.impl.chunked.moves import UnitMoves
+from relgraph.impl.chunked.parts import units
+from relgraph.impl.chunked.rows import RowBlock, UnitWork, ride
 
 BLOCK_SCORES = 1 << 19
 """How many scores (batch rows · heads · queries · keys) a block holds: 2 MiB in float32, so that it stays in cache."""
@@ -24,7 +24,7 @@ FEWEST_ROWS = 16
 """Fewest query rows of a block, however many keys there are: below that the products lose their speed."""
 
 
-def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def forward(problem: Problem) -> Outputs:
     """Output, lse, and the sums by label after and before dropout (empty where not needed)."""
     query, dtype = problem.query, problem.dtype
     rows = query.shape[:3]
@@ -32,11 +32,11 @@ def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tens
     lse = query.new_full(rows, float("-inf"), dtype=dtype)
     sums, mass = (
         query.new_zeros(*rows, problem.columns, dtype=dtype) if needed else query.new_empty(0, dtype=dtype)
-        for needed in (need_sums, need_mass)
+        for needed in (problem.need_sums, problem.need_mass)
     )
     together = groups(problem)
     for group in together:
-        mine = forward(group.problem, need_sums=need_sums, need_mass=need_mass)
+        mine = forward(group.problem)
         for whole, part in zip((output, lse, sums, mass), mine, strict=True):
             if part.numel():
                 group.queries.put(whole, part)
@@ -45,15 +45,15 @@ def forward(problem: Problem, *, need_sums: bool, need_mass: bool) -> tuple[Tens
         for block in _blocks(unit, sizes):
             grown, total, lse[block.at] = block.grown()
             share = total.reciprocal_()
-            if need_mass:
+            if problem.need_mass:
                 block.moves.collect(grown, mass[block.at], None)
                 mass[block.at].mul_(share)
             grown = block.drop(grown)
             torch.mul(block.times(block.factor(grown), unit.value_factor), share, out=output[block.at])
-            if need_sums:
+            if problem.need_sums:
                 block.moves.collect(grown, sums[block.at], None)
                 sums[block.at].mul_(share)
-    return output, lse, sums, mass
+    return Outputs(output, lse, sums, mass)
 
 
 def backward(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relgraph.impl.problem import Incoming, Problem
+from relgraph.impl.call import Incoming, Problem
 from relgraph.plan import FIRST, NOT_ATTENDING, Block, LabelPlan, Part, ids_by_distance
 
 SMALL_PAIRS = 1 << 12
@@ -125,6 +125,7 @@ def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) ->
         keep=_pairs(problem.keep, queries, keys),
         seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1) * SPREAD % (1 << 62),
         causal=_offset(problem.causal, at),
+        memo={},
         plan=LabelPlan(*lengths, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
     )
     return Group(graphs, queries, keys, sub)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.impl.parts import Listed, Offset, PartInUnit, Unit, offset_in
-from relgraph.impl.problem import Problem
-from relgraph.impl.tiles import Tile
+from relgraph.impl.call import Problem
+from relgraph.impl.chunked.parts import Listed, Offset, PartInUnit, Unit, offset_in
+from relgraph.impl.chunked.tiles import Tile
 
 
 class UnitMoves:
@@ -21,7 +21,7 @@ class UnitMoves:
     def __init__(self, problem: Problem, unit: Unit, rows: int) -> None:
         self.parts = [
             PartInUnit(problem.plan, part, unit, start, problem.query.device)
-            for part, start in zip(problem.plan.parts, problem.starts(), strict=True)
+            for part, start in zip(problem.plan.parts, problem.plan.starts, strict=True)
         ]
         self._causal = None if problem.causal is None else offset_in(problem.causal, unit)
         total = len(unit.queries)

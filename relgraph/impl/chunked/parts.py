@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl.tiles import Plain, Slanted, Stripe, Tile, Written
+from relgraph.impl.chunked.tiles import Plain, Slanted, Stripe, Tile, Written
 from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, Band, Block, LabelPlan, Part, Region, Uniform, ids_by_distance
 
 

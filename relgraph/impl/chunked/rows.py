@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.impl.moves import BlockMoves, UnitMoves
-from relgraph.impl.parts import Unit
-from relgraph.impl.problem import Incoming, Problem
+from relgraph.impl.call import Incoming, Problem
+from relgraph.impl.chunked.moves import BlockMoves, UnitMoves
+from relgraph.impl.chunked.parts import Unit
 
 PER_LN2 = 1 / math.log(2.0)
 """Weights are taken to base 2, of all exponentials the cheapest; scores themselves are not, which would round them."""

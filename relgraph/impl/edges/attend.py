@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.common import Answer, Call, accumulation_dtype, listed_entries, listed_future, with_zero_row
-from relgraph.impl.sparse import Pattern, row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.call import Answer, Call, accumulation_dtype
+from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.listed import Pattern, listed_entries, listed_future
+from relgraph.impl.terms import with_zero_row
 
 _T = TypeVar("_T")
 
@@ -57,7 +59,7 @@ class _Work:
 
     def __init__(self, call: Call) -> None:
         part = call.plan.parts[0]
-        assert part.alone and part.csr is not None
+        assert part.edges_only and part.csr is not None
         self.call, self.csr, self.tables = call, part.csr, call.tables[0]
         self.num_labels, self.memo = part.num_labels, part.csr.memo
         self.batch, self.heads = call.query.shape[:2]
@@ -76,13 +78,17 @@ class _Work:
         for term in self._label_scores():
             scores = scores.add_(term)
         if edge is not None and edge.key is not None:
-            scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._alone()))
+            scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._of_pairs()))
         return self._mask(scores)
 
     def drop(self, weights: Tensor) -> Tensor:
         """The weights after dropout."""
         if self.call.keep is not None and self.call.dropout_p > 0.0:
-            return weights * listed_entries(self.call, self.call.keep) / (1.0 - self.call.dropout_p)
+            return (
+                weights
+                * listed_entries(self.call.plan, self.call.keep, (self.batch, self.heads))
+                / (1.0 - self.call.dropout_p)
+            )
         return dropout(weights, self.call.dropout_p) if self.call.dropout_p > 0.0 else weights
 
     def output(self, weights: Tensor, edge: EdgeVectors | None) -> Tensor:
@@ -94,7 +100,7 @@ class _Work:
         elif table is not None:
             output = output + self.by_label(weights)[..., :-1] @ self._table(table)
         if edge is not None and edge.value is not None:
-            sums = weighted_sum(weights, self._vectors(edge), self._alone())
+            sums = weighted_sum(weights, self._vectors(edge), self._of_pairs())
             output = output + sums @ self._table(edge.value).transpose(-1, -2)
         return output
 
@@ -153,7 +159,7 @@ class _Work:
             "labels by key", lambda: Pattern.of(by_key.row_ptr, by_key.row, labels, self.num_labels + 1)
         )
 
-    def _alone(self) -> Pattern:
+    def _of_pairs(self) -> Pattern:
         """Queries by pairs: every pair is a column of its own."""
         here = torch.arange(self.labels.shape[0], device=self.labels.device)
         ends = torch.arange(self.labels.shape[0] + 1, device=here.device)
@@ -187,6 +193,10 @@ class _Work:
     def _mask(self, scores: Tensor) -> Tensor:
         call = self.call
         if call.mask is not None:
-            mask = listed_entries(call, call.mask)
+            mask = listed_entries(call.plan, call.mask, (self.batch, self.heads))
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-        return scores.masked_fill(listed_future(call), float("-inf")) if call.is_causal else scores
+        return (
+            scores.masked_fill(listed_future(call.plan, call.q_offset, self.heads), float("-inf"))
+            if call.is_causal
+            else scores
+        )

@@ -14,59 +14,18 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from relgraph.impl.listed import Pattern
 
 GATHERED = 1 << 15
 """Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product a lane on a CPU."""
 
 RUN_NUMBERS = 1 << 22
 """How many gathered numbers are held at once where there are more."""
-
-
-class Pattern(NamedTuple):
-    """Listed pairs sorted by row, and the same pairs sorted by column.
-
-    Attributes:
-        row_ptr: ``[n + 1]`` where each row's pairs begin.
-        row: ``[P]``.
-        col: ``[P]``.
-        col_ptr: ``[m + 1]`` where each column's pairs begin, once sorted by column.
-        turned_col: ``[P]`` their columns in that order.
-        turned_row: ``[P]`` their rows in that order.
-        by_col: ``[P]`` where each of them stands among the pairs sorted by row.
-        to_row: ``[P]`` the way back: the inverse of ``by_col``.
-    """
-
-    row_ptr: Tensor
-    row: Tensor
-    col: Tensor
-    col_ptr: Tensor
-    turned_col: Tensor
-    turned_row: Tensor
-    by_col: Tensor
-    to_row: Tensor
-
-    @classmethod
-    def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
-        """The pattern of pairs that are sorted by row already."""
-        turned_col, by_col = col.sort(stable=True)
-        col_ptr = torch.searchsorted(turned_col, torch.arange(columns + 1, device=col.device))
-        return cls(row_ptr, row, col, col_ptr, turned_col, row[by_col], by_col, inverse(by_col))
-
-    @property
-    def turned(self) -> Pattern:
-        """The same pairs with rows and columns swapped; what belongs to pairs is reordered by ``by_col``."""
-        return Pattern(
-            self.col_ptr, self.turned_col, self.turned_row, self.row_ptr, self.row, self.col, self.to_row, self.by_col
-        )
-
-
-def inverse(order: Tensor) -> Tensor:
-    """The permutation that undoes ``order``."""
-    return torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
 
 
 def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:

@@ -1,1 +1,12 @@
-"""Triton kernels, for attention over all pairs and over edges alone; loaded when impl="triton" is first used."""
+"""Fused kernels in Triton: ``impl="triton"``.
+
+In the order in which data meets them:
+
+- ``limits``: what the kernels need and take; read by the rule.
+- ``attend``: all pairs: tables to B and C, the primitive, P back to the output.
+- ``virtual``: columns by distance, for labels that are a function of the distance.
+- ``launch``: tile sizes, strides and arguments of each launch.
+- ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
+- ``attention_kernels``: the kernels over tiles. P is summed here.
+- ``edges``, ``edge_kernels``: the same for listed pairs only.
+"""

@@ -1,7 +1,7 @@
 """Flash attention that carries labels: forward, and backward by query rows and by keys.
 
-A program owns a block of query rows (or of keys) and reads a tile map (``relgraph/impl/tilemap.py``): *runs* of tiles
-in which every pair carries the same label, whose term is one number a row, and *mixed* tiles one by one. What labels
+A program owns a block of query rows (or of keys) and reads a tile map (``tile_map.py``): *runs* of tiles in which
+every pair carries the same label, whose term is one number a row, and *mixed* tiles one by one. What labels
 add to the scores (B, C) is gathered in mixed tiles; what is summed by label (P, dB, dC) needs no atomics, as a program
 owns all sums of its rows or keys. Where labels are a function of the distance (``BAND``), every label but the outer two
 occurs once a row, so that a sum is a copy. Where ids are written out, pairs are taken in the order of their labels, and
@@ -96,7 +96,7 @@ def _of_run(table_at, run_at, inside, PARTS: tl.constexpr):
 
 @triton.jit
 def _run_vector(lane, run_at, C, BAND: tl.constexpr):
-    """Which vector of :func:`relgraph.impl.kernels.launch.of_runs` belongs to a run under this head."""
+    """Which vector of :func:`relgraph.impl.triton.launch.of_runs` belongs to a run under this head."""
     column = tl.load(run_at + 2)
     return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
 

@@ -25,8 +25,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relgraph.impl.call import Incoming, Outputs
+
 LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = 0.6931471805599453
 
 
 @triton.jit
@@ -415,16 +416,7 @@ def forward(x: Inputs, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Ten
     return out, lse, sums, mass
 
 
-class Given(NamedTuple):
-    """Outputs of forward, or their gradients: output, log-sum-exp, sums and mass; None what there is not."""
-
-    output: Tensor | None
-    lse: Tensor | None
-    sums: Tensor | None
-    mass: Tensor | None
-
-
-def backward(x: Inputs, outputs: Given, grads: Given) -> list[Tensor | None]:
+def backward(x: Inputs, outputs: Outputs, grads: Incoming) -> list[Tensor | None]:
     """Gradients of query, key, value (their dtypes), and of B and C (float32, dense) where there are any."""
     (batch, heads, q_len), k_len, R = x.query.shape[:3], x.key.shape[2], x.labels
     dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 import triton
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
-from relgraph.impl.fused import interpreted
-from relgraph.impl.kernels import attention
-from relgraph.impl.problem import Incoming, Outputs, Problem
-from relgraph.impl.tilemap import TileMap, tile_map
-from relgraph.impl.virtual import is_affine
-
-KEPT_MAPS = 64
-"""How many maps are kept of labels that hold no tensor."""
+from relgraph.impl.call import Incoming, Outputs, Problem
+from relgraph.impl.triton import attention_kernels as attention
+from relgraph.impl.triton.limits import interpreted
+from relgraph.impl.triton.tile_map import TileMap, tile_map
+from relgraph.impl.triton.virtual import is_affine
 
 LOG2E = 1.4426950408889634
 
@@ -61,37 +55,11 @@ def padded(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-_maps_by_tensor: Any = WeakIdKeyDictionary()
-_maps_by_ints: dict[Any, dict[Any, Any]] = {}
-
-
-def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
-    """What was worked out before for labels of these tensors and ints; forgotten when they go, or change."""
-    if any(t.is_inference() for t in tensors):
-        return {}  # such tensors do not tell when they change
-    key = (tuple(ints), *((id(t), t._version) for t in tensors))
-    if not tensors:
-        while len(_maps_by_ints) >= KEPT_MAPS and key not in _maps_by_ints:
-            _maps_by_ints.pop(next(iter(_maps_by_ints)))
-        return _maps_by_ints.setdefault(key, {})
-    entries = _maps_by_tensor.setdefault(tensors[0], {})
-    if key not in entries or any(ref() is not t for ref, t in zip(entries[key][0], tensors, strict=True)):
-        for old in [k for k, (refs, _) in entries.items() if any(r() is None for r in refs) or _is_older(k, key)]:
-            del entries[old]
-        entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
-    return entries[key][1]
-
-
-def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    """Whether a key stands for the same labels before their tensors were changed."""
-    return key[0] == new[0] and [number for number, _ in key[1:]] == [number for number, _ in new[1:]]
-
-
 class _Launch:
     """What the three kernels are given alike."""
 
-    def __init__(self, problem: Problem, columns: int, kept: dict[Any, Any], *, backward: bool) -> None:
-        self.problem, self.columns, self.kept = problem, columns, kept
+    def __init__(self, problem: Problem, *, backward: bool) -> None:
+        self.problem, self.columns = problem, problem.columns
         query, key, value = (_rows(x) for x in (problem.query, problem.key, problem.value))
         self.query, self.key, self.value = query, key, value
         self.by_query, self.by_key = (None if x is None else x.contiguous() for x in (problem.by_query, problem.by_key))
@@ -121,7 +89,7 @@ class _Launch:
             turned=turned,
             sort=sort and not turned and not self.affine,
             sort_turned=sort and turned and not self.affine,
-            memo=self.kept,
+            memo=problem.memo,
         )
 
     def numbers(self, tiles: TileMap) -> tuple[Any, ...]:
@@ -211,16 +179,37 @@ def _is_empty(problem: Problem) -> bool:
     return 0 in (*problem.query.shape[:3], problem.key.shape[2])
 
 
-def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Output without its value term, log-sum-exp, and P (empty where not needed), in float32."""
-    query = problem.query
+def forward(problem: Problem) -> Outputs:
+    """Output without its value term, log-sum-exp, and P after and before dropout (empty where not needed), float32."""
+    output, lse, sums = _forward(problem)
+    # kernels sum once per pass: mass before dropout takes a pass of its own
+    mass = _forward(_without_dropout(problem))[2] if problem.need_mass else sums.new_empty(0)
+    return Outputs(output, lse, sums, mass)
+
+
+def backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
+    """Gradients of query, key, value, by_query and by_key."""
+    grads = _backward(problem, outputs, incoming._replace(mass=None))
+    if incoming.mass is None:
+        return grads
+    of_mass = Incoming(None, None, incoming.mass, None)
+    more = _backward(_without_dropout(problem), outputs._replace(sums=outputs.mass), of_mass)
+    return [one if one is None or other is None else one + other for one, other in zip(grads, more, strict=True)]
+
+
+def _without_dropout(problem: Problem) -> Problem:
+    return replace(problem, keep=None, seed=None, dropout_p=0.0, need_sums=True, need_mass=False)
+
+
+def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    query, columns, need_sums = problem.query, problem.columns, problem.need_sums
     options: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
     output = torch.empty(*query.shape[:3], problem.value.shape[3], **options)
     lse = torch.empty(query.shape[:3], **options)
     sums = torch.zeros(*query.shape[:3], columns, **options) if need_sums else torch.empty(0, **options)
     if _is_empty(problem):
         return output.zero_(), lse.fill_(float("-inf")), sums
-    launch = _Launch(problem, columns, kept, backward=False)
+    launch = _Launch(problem, backward=False)
     tiles = launch.map(turned=False, sort=need_sums)
     if need_sums and tiles.band is not None:
         sums[..., 1 : tiles.band[1] + 1] = float("-inf")  # scores are noted here before they become weights
@@ -237,10 +226,7 @@ def forward(problem: Problem, columns: int, kept: dict[Any, Any], *, need_sums: 
     return output, lse, sums
 
 
-def backward(
-    problem: Problem, columns: int, kept: dict[Any, Any], outputs: Outputs, incoming: Incoming
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key, value, by_query and by_key."""
+def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
     query, key, value = problem.query, problem.key, problem.value
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     db, dc = (
@@ -248,8 +234,8 @@ def backward(
         for x in (problem.by_query, problem.by_key)
     )
     if _is_empty(problem):
-        return dq.zero_(), dk.zero_(), dv.zero_(), db, dc
-    launch = _Launch(problem, columns, kept, backward=True)
+        return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
+    launch = _Launch(problem, backward=True)
     delta = incoming.delta(outputs, torch.float32).contiguous()
     grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
     grad = grad.to(query.dtype).contiguous()
@@ -271,7 +257,7 @@ def backward(
             *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, turned=True),
             *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
         )  # fmt: skip
-    return dq, dk, dv, db, dc
+    return [dq, dk, dv, db, dc]
 
 
 def _vectors(

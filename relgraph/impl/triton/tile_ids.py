@@ -256,7 +256,7 @@ def _listed(grid: Grid, part: Part) -> _Listed | None:
 def _candidates(grid: Grid, listed: list[_Listed | None]) -> Tensor:
     """Numbers of the tiles that may hold a pair that attends: all, or those with a listed pair where only these do."""
     for part, pairs in zip(grid.plan.parts, listed, strict=True):
-        if part.alone and pairs is not None:
+        if part.edges_only and pairs is not None:
             return pairs.tile.unique_consecutive()
     return grid.all()
 

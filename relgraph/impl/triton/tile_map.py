@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph.impl.tilemap_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
-from relgraph.impl.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
+from relgraph.arguments import check
+from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
+from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.plan import Block, LabelPlan
 
 FIELDS = (
@@ -104,10 +104,10 @@ def tile_map(
         ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
         NotImplementedError: several labels on one pair.
     """
-    _check.integer("rows", rows, minimum=1, maximum=255 if sort_turned else None)
-    _check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
+    check.integer("rows", rows, minimum=1, maximum=255 if sort_turned else None)
+    check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
     _check_parallel(plan)
-    maps = _maps(plan, _check.integer("batch", batch, minimum=1), causal)
+    maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
     affine = is_affine(plan)
     offsets = causal, *(part.offset for part in plan.parts)
     if memo is None or (affine and any(isinstance(x, Tensor) for x in offsets)):
@@ -153,7 +153,7 @@ def _check_parallel(plan: LabelPlan) -> None:
     for part in plan.parts:
         if part.csr is None or not part.csr.parallel:
             continue
-        if part.alone:
+        if part.edges_only:
             raise NotImplementedError(
                 "impl='triton' has one label a pair and cannot let parallel edges attend each on its own; "
                 "use impl='edges'"

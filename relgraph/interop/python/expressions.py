@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
-from relgraph.interop._python_flow import Flow, Links
-from relgraph.interop._python_scopes import Scope, arguments_of, scopes_of
-from relgraph.interop._python_syntax import SyntaxTree, is_formatted
-from relgraph.interop._python_tokens import Tokens
+from relgraph.interop.python.flow import Flow, Links
+from relgraph.interop.python.scopes import Scope, arguments_of, scopes_of
+from relgraph.interop.python.syntax import SyntaxTree, is_formatted
+from relgraph.interop.python.tokens import Tokens
 
 READ, WRITE, ANY, ORDER = range(4)  # what a key asks for: the last read, write, occurrence or statement
 

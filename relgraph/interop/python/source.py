@@ -1,9 +1,9 @@
 """Python source as a graph over its tokens: syntax, the order of execution, where variables are read and written.
 
-- :func:`~relgraph.interop.python_source.read`: the graph of a module, a function or a class.
-- :class:`~relgraph.interop.python_source.SourceGraph`: tokens and graph.
-- :data:`~relgraph.interop.python_source.EDGE_TYPES`: the names of the edge types.
-- :data:`~relgraph.interop.python_source.TOKEN_KINDS`: the names of the node types.
+- :func:`~relgraph.interop.python.read`: the graph of a module, a function or a class.
+- :class:`~relgraph.interop.python.SourceGraph`: tokens and graph.
+- :data:`~relgraph.interop.python.EDGE_TYPES`: the names of the edge types.
+- :data:`~relgraph.interop.python.TOKEN_KINDS`: the names of the node types.
 
 It needs no extra. The source is parsed and never run.
 """
@@ -21,19 +21,19 @@ from typing import final
 
 import torch
 
-from relgraph import _check
-from relgraph._brief import brief_fields
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
-from relgraph.interop._python_expressions import ANY, ORDER, READ, WRITE, Call, Definition
-from relgraph.interop._python_syntax import syntax_tree
-from relgraph.interop._python_tokens import TOKEN_KINDS, Position, Tokens, tokens_of
-from relgraph.interop._python_walk import Walk
+from relgraph.interop.python.expressions import ANY, ORDER, READ, WRITE, Call, Definition
+from relgraph.interop.python.syntax import syntax_tree
+from relgraph.interop.python.tokens import TOKEN_KINDS, Position, Tokens, tokens_of
+from relgraph.interop.python.walk import Walk
 from relgraph.labelers.code import GREAT_TYPES
 
 __all__ = ["EDGE_TYPES", "TOKEN_KINDS", "SourceGraph", "read"]
 
 EDGE_TYPES = (*GREAT_TYPES, "NEXT_USE")
-"""The names of the edge types of :func:`~relgraph.interop.python_source.read`: GREAT's eleven, and ``NEXT_USE``."""
+"""The names of the edge types of :func:`~relgraph.interop.python.read`: GREAT's eleven, and ``NEXT_USE``."""
 
 Edges = dict[str, set[tuple[int, int]]]
 
@@ -44,21 +44,21 @@ class SourceGraph:
     r"""The tokens of Python source and the graph over them.
 
     An edge's source is the key, its target the query; what leads where is told by
-    :func:`~relgraph.interop.python_source.read`.
+    :func:`~relgraph.interop.python.read`.
 
     Source: relgraph's own; edge types of Hellendoorn et al. 2020 and Allamanis et al. 2018.
 
     Args:
         tokens: the text of every node; the ends of lines and blocks are ``<newline>``, ``<indent>`` and ``<dedent>``.
-        kinds: the kind of every node, of :data:`~relgraph.interop.python_source.TOKEN_KINDS`.
+        kinds: the kind of every node, of :data:`~relgraph.interop.python.TOKEN_KINDS`.
         positions: where every token begins: the line from 1, the column in characters from 0.
         graph: a :class:`~relgraph.Graph`; edges have types that count
-            :data:`~relgraph.interop.python_source.EDGE_TYPES`, nodes have types that count
-            :data:`~relgraph.interop.python_source.TOKEN_KINDS`.
+            :data:`~relgraph.interop.python.EDGE_TYPES`, nodes have types that count
+            :data:`~relgraph.interop.python.TOKEN_KINDS`.
 
     Example:
-        >>> from relgraph.interop import python_source
-        >>> source = python_source.read("x = 1\nprint(x)")
+        >>> from relgraph.interop import python
+        >>> source = python.read("x = 1\nprint(x)")
         >>> source.tokens
         ('x', '=', '1', '<newline>', 'print', '(', 'x', ')', '<newline>')
         >>> source.edges("LAST_WRITE")
@@ -77,7 +77,7 @@ class SourceGraph:
         """The edges of one type, (source, target).
 
         Args:
-            name: one of :data:`~relgraph.interop.python_source.EDGE_TYPES`.
+            name: one of :data:`~relgraph.interop.python.EDGE_TYPES`.
 
         Returns:
             A list of pairs of token numbers.
@@ -86,11 +86,11 @@ class SourceGraph:
             ValueError: no such type.
 
         Example:
-            >>> from relgraph.interop import python_source
-            >>> python_source.read("f(x)").edges("NEXT_SYNTAX")
+            >>> from relgraph.interop import python
+            >>> python.read("f(x)").edges("NEXT_SYNTAX")
             [(0, 1), (1, 2), (2, 3), (3, 4)]
         """
-        number = EDGE_TYPES.index(_check.choice("name", name, EDGE_TYPES))
+        number = EDGE_TYPES.index(check.choice("name", name, EDGE_TYPES))
         sources, targets = self.graph.of_type(number).edge_index.tolist()
         return list(zip(sources, targets, strict=True))
 
@@ -101,21 +101,21 @@ class SourceGraph:
             nodes: which ones, ascending.
 
         Returns:
-            A :class:`~relgraph.interop.python_source.SourceGraph` of these tokens, numbered from 0.
+            A :class:`~relgraph.interop.python.SourceGraph` of these tokens, numbered from 0.
 
         Raises:
             TypeError: nodes that are no ints.
             ValueError: nodes that do not ascend or are out of range.
 
         Example:
-            >>> from relgraph.interop import python_source
-            >>> python_source.read("x = 1\nprint(x)").only([0, 6]).edges("LAST_WRITE")
+            >>> from relgraph.interop import python
+            >>> python.read("x = 1\nprint(x)").only([0, 6]).edges("LAST_WRITE")
             [(1, 0)]
         """
         count = len(self.tokens)
         kept = [
-            _check.integer("nodes", node)
-            for node in _check.items("nodes", nodes, "numbers of tokens", most=max(count, _check.MOST_LABELS))
+            check.integer("nodes", node)
+            for node in check.items("nodes", nodes, "numbers of tokens", most=max(count, check.MOST_LABELS))
         ]
         if any(a >= b for a, b in pairwise(kept)) or (kept and (kept[0] < 0 or kept[-1] >= count)):
             raise ValueError(f"nodes must ascend within [0, {count}), got {_shown(kept)}")
@@ -183,7 +183,7 @@ def read(source: str | bytes) -> SourceGraph:
             ``textwrap.dedent`` first.
 
     Returns:
-        A :class:`~relgraph.interop.python_source.SourceGraph`.
+        A :class:`~relgraph.interop.python.SourceGraph`.
 
     Raises:
         TypeError: neither text nor bytes.
@@ -193,8 +193,8 @@ def read(source: str | bytes) -> SourceGraph:
             ``elif``) beyond the limit of Python's own parser, some hundreds to thousands of levels by its version.
 
     Example:
-        >>> from relgraph.interop import python_source
-        >>> loop = python_source.read("while a:\n    a = f(a)")
+        >>> from relgraph.interop import python
+        >>> loop = python.read("while a:\n    a = f(a)")
         >>> [(loop.tokens[i], i, j) for i, j in loop.edges("LAST_WRITE")]
         [('a', 1, 5), ('a', 5, 5), ('a', 9, 5)]
     """

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from relgraph.interop._python_tokens import Tokens
+from relgraph.interop.python.tokens import Tokens
 
 OWN_PARENTHESES = (ast.Tuple, ast.GeneratorExp, ast.MatchSequence)
 STRINGS = ("JoinedStr", "TemplateStr")

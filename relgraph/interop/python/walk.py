@@ -9,11 +9,11 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from relgraph.interop._python_expressions import Definition, ExpressionWalk, Steps, close
-from relgraph.interop._python_flow import Flow, anywhere
-from relgraph.interop._python_scopes import arguments_of
-from relgraph.interop._python_syntax import SyntaxTree
-from relgraph.interop._python_tokens import Tokens
+from relgraph.interop.python.expressions import Definition, ExpressionWalk, Steps, close
+from relgraph.interop.python.flow import Flow, anywhere
+from relgraph.interop.python.scopes import arguments_of
+from relgraph.interop.python.syntax import SyntaxTree
+from relgraph.interop.python.tokens import Tokens
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 

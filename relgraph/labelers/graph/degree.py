@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
@@ -50,9 +50,9 @@ class Degree(Labeler):
     direction: str = "in"
 
     def __post_init__(self) -> None:
-        _check.integer("max_degree", self.max_degree, minimum=0)
-        _check.most_labels("max_degree", self.num_labels)
-        _check.choice("direction", self.direction, DIRECTIONS)
+        check.integer("max_degree", self.max_degree, minimum=0)
+        check.most_labels("max_degree", self.num_labels)
+        check.choice("direction", self.direction, DIRECTIONS)
 
     @property
     def num_labels(self) -> int:

@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import cut, shown
-from relgraph._hints import has_graph, in_place_of_types
+from relgraph.arguments import check
+from relgraph.arguments.brief import cut, shown
+from relgraph.arguments.hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, unusual, why_no_rest
 from relgraph.labels import UNLABELED, EdgeLabels
@@ -73,10 +73,10 @@ class EdgeType(Labeler):
     ) -> None:
         self._set(
             types=type_names("types", types),
-            inverse=_check.boolean("inverse", inverse),
-            self_loop=_check.boolean("self_loop", self_loop),
-            default=None if default is None else _check.choice("default", default, DEFAULTS),
-            duplicates=_check.choice("duplicates", duplicates, DUPLICATES),
+            inverse=check.boolean("inverse", inverse),
+            self_loop=check.boolean("self_loop", self_loop),
+            default=None if default is None else check.choice("default", default, DEFAULTS),
+            duplicates=check.choice("duplicates", duplicates, DUPLICATES),
         )
         _ = self.names
 
@@ -154,10 +154,10 @@ class EdgeType(Labeler):
 def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:
     """Different names of types, from the names themselves or from how many there are."""
     if isinstance(types, int):
-        return tuple(str(number) for number in range(_check.length(name, types, most=_check.MOST_LABELS)))
+        return tuple(str(number) for number in range(check.length(name, types, most=check.MOST_LABELS)))
     if isinstance(types, str) or not isinstance(types, Sequence) or has_graph(types):
         raise TypeError(f"{name} must be an int or a sequence of strings, got {in_place_of_types(types, kind)}")
-    names = _check.items(name, types, "an int or a sequence of strings")
+    names = check.items(name, types, "an int or a sequence of strings")
     if not all(isinstance(t, str) for t in names):
         raise TypeError(
             f"{name} must be an int or a sequence of strings, got {shown(types)}: pass [str(t) for t in {name}]"
@@ -173,5 +173,5 @@ def edge_types(graph: Graph, count: int) -> Tensor:
         if count != 1:
             raise ValueError(f"graph must have edge_type, as there are {count} types, got None")
         return torch.zeros(graph.num_edges, dtype=torch.int64, device=graph.device)
-    _check.id_range(f"edge_type of a graph with {count} types", graph.edge_type, count, minimum=0)
+    check.id_range(f"edge_type of a graph with {count} types", graph.edge_type, count, minimum=0)
     return graph.edge_type

@@ -9,10 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.edge_type import type_names
+from relgraph.labelers.graph.edge_type import type_names
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 
@@ -50,7 +50,7 @@ class NodeType(Labeler):
 
     def __init__(self, types: int | Sequence[str]) -> None:
         names = type_names("types", types, kind="node")
-        _check.most_labels("types", len(names) ** 2)
+        check.most_labels("types", len(names) ** 2)
         self._set(types=names)
 
     @property
@@ -78,7 +78,7 @@ class NodeType(Labeler):
             ValueError: a graph without node types, or a type out of range.
         """
         types = _node_types(graph)
-        _check.id_range("node_type", types, len(self.types))
+        check.id_range("node_type", types, len(self.types))
         query, key = (types[end] for end in graph.pairs())
         ids = (query * len(self.types) + key).masked_fill((query < 0) | (key < 0), UNLABELED)
         return label_pairs(graph, ids, self.num_labels)
@@ -121,7 +121,7 @@ class VirtualNode(Labeler):
     node_type: int
 
     def __post_init__(self) -> None:
-        _check.integer("node_type", self.node_type, minimum=0)
+        check.integer("node_type", self.node_type, minimum=0)
 
     @property
     def num_labels(self) -> int:
@@ -166,5 +166,5 @@ def _node_types(graph: Graph) -> Tensor:
     types = check_graph(graph).node_type
     if types is None:
         raise ValueError("graph must have node_type, got None")
-    _check.data("graph", types)
+    check.data("graph", types)
     return types

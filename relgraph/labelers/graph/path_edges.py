@@ -8,12 +8,12 @@ from typing import final
 
 import torch
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.edge_type import type_names
-from relgraph.labelers.paths import path_edges, walked_types, with_columns
-from relgraph.labelers.shortest_path import shortest_path_lengths
+from relgraph.labelers.graph.edge_type import type_names
+from relgraph.labelers.graph.paths import path_edges, walked_types, with_columns
+from relgraph.labelers.graph.shortest_path import shortest_path_lengths
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
 
@@ -57,9 +57,9 @@ class PathEdges(Labeler):
 
     def __init__(self, max_path: int, types: int | Sequence[str], *, directed: bool = False) -> None:
         names = type_names("types", types)
-        width = len(names) * (2 - _check.boolean("directed", directed))
-        _check.integer("max_path", max_path, minimum=1, maximum=_check.MOST_LABELS)
-        _check.most_labels("max_path and types", max_path * (max_path + 1) // 2 * width)
+        width = len(names) * (2 - check.boolean("directed", directed))
+        check.integer("max_path", max_path, minimum=1, maximum=check.MOST_LABELS)
+        check.most_labels("max_path and types", max_path * (max_path + 1) // 2 * width)
         self._set(max_path=max_path, types=names, directed=directed)
 
     @property

@@ -8,11 +8,11 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import brief_fields
+from relgraph.arguments import check
+from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
-from relgraph.labelers.edge_type import edge_types
-from relgraph.labelers.shortest_path import pair_positions, shortest_path_lengths, walkable
+from relgraph.labelers.graph.edge_type import edge_types
+from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths, walkable
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
@@ -94,14 +94,14 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         >>> ids.tolist(), paths.tolist()
         ([1, 0, 1], [[0, 1], [2, -1]])
     """
-    sequences = _check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
-    _check.data("sequences", sequences)
+    sequences = check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
+    check.data("sequences", sequences)
     count, length = sequences.shape
     low, high = (int(end) for end in torch.aminmax(sequences)) if sequences.numel() else (0, 0)
     if low < -1:
         raise ValueError(f"sequences must be at least -1, got {low}")
     entries, base = sequences, high + 2
-    if high > _check.MOST_IDS:  # the products below would overflow: entries by their rank
+    if high > check.MOST_IDS:  # the products below would overflow: entries by their rank
         ranked, entries = sequences.unique(return_inverse=True)
         entries, base = entries - 1, ranked.shape[0] + 1
     ids, known = sequences.new_zeros(count), 1
@@ -158,9 +158,9 @@ class ShortestPathTypes:
     directed: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
-        _check.integer("num_types", self.num_types, minimum=1, maximum=_check.MOST_LABELS)
-        _check.boolean("directed", self.directed)
+        check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
+        check.integer("num_types", self.num_types, minimum=1, maximum=check.MOST_LABELS)
+        check.boolean("directed", self.directed)
 
     @property
     def num_steps(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relgraph.labelers.algebra import Sum
-from relgraph.labelers.edge_type import EdgeType
-from relgraph.labelers.path_edges import PathEdges
-from relgraph.labelers.shortest_path import ShortestPath
+from relgraph.labelers.graph.edge_type import EdgeType
+from relgraph.labelers.graph.path_edges import PathEdges
+from relgraph.labelers.graph.shortest_path import ShortestPath
 
 
 def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int = 5) -> Sum:

@@ -11,8 +11,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import cut, shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import cut, shown
 from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
@@ -118,8 +118,8 @@ class RandomWalk(WalkLabeler):
     directed: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("step", self.step, minimum=0)
-        _check.boolean("directed", self.directed)
+        check.integer("step", self.step, minimum=0)
+        check.boolean("directed", self.directed)
         self._set(bins=_checked_bins(self.bins))
 
     def _landing(self, step: Tensor) -> Tensor:
@@ -166,9 +166,9 @@ class PersonalizedPageRank(WalkLabeler):
     directed: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < _check.finite("alpha", self.alpha) < 1:
+        if not 0 < check.finite("alpha", self.alpha) < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {self.alpha}")
-        _check.boolean("directed", self.directed)
+        check.boolean("directed", self.directed)
         self._set(bins=_checked_bins(self.bins))
 
     def _landing(self, step: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def _of_every_pair(graph: Graph, landing: Callable[[Tensor], Tensor], *, directe
     Graphs are padded to the next power of two, which depends on nothing but their own size, and those of one width are
     computed together.
     """
-    _check.outside_compiled_code("a random walk")
+    check.outside_compiled_code("a random walk")
     ptr, home = graph.borders(), graph.graph_of()
     sizes = ptr.diff()
     power = sizes.clamp(min=1).double().log2().ceil().long()
@@ -207,11 +207,11 @@ def _of_every_pair(graph: Graph, landing: Callable[[Tensor], Tensor], *, directe
 
 def _checked_bins(bins: Any) -> int | tuple[float, ...]:
     if isinstance(bins, int):
-        return _check.integer("bins", bins, minimum=2, maximum=MOST_HALVES)
+        return check.integer("bins", bins, minimum=2, maximum=MOST_HALVES)
     if isinstance(bins, str) or not isinstance(bins, Sequence):
         raise TypeError(f"bins must be an int or a sequence of floats, got {shown(bins)}")
-    bins = _check.items("bins", bins, "an int or a sequence of floats")
-    edges = tuple(float(_check.finite(f"bins[{index}]", edge)) for index, edge in enumerate(bins))
+    bins = check.items("bins", bins, "an int or a sequence of floats")
+    edges = tuple(float(check.finite(f"bins[{index}]", edge)) for index, edge in enumerate(bins))
     if any(low >= high for low, high in pairwise((0.0, *edges, 1.0))):
         raise ValueError(f"bins must rise between 0 and 1, got {cut(str(list(edges)))}")
     return edges

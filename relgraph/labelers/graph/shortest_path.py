@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs
@@ -58,12 +58,12 @@ class ShortestPath(Labeler):
     unreachable: str | None = "label"
 
     def __post_init__(self) -> None:
-        _check.integer("max_distance", self.max_distance, minimum=0)
-        _check.most_labels("max_distance", self.max_distance + 3)
-        _check.boolean("directed", self.directed)
-        _check.choice("beyond", self.beyond, BEYOND)
+        check.integer("max_distance", self.max_distance, minimum=0)
+        check.most_labels("max_distance", self.max_distance + 3)
+        check.boolean("directed", self.directed)
+        check.choice("beyond", self.beyond, BEYOND)
         if self.unreachable is not None:
-            _check.choice("unreachable", self.unreachable, UNREACHABLE)
+            check.choice("unreachable", self.unreachable, UNREACHABLE)
 
     @property
     def num_labels(self) -> int:
@@ -127,14 +127,14 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
                 [ 1,  0, -1],
                 [ 2,  1,  0]], dtype=torch.int32)
     """
-    _check.outside_compiled_code("shortest_path_lengths")
+    check.outside_compiled_code("shortest_path_lengths")
     check_pairs(check_graph(graph))
     if max_distance is not None:
-        _check.integer("max_distance", max_distance, minimum=0)
+        check.integer("max_distance", max_distance, minimum=0)
     row, column = pair_positions(graph)
     lengths = torch.full((int(graph.borders().diff().square().sum()),), -1, dtype=torch.int32, device=graph.device)
     lengths[row + column] = 0
-    source, target = walkable(graph, directed=_check.boolean("directed", directed))
+    source, target = walkable(graph, directed=check.boolean("directed", directed))
     if source.numel() == 0:
         return lengths
     source, target = (ends[target.argsort(stable=True)] for ends in (source, target))

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
@@ -141,7 +141,7 @@ class ClippedDistance(DistanceLabeler):
 
     def __init__(self, left: int, right: int | None = None) -> None:
         left, right = _sides(left, right)
-        _check.most_labels("left and right", left + right + 1)
+        check.most_labels("left and right", left + right + 1)
         self._set(left=left, right=right, lookup=tuple(range(left + right + 1)), reach=left)
 
     @property
@@ -194,11 +194,11 @@ class BucketedDistance(DistanceLabeler):
     bidirectional: bool = True
 
     def __post_init__(self) -> None:
-        _check.boolean("bidirectional", self.bidirectional)
-        most = _check.MOST_LABELS
-        _check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2, maximum=most)
+        check.boolean("bidirectional", self.bidirectional)
+        most = check.MOST_LABELS
+        check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2, maximum=most)
         side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
-        _check.integer("max_distance", self.max_distance, minimum=side // 2 + 1, maximum=most)
+        check.integer("max_distance", self.max_distance, minimum=side // 2 + 1, maximum=most)
         buckets = _log_buckets(side, self.max_distance)
         after = [bucket + side for bucket in buckets[1:]] if self.bidirectional else []
         self._set(lookup=(*reversed(buckets), *after), reach=len(buckets) - 1)
@@ -259,9 +259,9 @@ class Window(DistanceLabeler):
             self._set(left=None, right=None, lookup=(UNLABELED,), reach=0)
             return
         left, right = _sides(left, right)  # pyright: ignore[reportArgumentType]
-        if left + right >= _check.MOST_LABELS:
+        if left + right >= check.MOST_LABELS:
             raise ValueError(
-                f"left and right must make less than {_check.MOST_LABELS:,} positions, got {left + right}: "
+                f"left and right must make less than {check.MOST_LABELS:,} positions, got {left + right}: "
                 "leave both out for a window without end"
             )
         inside = (UNLABELED,) * (left + right + 1)
@@ -283,8 +283,8 @@ class Window(DistanceLabeler):
 
 def _sides(left: int, right: int | None) -> tuple[int, int]:
     """Both sides, checked; the right one is like the left when it is not given."""
-    _check.integer("left", left, minimum=0)
-    return left, left if right is None else _check.integer("right", right, minimum=0)
+    check.integer("left", left, minimum=0)
+    return left, left if right is None else check.integer("right", right, minimum=0)
 
 
 def _shown(left: int, right: int) -> str:

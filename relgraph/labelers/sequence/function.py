@@ -10,8 +10,8 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
-from relgraph._brief import cut, shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import cut, shown
 from relgraph.graphs import Graph, alone
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import label_pairs, truth_as_ids
@@ -58,7 +58,7 @@ class FromFunction(Labeler):
     ) -> None:
         if not callable(fn):
             raise TypeError(f"fn must be callable, got {type(fn).__name__}")
-        _check.length("num_labels", num_labels, most=_check.MOST_LABELS)
+        check.length("num_labels", num_labels, most=check.MOST_LABELS)
         named = _numbers(num_labels) if names is None else _words(names)
         if len(named) != num_labels or len(set(named)) != num_labels:
             raise ValueError(f"names must hold num_labels = {num_labels} different names, got {cut(str(list(named)))}")
@@ -96,11 +96,11 @@ class FromFunction(Labeler):
         """
         if isinstance(q_len, Graph):
             return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))
-        _check.length("q_len", q_len)
-        k_len = q_len if k_len is None else _check.length("k_len", k_len)
+        check.length("q_len", q_len)
+        k_len = q_len if k_len is None else check.length("k_len", k_len)
         check_offset(q_offset)
         rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 else 1
-        _check.written("q_len and k_len", rows, q_len, k_len)
+        check.written("q_len and k_len", rows, q_len, k_len)
         device = q_offset.device if isinstance(q_offset, Tensor) else None
         i, j = torch.arange(q_len, device=device)[:, None], torch.arange(k_len, device=device)[None]
         if isinstance(q_offset, Tensor) and q_offset.dim() == 1:
@@ -118,8 +118,8 @@ class FromFunction(Labeler):
 
     def _ids(self, i: Tensor, j: Tensor, dims: tuple[int, ...]) -> Tensor:
         name = "the ids that fn returns"
-        ids = _check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
-        _check.id_range("fn's ids", ids, self.num_labels)
+        ids = check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
+        check.id_range("fn's ids", ids, self.num_labels)
         return ids
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,7 +143,7 @@ class FromFunction(Labeler):
 
 
 def _words(names: Any) -> tuple[str, ...]:
-    named = () if isinstance(names, str) else _check.items("names", names, "strings, one a label")
+    named = () if isinstance(names, str) else check.items("names", names, "strings, one a label")
     if isinstance(names, str) or not all(isinstance(name, str) for name in named):
         raise TypeError(f"names must be strings, one a label, got {shown(names)}")
     return named

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
@@ -49,9 +49,9 @@ class Grid(Labeler):
     col_clip: int
 
     def __init__(self, row_clip: int, col_clip: int | None = None) -> None:
-        _check.integer("row_clip", row_clip, minimum=0)
-        col_clip = row_clip if col_clip is None else _check.integer("col_clip", col_clip, minimum=0)
-        _check.most_labels("row_clip and col_clip", (2 * row_clip + 1) * (2 * col_clip + 1))
+        check.integer("row_clip", row_clip, minimum=0)
+        col_clip = row_clip if col_clip is None else check.integer("col_clip", col_clip, minimum=0)
+        check.most_labels("row_clip and col_clip", (2 * row_clip + 1) * (2 * col_clip + 1))
         self._set(row_clip=row_clip, col_clip=col_clip)
 
     @property
@@ -120,8 +120,8 @@ class GridRows(Labeler):
     clip: int
 
     def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        _check.most_labels("clip", 2 * self.clip + 1)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", 2 * self.clip + 1)
 
     @property
     def num_labels(self) -> int:
@@ -180,8 +180,8 @@ class GridColumns(Labeler):
     clip: int
 
     def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        _check.most_labels("clip", 2 * self.clip + 1)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", 2 * self.clip + 1)
 
     @property
     def num_labels(self) -> int:
@@ -218,9 +218,9 @@ def _distances(clip: int) -> range:
 
 def _check_sides(height: Any, width: Any) -> None:
     """A grid of that size has few enough pairs to be written out, along each side too."""
-    _check.written("height", _check.length("height", height), height)
-    _check.written("width", _check.length("width", width), width)
-    _check.written("height and width", height * width, height * width)
+    check.written("height", check.length("height", height), height)
+    check.written("width", check.length("width", width), width)
+    check.written("height and width", height * width, height * width)
 
 
 def _clipped(length: int, clip: int) -> Tensor:

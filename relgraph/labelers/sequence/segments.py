@@ -7,7 +7,7 @@ from typing import final
 
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.labelers.base import Labeler
 from relgraph.labels import UNLABELED, DenseLabels
 
@@ -45,8 +45,8 @@ class Segments(Labeler):
     num_segments: int
 
     def __post_init__(self) -> None:
-        _check.integer("num_segments", self.num_segments, minimum=1)
-        _check.most_labels("num_segments", self.num_labels)
+        check.integer("num_segments", self.num_segments, minimum=1)
+        check.most_labels("num_segments", self.num_labels)
 
     @property
     def num_labels(self) -> int:
@@ -75,16 +75,16 @@ class Segments(Labeler):
         """
         query = self._checked("segments", segments)
         key = query if k_segments is None else self._checked("k_segments", k_segments)
-        _check.same_device(segments=query, k_segments=key)
-        if query.shape[0] != key.shape[0] and not _check.among(1, query.shape[0], key.shape[0]):
+        check.same_device(segments=query, k_segments=key)
+        if query.shape[0] != key.shape[0] and not check.among(1, query.shape[0], key.shape[0]):
             raise ValueError(f"k_segments must have {query.shape[0]} batch rows like segments, got {key.shape[0]}")
-        _check.written("segments and k_segments", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
+        check.written("segments and k_segments", max(query.shape[0], key.shape[0]), query.shape[1], key.shape[1])
         query, key = query[:, :, None], key[:, None, :]
         ids = query * self.num_segments + key
         return DenseLabels(ids.masked_fill((query < 0) | (key < 0), UNLABELED), self.num_labels)
 
     def _checked(self, name: str, segments: Tensor) -> Tensor:
         """Segment ids as int64, ``[B or 1, N]``."""
-        segments = _check.integer_tensor(name, segments, dim=(1, 2)).long()
-        _check.id_range(name, segments, self.num_segments)
+        segments = check.integer_tensor(name, segments, dim=(1, 2)).long()
+        check.id_range(name, segments, self.num_segments)
         return segments if segments.dim() == 2 else segments[None]

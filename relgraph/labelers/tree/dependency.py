@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relgraph.labelers.edge_type import EdgeType, type_names
+from relgraph.labelers.graph.edge_type import EdgeType, type_names
 
 UD_RELATIONS = (
     *("acl", "advcl", "advmod", "amod", "appos", "aux", "case", "cc", "ccomp", "clf", "compound", "conj", "cop"),

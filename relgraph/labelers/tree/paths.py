@@ -8,11 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.edge_type import edge_types
-from relgraph.labelers.paths import MOST_STEPS, PathLabels, unique_paths, with_columns
-from relgraph.labelers.tree_walk import TreeWalk, walk
+from relgraph.labelers.graph.edge_type import edge_types
+from relgraph.labelers.graph.paths import MOST_STEPS, PathLabels, unique_paths, with_columns
+from relgraph.labelers.tree.walk import TreeWalk, walk
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import LabelCounts, SumCounts
 
@@ -65,10 +65,10 @@ class TreePaths:
     forest: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
-        _check.integer("num_types", self.num_types, minimum=1, maximum=_check.MOST_LABELS)
-        _check.choice("longer", self.longer, LONGER)
-        _check.boolean("forest", self.forest)
+        check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
+        check.integer("num_types", self.num_types, minimum=1, maximum=check.MOST_LABELS)
+        check.choice("longer", self.longer, LONGER)
+        check.boolean("forest", self.forest)
 
     @property
     def num_steps(self) -> int:

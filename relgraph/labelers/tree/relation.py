@@ -8,13 +8,12 @@ from typing import final
 
 import torch
 
-from relgraph import _check
-from relgraph._brief import shown
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual, why_no_rest
-from relgraph.labelers.rest import check_default, with_other, written_with_rest
-from relgraph.labelers.tree_walk import walk
-from relgraph.labelers.written import label_pairs
+from relgraph.labelers.tree.walk import walk
+from relgraph.labelers.written import check_default, label_pairs, with_other, written_with_rest
 from relgraph.labels import BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")
@@ -69,10 +68,10 @@ class TreeRelation(Labeler):
         if isinstance(kinds, str) or not isinstance(kinds, Sequence):
             raise TypeError(f"kinds must be a sequence of strings, got {shown(kinds)}")
         for kind in kinds:
-            _check.choice("kind", kind, KINDS)
+            check.choice("kind", kind, KINDS)
         if len(set(kinds)) != len(kinds):
             raise ValueError(f"kinds must be different, got {list(kinds)}")
-        self._set(kinds=tuple(kinds), default=check_default(default), forest=_check.boolean("forest", forest))
+        self._set(kinds=tuple(kinds), default=check_default(default), forest=check.boolean("forest", forest))
 
     @property
     def num_labels(self) -> int:
@@ -146,13 +145,13 @@ class UpDown(Labeler):
     forest: bool
 
     def __init__(self, max_up: int, max_down: int | None = None, *, forest: bool = False) -> None:
-        _check.integer("max_up", max_up, minimum=0)
+        check.integer("max_up", max_up, minimum=0)
         self._set(
             max_up=max_up,
-            max_down=max_up if max_down is None else _check.integer("max_down", max_down, minimum=0),
-            forest=_check.boolean("forest", forest),
+            max_down=max_up if max_down is None else check.integer("max_down", max_down, minimum=0),
+            forest=check.boolean("forest", forest),
         )
-        _check.most_labels("max_up and max_down", self.num_labels)
+        check.most_labels("max_up and max_down", self.num_labels)
 
     @property
     def num_labels(self) -> int:

@@ -9,12 +9,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from relgraph import _check
+from relgraph.arguments import check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, unusual, why_no_rest
-from relgraph.labelers.rest import check_default, with_other, written_with_rest
-from relgraph.labelers.tree_walk import TreeWalk, walk
-from relgraph.labelers.written import label_pairs
+from relgraph.labelers.tree.walk import TreeWalk, walk
+from relgraph.labelers.written import check_default, label_pairs, with_other, written_with_rest
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
@@ -27,10 +26,10 @@ class TreeDistance(Labeler):
     forest: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        _check.most_labels("clip", 2 * self.clip + 2)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", 2 * self.clip + 2)
         check_default(self.default)
-        _check.boolean("forest", self.forest)
+        check.boolean("forest", self.forest)
 
     @property
     def num_labels(self) -> int:
@@ -179,9 +178,9 @@ class StructuralPosition(Labeler):
     forest: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer("clip", self.clip, minimum=0)
-        _check.most_labels("clip", 2 * self.clip + 2)
-        _check.boolean("forest", self.forest)
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", 2 * self.clip + 2)
+        check.boolean("forest", self.forest)
 
     @property
     def num_labels(self) -> int:

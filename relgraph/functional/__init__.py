@@ -1,0 +1,19 @@
+"""The functions of relgraph: arguments are checked here once, then one implementation answers.
+
+In the order in which a call meets them:
+
+- ``attention``: :func:`~relgraph.relation_attention`, with or without further outputs.
+- ``edges``: :func:`~relgraph.edge_attention`, which adds edge vectors and weights per edge.
+- ``check``: the one check of all arguments; ``offset``: where query row 0 lies among the keys.
+- ``choice``: :func:`~relgraph.which_impl`, the implementation a call takes and why.
+- ``merge``: attention over disjoint key sets, joined.
+"""
+
+from relgraph.functional.attention import AttentionAux as AttentionAux
+from relgraph.functional.attention import relation_attention as relation_attention
+from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
+from relgraph.functional.check import LabelsLike as LabelsLike
+from relgraph.functional.choice import ImplChoice as ImplChoice
+from relgraph.functional.choice import which_impl as which_impl
+from relgraph.functional.edges import edge_attention as edge_attention
+from relgraph.functional.merge import merge as merge

@@ -1,0 +1,12 @@
+"""The split term in blocks of query rows, in plain torch: ``impl="chunked"``.
+
+In the order in which data meets them:
+
+- ``attend``: tables to B and C, the primitive, P back to the output.
+- ``blocks``: forward and backward of the primitive over blocks.
+- ``groups``: small graphs of a packed batch, worked on together as a padded batch.
+- ``parts``: units of rows, and which ids the blocks of a unit carry.
+- ``rows``: one block: scores, weights and their gradients. Tables are gathered here through ``moves``.
+- ``moves``: gather a table over the pairs of a block, sum pairs by label.
+- ``tiles``: both moves for keys of a block whose labels are of one kind.
+"""

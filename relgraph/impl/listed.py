@@ -1,0 +1,82 @@
+"""Listed pairs as every edges-only implementation needs them: entries of masks, causal order, both sortings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph.plan import LabelPlan, graph_at, listed_pairs
+
+
+class Pattern(NamedTuple):
+    """Listed pairs sorted by row, and the same pairs sorted by column.
+
+    Attributes:
+        row_ptr: ``[n + 1]`` where each row's pairs begin.
+        row: ``[P]``.
+        col: ``[P]``.
+        col_ptr: ``[m + 1]`` where each column's pairs begin, once sorted by column.
+        turned_col: ``[P]`` their columns in that order.
+        turned_row: ``[P]`` their rows in that order.
+        by_col: ``[P]`` where each of them stands among the pairs sorted by row.
+        to_row: ``[P]`` the way back: the inverse of ``by_col``.
+    """
+
+    row_ptr: Tensor
+    row: Tensor
+    col: Tensor
+    col_ptr: Tensor
+    turned_col: Tensor
+    turned_row: Tensor
+    by_col: Tensor
+    to_row: Tensor
+
+    @classmethod
+    def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
+        """The pattern of pairs that are sorted by row already."""
+        turned_col, by_col = col.sort(stable=True)
+        col_ptr = torch.searchsorted(turned_col, torch.arange(columns + 1, device=col.device))
+        return cls(row_ptr, row, col, col_ptr, turned_col, row[by_col], by_col, inverse(by_col))
+
+    @property
+    def turned(self) -> Pattern:
+        """The same pairs with rows and columns swapped; what belongs to pairs is reordered by ``by_col``."""
+        return Pattern(
+            self.col_ptr, self.turned_col, self.turned_row, self.row_ptr, self.row, self.col, self.to_row, self.by_col
+        )
+
+
+def inverse(order: Tensor) -> Tensor:
+    """The permutation that undoes ``order``."""
+    return torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+
+
+def listed_entries(plan: LabelPlan, x: Tensor, rows: Sequence[int]) -> Tensor:
+    """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``; ``rows`` is B and H."""
+    csr = plan.parts[0].csr
+    assert csr is not None
+    batch, query, key = listed_pairs(plan, csr)
+    query, key = (at if n > 1 else torch.zeros_like(at) for at, n in zip((query, key), x.shape[2:], strict=True))
+    if csr.batch != 1:
+        return x[batch if x.shape[0] > 1 else torch.zeros_like(batch), :, query, key].T
+    x = x[:, :, query, key]
+    return x[0] if x.shape[:2] == (1, 1) else x.expand(*rows, -1).flatten(0, 1)
+
+
+def listed_future(plan: LabelPlan, offset: int | Tensor, heads: int) -> Tensor:
+    """Which listed pairs a causal query may not see, ``[L or 1, P]``."""
+    csr = plan.parts[0].csr
+    assert csr is not None
+    batch, query, key = listed_pairs(plan, csr)
+    if plan.q_ptr is not None and plan.k_ptr is not None:
+        batch = graph_at(plan.q_ptr, query)
+        query, key = query - plan.q_ptr[batch], key - plan.k_ptr[batch]
+    distance = (key - query)[None]
+    if not isinstance(offset, Tensor) or offset.dim() == 0 or offset.shape[0] == 1:
+        return distance > offset
+    if csr.batch != 1 or plan.q_ptr is not None:
+        return distance > offset[batch]
+    return (distance > offset[:, None]).repeat_interleave(heads, 0)

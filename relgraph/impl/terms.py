@@ -1,0 +1,114 @@
+"""What labels add, in terms that kernels take: B and C from tables, P back to the output, and the softmax of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relgraph.impl.call import Answer, Call, Outputs, Tables
+from relgraph.plan import distances, inside_graphs
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """``[B, H_kv, N, D]`` with every head repeated for the query heads that share it."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def with_zero_row(table: Tensor, dim: int = -2) -> Tensor:
+    """The table with a row of zeros after its last: what a pair without a label looks up."""
+    size = list(table.shape)
+    size[dim] = 1
+    return torch.cat([table, table.new_zeros(size)], dim)
+
+
+def attend_mask(call: Call) -> Tensor | None:
+    """Which pairs the arguments allow: boolean mask, causal order and graph borders, or None for all of them."""
+    plan, allowed = call.plan, inside_graphs(call.plan)
+    if call.is_causal:
+        causal = (distances(plan, call.q_offset, call.query.device) <= 0)[:, None]
+        allowed = causal if allowed is None else causal & allowed
+    if call.mask is not None and call.mask.dtype == torch.bool:
+        allowed = call.mask if allowed is None else allowed & call.mask
+    return allowed
+
+
+def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over keys and its log-sum-exp; a row of -inf gives zeros and -inf, and no NaN in any gradient.
+
+    A row with NaN or +inf among its scores gives NaN.
+    """
+    if scores.shape[-1] == 0:
+        return scores, scores.sum(-1) + float("-inf")
+    top = scores.detach().amax(-1, keepdim=True)
+    top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
+    grown = (scores - top).exp()
+    total = grown.sum(-1, keepdim=True)
+    seen = total != 0  # true of NaN, which stays NaN
+    total = torch.where(seen, total, torch.ones_like(total))
+    lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
+    return grown / total, lse.squeeze(-1)
+
+
+def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
+    """B = scale · q·(a^K)ᵀ + b for every label of every part, ``[B, H, N_q, sum of R+1]``; None without tables.
+
+    Each part ends with a column of zeros for the pairs that carry no label.
+    """
+    if all(t.key is None and t.bias is None for t in tables):
+        return None
+    columns = []
+    for table, size in zip(tables, sizes, strict=True):
+        term = None
+        if table.key is not None:
+            term = query @ with_zero_row(table.key.to(query.dtype)).transpose(-1, -2) * scale
+        if table.bias is not None:
+            bias = with_zero_row(table.bias.to(query.dtype), -1)
+            bias = bias[:, None, :] if bias.dim() == 2 else bias
+            term = bias if term is None else term + bias
+        if term is None:
+            term = query.new_zeros(size + 1)
+        columns.append(term.expand(*query.shape[:-1], size + 1))
+    return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+
+
+def query_tables(
+    key: Tensor, heads: int, tables: Sequence[Tables], sizes: Sequence[int], scale: float
+) -> Tensor | None:
+    """C = scale · k·(a^Q)ᵀ, ``[B, H, N_k, sum of R+1]``, laid out as :func:`score_tables`; None without tables."""
+    if all(t.query is None for t in tables):
+        return None
+    key = repeat_heads(key, heads)
+    columns = []
+    for table, size in zip(tables, sizes, strict=True):
+        if table.query is None:
+            columns.append(key.new_zeros(*key.shape[:-1], size + 1))
+        else:
+            columns.append(key @ with_zero_row(table.query.to(key.dtype)).transpose(-1, -2) * scale)
+    return torch.cat(columns, -1)
+
+
+def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], sizes: Sequence[int]) -> Tensor:
+    """Output + Σ_r P[i, r]·a^V[r] over all parts; ``sums`` is laid out as :func:`score_tables`."""
+    start = 0
+    for table, size in zip(tables, sizes, strict=True):
+        if table.value is not None:
+            output = output + sums[..., start : start + size] @ table.value.to(output.dtype)
+        start += size + 1
+    return output
+
+
+def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequence[int]) -> Answer:
+    """What the primitive gave, with the value term added and label mass split into parts."""
+    output, lse, sums, mass = outputs
+    if any(table.value is not None for table in tables):
+        output = add_value_tables(output, sums, tables, sizes)
+    masses = split_mass(mass if call.dropout_p > 0.0 else sums, sizes) if call.need_mass else None
+    return Answer(output, lse, masses)
+
+
+def split_mass(sums: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """P as one ``[B, H, N_q, R]`` a part."""
+    starts = [sum(sizes[:p]) + p for p in range(len(sizes))]
+    return tuple(sums[..., start : start + size] for start, size in zip(starts, sizes, strict=True))

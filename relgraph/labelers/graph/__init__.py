@@ -1,0 +1,9 @@
+"""Labelers of graphs, called with a :class:`~relgraph.Graph`.
+
+- ``edge_type``: the edges, each with its type.
+- ``shortest_path``: lengths of shortest paths; ``path_edges``: the edge types along them.
+- ``paths``: whole paths as labels.
+- ``random_walk``: bins of random-walk probabilities and of personalised PageRank.
+- ``degree``, ``node_type``: what the two nodes of a pair are; virtual nodes.
+- ``published``: labelers of published models.
+"""

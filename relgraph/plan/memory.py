@@ -1,0 +1,38 @@
+"""What implementations work out from a plan and want again in the next layer or step, such as a tile map."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+KEPT_PLANS = 64
+"""Of how many plans without a tensor something is kept."""
+
+_by_tensor: Any = WeakIdKeyDictionary()
+_by_ints: dict[Any, dict[Any, Any]] = {}
+
+
+def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
+    """What was worked out before for labels of these tensors and ints; forgotten when they go, or change."""
+    if any(t.is_inference() for t in tensors):
+        return {}  # such tensors do not tell when they change
+    key = (tuple(ints), *((id(t), t._version) for t in tensors))
+    if not tensors:
+        while len(_by_ints) >= KEPT_PLANS and key not in _by_ints:
+            _by_ints.pop(next(iter(_by_ints)))
+        return _by_ints.setdefault(key, {})
+    entries = _by_tensor.setdefault(tensors[0], {})
+    if key not in entries or any(ref() is not t for ref, t in zip(entries[key][0], tensors, strict=True)):
+        for old in [k for k, (refs, _) in entries.items() if any(r() is None for r in refs) or _is_older(k, key)]:
+            del entries[old]
+        entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
+    return entries[key][1]
+
+
+def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    """Whether a key stands for the same labels before their tensors were changed."""
+    return key[0] == new[0] and [number for number, _ in key[1:]] == [number for number, _ in new[1:]]
