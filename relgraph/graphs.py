@@ -25,7 +25,7 @@ class Graph:
     looked at, the target is the query i that receives. In a tree the edges lead from parent to child. Nodes keep their
     order, so that a sequence labeler called with a graph counts distances along it. Graphs compare by value.
 
-    Source: relgraph's own; edges as in PyG.
+    Source: PyG, for ``edge_index``.
 
     Args:
         edge_index: ``[2, E]``, integer in ``[0, N)``, (source, target) by column.

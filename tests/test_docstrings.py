@@ -110,6 +110,8 @@ class Bad:
 def bad(query: Tensor, scale: float) -> Tensor:
     """Too short
 
+    Source: relgraph's own.
+
     Args:
         query: what asks.
         key: what is asked.
@@ -139,7 +141,7 @@ def test_faults_of_a_function_are_found(as_if_public):
         "Returns gives no shape for the tensor: ``[N, D]``, or the word scalar",
         "Returns has a colon in its first line, and Sphinx takes what stands before it for a type",
         "Raises names 'WrongError', which is no exception",
-        "Source is missing: a paragraph 'Source: …', the paper or relgraph's own",
+        "Source names no source: leave the line out where there is none",
         "Example is missing, with at least one >>>",
     ]
 

@@ -30,7 +30,7 @@ class AttentionAux(NamedTuple):
         lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
             sees nothing, and NaN, as its output, on a row with a score of NaN or +inf.
 
-    Source: relgraph's own; ``lse`` as Dao 2023 (FlashAttention-2) keeps it.
+    Source: Dao 2023 (FlashAttention-2) for ``lse``.
 
     Example:
         >>> x, labels = torch.randn(1, 2, 4, 8), rg.ClippedDistance(1)(4)
@@ -159,7 +159,7 @@ def relation_attention_with_aux(
 
     Formula, directions and masks are those of :func:`~relgraph.relation_attention`; query i looks at key j.
 
-    Source: relgraph's own; the attention is that of Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5.
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5.
 
     Args:
         query: ``[B, H, N_q, D]``; packed ``[T_q, H, D]``.

@@ -19,8 +19,6 @@ from relgraph.impl.rule import choose, refusal, rule_for, scores
 class ImplChoice:
     """What :func:`~relgraph.which_impl` tells; printed, a few lines of text.
 
-    Source: relgraph's own.
-
     Args:
         impl: the implementation that answers the call.
         reason: why it is that one: the row of the rule that fits, or that it was asked for.
@@ -69,8 +67,6 @@ def which_impl(  # noqa: D417
     The arguments are checked and the labels are lowered as in the call itself; no attention is computed, so shapes
     on the ``"meta"`` device will do where the labels hold no tensors. The rule is the one in the docs, and the code
     that tells it is the code that follows it.
-
-    Source: relgraph's own.
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T, H, D]``).

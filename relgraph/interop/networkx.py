@@ -41,8 +41,6 @@ except ImportError:
 class FromNetworkx(NamedTuple):
     """A graph, and what its ids stand for; what :func:`~relgraph.interop.networkx.from_networkx` gives.
 
-    Source: relgraph's own.
-
     Args:
         graph: a :class:`~relgraph.Graph`, its nodes in the order of ``nodes``.
         nodes: the networkx node behind each id; of several graphs ``(g, node)``, the number of its graph before it.
@@ -215,8 +213,6 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
 
     Edges have the attributes ``id`` and ``label``, the id's name; for a sum also ``part``. Pairs that attend without a
     label are left out.
-
-    Source: relgraph's own.
 
     Args:
         labels: :class:`~relgraph.Labels` of one graph or a packed batch against itself.

@@ -75,8 +75,6 @@ class Product(Composed):
 
     Attends where all parts do, and carries a label where all do. Labels that were not written out stay so.
 
-    Source: relgraph's own.
-
     Args:
         parts: labelers with one label a pair.
 
@@ -122,8 +120,6 @@ class Sum(Composed):
 
     Attends where all parts do. ``num_labels`` and ``names`` hold one entry a part, as do the tables of a layer.
 
-    Source: relgraph's own.
-
     Args:
         parts: labelers; a sum among them is taken part by part.
 
@@ -167,8 +163,6 @@ class Priority(Composed):
 
     The same as :func:`~relgraph.first_of` of their labels.
     Where ``a`` does not attend the pair does not, and where it attends without a label the pair follows ``b``.
-
-    Source: relgraph's own.
 
     Args:
         parts: labelers with one label a pair, the first speaking first. All but the last must leave pairs that attend
@@ -226,8 +220,6 @@ class Restriction(Composed):
 
     The labels of ``b`` do not count. ``num_labels`` and ``names`` are those of ``a``.
 
-    Source: relgraph's own.
-
     Args:
         parts: the labeler, and those that restrict it.
 
@@ -271,8 +263,6 @@ class Dense(Labeler):
     """``a.dense()``: the same labels with every id written out; a sum part by part.
 
     N_q · N_k small integers, whatever kind the labels were before.
-
-    Source: relgraph's own.
 
     Args:
         labeler: whose labels to write out.

@@ -35,8 +35,6 @@ class Labeler(ABC):
     :class:`~relgraph.FromFunction` makes one, of distances alone :class:`~relgraph.DistanceLabeler`; ids that
     you compute for all pairs of a graph become labels by :func:`~relgraph.label_pairs`.
 
-    Source: relgraph's own.
-
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Schema:
     Words are compared as they are: bring them to one form (lower case, lemmas) before. Items stand in the order
     question, columns, tables, each counted from 0 where another argument refers to it.
 
-    Source: relgraph's own; what it holds is what Wang et al. 2020 (RAT-SQL) read.
+    Source: the input of Wang et al. 2020 (RAT-SQL).
 
     Args:
         question: the words of the question.

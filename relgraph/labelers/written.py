@@ -21,8 +21,6 @@ def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | Non
     What a labeler of one's own returns where every pair has a label: a graph alone gets :class:`~relgraph.DenseLabels`,
     a packed batch :class:`~relgraph.BlockLabels`, in which no pair crosses from graph to graph.
 
-    Source: relgraph's own.
-
     Args:
         graph: its nodes are the queries and the keys.
         ids: ``[P]``, an integer in ``[-1, R)`` for each pair in the order of :meth:`Graph.pairs`; or the matrix ``[N,

@@ -18,8 +18,6 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
     A pair attends where it attends in all, and carries a label where all carry one: with -1 for
     none, ``id_ij = a_ij · R_b + b_ij`` where ``a_ij, b_ij >= 0``, else -1.
 
-    Source: relgraph's own.
-
     Args:
         first: labels other than a sum.
         second: labels of the same pairs.
@@ -49,8 +47,6 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
     """Several labels a pair whose terms add up, each part with its own tables.
 
     A pair attends where it attends in all.
-
-    Source: relgraph's own.
 
     Args:
         first: labels; the parts of a sum are taken one by one.
@@ -82,8 +78,6 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
     Where ``first`` attends without a label the pair follows ``second`` altogether, which may keep it from attending;
     where ``first`` does not attend, the pair does not.
 
-    Source: relgraph's own.
-
     Args:
         first: labels other than a sum.
         second: labels of the same pairs.
@@ -112,8 +106,6 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
     """The same labels, and only the pairs that attend in every mask too; the ids of the masks do not count.
-
-    Source: relgraph's own.
 
     Args:
         labels: labels of any kind, a sum included.

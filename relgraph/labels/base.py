@@ -48,7 +48,7 @@ class Labels(ABC):
     :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. All of them compare
     by value and take a slice of query rows: ``labels[start:stop]`` is ``labels.rows(start, stop)``.
 
-    Source: relgraph's own; the graph of labeled pairs is that of Shaw et al. 2018, section 3.1.
+    Source: Shaw et al. 2018, section 3.1.
 
     Attributes:
         q_len: number of queries N_q (of all graphs together when packed).

@@ -50,8 +50,6 @@ class BlockLabels(Labels):
     The ids are one flat list: the block of graph 0 row by row, then that of graph 1, and so on. Query i of a graph
     is row i of its block, key j is column j. Nothing is padded: ``sum of q_g · k_g`` ids are stored.
 
-    Source: relgraph's own.
-
     Args:
         ids: ``[sum of q_g · k_g]``, integer; row i of a block holds query i's labels, -1 attends without one.
         num_labels: R; ids lie in ``[-1, R)``.

@@ -41,8 +41,6 @@ class DenseLabels(Labels):
     Row i is the query, column j the key. The ids are copied into the narrowest integer type that holds them; a pair
     that does not attend is stored as -2.
 
-    Source: relgraph's own.
-
     Args:
         ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
         num_labels: R; ids lie in ``[-1, R)``.

@@ -25,8 +25,6 @@ class LabelCounts:
     A table of more than 40 labels is shortened: with counts it shows the 40 labels that most pairs carry, in the order
     of their ids, and says what the others amount to; without counts it leaves out the middle.
 
-    Source: relgraph's own.
-
     Args:
         num_labels: R.
         names: the name of every id, or None.
@@ -72,8 +70,6 @@ class SumCounts:
     """The counts of a sum of labels, one :class:`~relgraph.LabelCounts` a part; printed, one table a part.
 
     Each part is counted by itself, although a sum attends only where all its parts do.
-
-    Source: relgraph's own.
 
     Args:
         parts: the counts of each part.

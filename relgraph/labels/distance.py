@@ -37,7 +37,7 @@ class DistanceLabels(Labels):
     Query row 0 stands at key position ``q_offset``: an int, a scalar tensor or one number a batch row (a graph, when
     packed). Unset it is 0. A labeler such as :class:`~relgraph.ClippedDistance` makes these labels, with names.
 
-    Source: Shaw et al. 2018, section 3.2; the lookup is relgraph's own.
+    Source: Shaw et al. 2018, section 3.2.
 
     Args:
         q_len: N_q, number of queries (of all graphs when packed).

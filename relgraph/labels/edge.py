@@ -31,7 +31,7 @@ class EdgeLabels(Labels):
     Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
     looked at, the target is the query i that receives.
 
-    Source: relgraph's own; edges as in PyG.
+    Source: PyG, for ``edge_index``.
 
     Args:
         edge_index: ``[2, P]``, integer, (key, query) by column: keys in ``[0, N_k)``, queries in ``[0, N_q)``.

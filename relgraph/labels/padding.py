@@ -21,8 +21,6 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     Edges stay edges and distances stay distances; a block for each graph becomes ``G · length²`` ids. Whether a pair
     attends whose key is padding is left to a padding mask.
 
-    Source: relgraph's own.
-
     Args:
         labels: packed labels that cover each graph's nodes against themselves.
         length: N, at least the size of the largest graph, which it is when left out.

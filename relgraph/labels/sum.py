@@ -18,8 +18,6 @@ class SumLabels(Labels):
     Tables, ``num_labels`` and label masses become tuples, one entry a part: the score of (i, j) is the sum over parts p
     of the terms of ``tables[p][l^p_ij]``, and so is the value. Nested sums flatten.
 
-    Source: relgraph's own.
-
     Args:
         parts: two or more labels of the same lengths, batch and borders.
 

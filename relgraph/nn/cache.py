@@ -35,8 +35,6 @@ class KVCache:
     when it is full, or into ``max_len`` rows from the start. With gradients enabled they are concatenated: slower, and
     gradients flow through every step as they would in one pass. ``len(cache)`` is the number of keys.
 
-    Source: relgraph's own.
-
     Args:
         max_len: how many keys there may be; without it the cache grows.
         static: whether the first call fills the cache for good.
@@ -309,8 +307,6 @@ class LayerCache:
     ``cache.self_attn`` and ``cache.multihead_attn`` are :class:`~relgraph.KVCache` objects, named as the layer's two
     attentions. ``len(cache)`` is the number of target rows.
 
-    Source: relgraph's own.
-
     Args:
         max_len: how many target rows there may be; without it the cache grows.
 
@@ -376,8 +372,6 @@ class StackCache:
     """The caches of all layers of a stack, moved together; made by the stack's ``new_cache()``.
 
     Iterating gives one cache a layer; ``len(cache)`` is the number of rows that each holds.
-
-    Source: relgraph's own.
 
     Args:
         *layers: one :class:`~relgraph.KVCache` (of an encoder) or :class:`~relgraph.LayerCache` (of a decoder) a layer.

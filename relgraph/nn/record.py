@@ -62,8 +62,6 @@ def record_attention(
     dropout draws otherwise; an ``impl`` that never holds all weights, such as ``"chunked"``, refuses. Compiled models
     run without compilation in the block. Tensors are detached, and stay on their device until the record is dropped.
 
-    Source: relgraph's own.
-
     Args:
         model: any module; may itself be such a layer, then named ``""``.
         label_mass: record the attention by label.

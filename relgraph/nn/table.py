@@ -29,7 +29,7 @@ class LabelTable(nn.Module):
     its labels in another order. A layer of relgraph that is given other names' state refuses it before anything in it
     has changed; for a model of your own around such layers see :func:`~relgraph.check_label_names`.
 
-    Source: relgraph's own; rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
+    Source: rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
     Args:
         num_labels: R, the number of labels. None with a bank, when every batch has labels of its own.
@@ -239,8 +239,6 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
     Layers of relgraph do so by themselves. But torch loads a model module by module, so that in a model of your own
     what comes before such a layer has changed when the layer refuses. Call this first, or have torch call it whenever
     the model loads: it is a hook for ``torch.nn.Module.register_load_state_dict_pre_hook``.
-
-    Source: relgraph's own.
 
     Args:
         model: any module.

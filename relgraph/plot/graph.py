@@ -44,7 +44,7 @@ def attention_graph(
     ``kamada_kawai_layout``, in which nothing is left to chance. It compares all pairs of nodes: give ``pos`` for graphs
     of many hundreds of nodes; it must be given for more than 1000.
 
-    Source: relgraph's own; the layout is networkx's, after Kamada and Kawai 1989.
+    Source: networkx's layout after Kamada and Kawai 1989.
 
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.

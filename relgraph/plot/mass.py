@@ -38,8 +38,6 @@ def label_mass(
     to 1 less the attention on pairs without a label, and less where queries see nothing. Queries that are padding count
     as any other: leave them out before.
 
-    Source: relgraph's own.
-
     Args:
         mass: what :func:`~relgraph.record_attention` gives, a dict from layers' names to their calls, which all count;
             layers without masses are left out. Or a Tensor whose axes are ``axes``; for a sum of labels the tuple of

@@ -44,8 +44,6 @@ def label_matrix(
 
     The image's array holds the ids themselves, -1 without a label, -2 where a pair does not attend.
 
-    Source: relgraph's own.
-
     Args:
         labels: of any kind.
         names: the labeler's ``names``; ids when left out. For a sum the names of all its parts.

@@ -23,8 +23,6 @@ def attention_tokens(
 
     In a matrix of more than 400 rows or columns, a cell is the largest weight of a block of pairs.
 
-    Source: relgraph's own.
-
     Args:
         weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
         tokens: a string for each position, or what ``str`` makes one of; where queries are not the keys, the tuple

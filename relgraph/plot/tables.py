@@ -26,8 +26,6 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     its right; else there is a bar for each label. With rows for each head, every head has a mark of its own beside the
     mean.
 
-    Source: relgraph's own.
-
     Args:
         table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``, or ``[R]`` for a bias.
@@ -67,8 +65,6 @@ def table_similarity(
 
     Labels stand in the order of their distances where their names are distances, with the rest after them; else in the
     order of ids. A row that is zero has no direction and is hatched.
-
-    Source: relgraph's own.
 
     Args:
         table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or

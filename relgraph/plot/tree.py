@@ -31,8 +31,6 @@ def attention_tree(
     shades and bent arrows are the attention of that node, which has a ring. Arrows lead from key to query; attention of
     a node to itself shows as its shade alone. None is drawn below 2 % of the strongest.
 
-    Source: relgraph's own.
-
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
         tree: a :class:`~relgraph.Graph` with edges from parent to child, or a networkx graph of that kind whose nodes

@@ -19,8 +19,6 @@ class HeteroGraph(NamedTuple):
 
     Types are ids with names, so that labelers can read them: ``rg.EdgeType(hetero.edge_types)``.
 
-    Source: relgraph's own.
-
     Args:
         graph: a :class:`~relgraph.Graph`; its ``edge_type`` ``[E]`` counts ``edge_types``, its ``node_type`` ``[N]``
             counts ``node_types``.

@@ -39,7 +39,7 @@ class AddRelationLabels(BaseTransform):
     (paths may lead through nodes that are gone). For labels of the sampled graph itself label after sampling:
     ``NeighborLoader(..., transform=...)``.
 
-    Source: relgraph's own; a transform as PyG's :class:`~torch_geometric.transforms.BaseTransform`.
+    Source: a transform as PyG's :class:`~torch_geometric.transforms.BaseTransform`.
 
     Args:
         labeler: a :class:`~relgraph.Labeler`, called with ``from_data(data)``.
@@ -123,8 +123,6 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     """The labels that :class:`~relgraph.pyg.AddRelationLabels` stored: of a graph, or of a whole batch, packed.
 
     Row i is the query, column j the key, in the order of the nodes.
-
-    Source: relgraph's own.
 
     Args:
         data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`.

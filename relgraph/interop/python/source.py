@@ -46,7 +46,7 @@ class SourceGraph:
     An edge's source is the key, its target the query; what leads where is told by
     :func:`~relgraph.interop.python.read`.
 
-    Source: relgraph's own; edge types of Hellendoorn et al. 2020 and Allamanis et al. 2018.
+    Source: edge types of Hellendoorn et al. 2020 and Allamanis et al. 2018.
 
     Args:
         tokens: the text of every node; the ends of lines and blocks are ``<newline>``, ``<indent>`` and ``<dedent>``.

@@ -25,8 +25,6 @@ class Degree(Labeler):
     at a key with four or more: against the direction of edges, which lead from key to query. Labels of all pairs of a
     graph are written out.
 
-    Source: relgraph's own.
-
     Args:
         max_degree: the largest degree told apart, from 0; larger ones count as this.
         direction: which edges of a node count: those ``"in"`` to it (it is the target, the query), ``"out"`` of it (the

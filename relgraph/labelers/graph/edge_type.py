@@ -28,8 +28,6 @@ class EdgeType(Labeler):
     Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target, the
     key its source; the inverse of an edge lets the source look at the target. Edges stay a list, nothing is n².
 
-    Source: relgraph's own.
-
     Args:
         types: the names of the edge types in the order of their numbers, or how many there are (then named ``"0"``,
             ``"1"`` and so on). A graph without types has one.

@@ -26,8 +26,6 @@ class NodeType(Labeler):
     from key to query. A node of type -1 has none, and its pairs carry no label. Labels of all pairs of a graph are
     written out.
 
-    Source: relgraph's own.
-
     Args:
         types: the names of the node types in the order of their numbers, or how many there are (then named ``"0"``,
             ``"1"`` and so on).
@@ -99,7 +97,7 @@ class VirtualNode(Labeler):
     Ids: 0 where a virtual node is the key alone, 1 where it is the query alone, 2 where both are virtual. A name reads
     query→key, against the direction of edges, which lead from key to query.
 
-    Source: relgraph's own; Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
+    Source: Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
 
     Args:
         node_type: the type of the virtual nodes in ``graph.node_type``; a graph may have none, one or several.

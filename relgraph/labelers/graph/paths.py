@@ -27,8 +27,6 @@ class PathLabels(NamedTuple):
     one row for each path that occurs, however many pairs it joins. :class:`~relgraph.ShortestPathTypes` and
     :class:`~relgraph.TreePaths` give them.
 
-    Source: relgraph's own.
-
     Args:
         labels: which of the paths every pair carries, by its row in ``paths``; -1 for none.
         paths: ``[U, L]``, int64, the unique sequences of types, each padded at its end with -1.
@@ -75,8 +73,6 @@ class PathLabels(NamedTuple):
 
 def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
     """Each different row once, and which of them every row is.
-
-    Source: relgraph's own.
 
     Args:
         sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.

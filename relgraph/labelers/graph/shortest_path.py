@@ -105,8 +105,6 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
     All nodes search at once: a hop passes on which keys were reached, 64 of them to a word, along every edge.
 
-    Source: relgraph's own.
-
     Args:
         graph: a graph, or a packed batch.
         max_distance: where the search stops, in hops; None for no limit.

@@ -25,8 +25,6 @@ class DistanceLabeler(Labeler):
     :class:`~relgraph.ClippedDistance`, :class:`~relgraph.BucketedDistance` and :class:`~relgraph.Window` are such
     labelers.
 
-    Source: relgraph's own.
-
     Attributes:
         lookup: the id of each distance from ``-reach`` up (-1 no label, -2 does not attend); the entry at either end
             stands for all distances beyond. Read in every call.
@@ -231,8 +229,6 @@ class Window(DistanceLabeler):
     """Attends only within a distance, and labels nothing: made for restriction, ``labeler & Window(64)``.
 
     Query i sees key j where ``-left <= j - i <= right``; other pairs do not attend. ``num_labels`` is 0.
-
-    Source: relgraph's own.
 
     Args:
         left: how many positions before the query it sees; all of them, and all after it, when left out. ``Window()``

@@ -29,8 +29,6 @@ class FromFunction(Labeler):
     and 1 where R is 2. Query positions count among the keys: i begins at ``q_offset``. The ids are written out. For a
     function of j - i alone, :class:`~relgraph.DistanceLabeler` stores nothing of that size.
 
-    Source: relgraph's own.
-
     Args:
         fn: the function; one defined at the top of a module if the labeler is to be pickled.
         num_labels: R; ``fn`` returns ids in ``[-1, R)``.

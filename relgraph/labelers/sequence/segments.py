@@ -22,8 +22,6 @@ class Segments(Labeler):
     for a passage, it gives :class:`~relgraph.DenseLabels`. A position of segment -1 is in none, and its pairs carry no
     label.
 
-    Source: relgraph's own.
-
     Args:
         num_segments: how many segments there are, at least 1.
 

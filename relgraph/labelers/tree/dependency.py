@@ -27,7 +27,7 @@ def dependency_relations(
     relation as their type, as :func:`relgraph.interop.conllu.read` makes them: the dependent receives, and looks at its
     head under the relation's own name.
 
-    Source: the relations are those of Universal Dependencies, version 2; the labels are relgraph's own.
+    Source: Universal Dependencies, version 2, for the relations.
 
     Args:
         relations: the names of the relations in the order of their numbers, or how many there are.

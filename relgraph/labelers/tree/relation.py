@@ -35,8 +35,6 @@ class TreeRelation(Labeler):
     ``ancestor`` and ``descendant`` are those farther than ``parent`` and ``child``. Every pair gets an id written out;
     where parents and children alone attend, ``EdgeType(["parent"], inverse=True)`` lists the edges instead.
 
-    Source: relgraph's own.
-
     Args:
         kinds: which of these have a label, in the order of ids: ``"self"``, ``"parent"``, ``"child"``, ``"sibling"``,
             ``"ancestor"``, ``"descendant"``.
@@ -117,8 +115,6 @@ class UpDown(Labeler):
     """How many steps lead up from the query to the lowest common ancestor, and how many down from there to the key.
 
     ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
-
-    Source: relgraph's own.
 
     Args:
         max_up: how many steps up are told apart, from 0; more count as this many.
