@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,16 +13,24 @@ from relgraph.functional.attention import _attend
 from relgraph.functional.check import check_call
 from relgraph.functional.merge import merge
 from relgraph.impl.call import Call
-from relgraph.plan import Csr, LabelPlan, Part
+from relgraph.plan import Csr, DistanceIds, LabelPlan, Part
 from tests.cases import F64, KINDS, assert_same, make
 
 
 def region_by_region(plan: LabelPlan) -> list[LabelPlan]:
-    """One plan a region of the only part; listed pairs are cut out of the regions by making them a part that is masked."""
+    """The ends of the lookup and its middle, each a plan of its own, and the listed pairs, which are cut out of these."""
     (part,) = plan.parts
-    plans = [replace(plan, parts=(replace(part, regions=(region,), csr=None),)) for region in part.regions]
+    pieces = [part.ids]
+    if isinstance(part.ids, DistanceIds):
+        size = len(part.ids.lookup)
+        cuts = sorted({0, min(1, size), max(size - 1, 0), size})
+        pieces = [
+            replace(part.ids, lookup=tuple(x if a <= at < b else -2 for at, x in enumerate(part.ids.lookup)))
+            for a, b in pairwise(cuts)
+        ]
+    plans = [replace(plan, parts=(replace(part, ids=ids, csr=None),)) for ids in pieces]
     if part.csr is not None:
-        plans.append(replace(plan, parts=(replace(part, regions=()),)))
+        plans.append(replace(plan, parts=(replace(part, ids=DistanceIds(0, (-2,))),)))
     return plans
 
 

@@ -110,5 +110,5 @@ def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequen
 
 def split_mass(sums: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """P as one ``[B, H, N_q, R]`` a part."""
-    starts = [sum(sizes[:p]) + p for p in range(len(sizes))]
-    return tuple(sums[..., start : start + size] for start, size in zip(starts, sizes, strict=True))
+    columns = sums.split([size + 1 for size in sizes], -1)
+    return tuple(part[..., :size] for part, size in zip(columns, sizes, strict=True))

@@ -20,6 +20,7 @@ from relgraph.labels.base import (
     row_borders,
 )
 from relgraph.labels.dense import all_attend, stored_ids
+from relgraph.labels.ragged import block_starts
 
 
 def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
@@ -147,8 +148,7 @@ class BlockLabels(Labels):
         Returns:
             ``[G+1]``, int64; the last entry is the number of ids.
         """
-        ends = (self.q_ptr.diff() * self.k_ptr.diff()).cumsum(0)
-        return torch.cat([ends.new_zeros(1), ends])
+        return block_starts(self.q_ptr, self.k_ptr)
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)

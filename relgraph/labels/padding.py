@@ -12,6 +12,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
+from relgraph.labels.ragged import block_pairs
 from relgraph.labels.sum import SumLabels
 
 
@@ -105,11 +106,8 @@ def _home(labels: Labels) -> tuple[Tensor, Tensor]:
 
 
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:
-    sizes = labels.k_ptr.diff()
-    graphs = sizes.shape[0]
-    block = graph_of(labels.block_ptr(), labels.ids.shape[0])
-    at = torch.arange(labels.ids.shape[0], device=labels.ids.device) - labels.block_ptr()[block]
-    i, j = at // sizes[block], at % sizes[block]
-    codes = torch.full((graphs, length, length), NOT_ATTENDING, device=labels.ids.device)
-    codes[block, i, j] = labels.ids.to(torch.int64)
+    ptr = labels.k_ptr
+    graph, query, key = block_pairs(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
+    codes = torch.full((ptr.shape[0] - 1, length, length), NOT_ATTENDING, device=ptr.device)
+    codes[graph, query - ptr[graph], key - ptr[graph]] = labels.ids.to(torch.int64)
     return DenseLabels(codes.clamp(min=UNLABELED), labels.num_labels, attend=codes > NOT_ATTENDING)

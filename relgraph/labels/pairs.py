@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.labels.base import NOT_ATTENDING, Labels, graph_of
+from relgraph.labels import ragged
+from relgraph.labels.base import NOT_ATTENDING, Labels, graph_at
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -55,12 +56,8 @@ def numbered(numbers: Tensor, labels: Labels) -> Pairs:
 
 def block_pairs(labels: BlockLabels) -> Pairs:
     """The pairs of each graph in the order in which their ids are stored."""
-    width = labels.k_ptr.diff()
-    size = labels.q_ptr.diff() * width
-    graph = torch.repeat_interleave(size)
-    at = torch.arange(graph.shape[0], device=graph.device) - labels.block_ptr()[graph]
-    query = labels.q_ptr[graph] + at // width[graph]
-    return Pairs(torch.zeros_like(at), query, labels.k_ptr[graph] + at % width[graph])
+    _, query, key = ragged.block_pairs(labels.q_ptr, labels.k_ptr, labels.block_ptr(), labels.ids.shape[0])
+    return Pairs(torch.zeros_like(query), query, key)
 
 
 def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
@@ -72,9 +69,9 @@ def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
     if isinstance(labels, EdgeLabels):
         return _edge_codes(labels, pairs)
     if isinstance(labels, BlockLabels):
-        graph = graph_of(labels.q_ptr, labels.q_len)[pairs.query]
-        query, key = pairs.query - labels.q_ptr[graph], pairs.key - labels.k_ptr[graph]
-        return labels.ids[labels.block_ptr()[graph] + query * labels.k_ptr.diff()[graph] + key].long()
+        q_ptr, k_ptr, graph = labels.q_ptr, labels.k_ptr, graph_at(labels.q_ptr, pairs.query)
+        at = ragged.block_address(q_ptr, k_ptr, labels.block_ptr(), pairs.query, pairs.key, graph)
+        return labels.ids[at].long()
     assert isinstance(labels, DenseLabels)
     return labels.ids[pairs.row, pairs.query, pairs.key].long()
 
@@ -89,17 +86,11 @@ def several_labels(labels: Labels) -> bool:
 
 
 def _distance_codes(labels: DistanceLabels, pairs: Pairs) -> Tensor:
-    query, key = pairs.query, pairs.key
-    group = pairs.row
-    if labels.q_ptr is not None and labels.k_ptr is not None:
-        group = graph_of(labels.q_ptr, labels.q_len)[query]
-        query, key = query - labels.q_ptr[group], key - labels.k_ptr[group]
     offset = 0 if labels.q_offset is None else labels.q_offset
-    if isinstance(offset, Tensor) and offset.dim() == 1:
-        offset = offset[group]
-    last = len(labels.lookup) - 1 - labels.left
-    distance = (key - query - offset).clamp(-labels.left, last)
-    return torch.tensor(labels.lookup, device=key.device)[distance + labels.left]
+    graph = None if labels.q_ptr is None else graph_at(labels.q_ptr, pairs.query)
+    distance = ragged.distance_at(labels.q_ptr, labels.k_ptr, offset, *pairs, graph)
+    distance = distance.clamp(-labels.left, len(labels.lookup) - 1 - labels.left)
+    return torch.tensor(labels.lookup, device=distance.device)[distance + labels.left]
 
 
 def _edge_codes(labels: EdgeLabels, pairs: Pairs) -> Tensor:

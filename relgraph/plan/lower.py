@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relgraph.labels import (
     NOT_ATTENDING,
+    UNLABELED,
     BlockLabels,
     DenseLabels,
     DistanceLabels,
@@ -18,7 +19,7 @@ from relgraph.labels import (
     SumLabels,
 )
 from relgraph.labels.base import common_batch
-from relgraph.plan.regions import DEAD, EXTRA, FIRST, Band, Block, Csr, LabelPlan, Part, Region, Uniform
+from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
 
 def lower(labels: Labels) -> LabelPlan:
@@ -45,7 +46,7 @@ def lower(labels: Labels) -> LabelPlan:
 
 def plain(q_len: int, k_len: int) -> LabelPlan:
     """The plan of no labels at all: every pair attends and carries nothing."""
-    return LabelPlan(q_len, k_len, 1, (Part(0, 0, (Uniform(-1),)),))
+    return LabelPlan(q_len, k_len, 1, (Part(0, 0, DistanceIds(0, (UNLABELED,))),))
 
 
 def _lower_part(labels: Labels) -> Part:
@@ -55,37 +56,32 @@ def _lower_part(labels: Labels) -> Part:
 
 
 def _lower_distance(labels: DistanceLabels) -> Part:
-    lookup, left = labels.lookup, labels.left
-    first, last = 0, len(lookup)
-    while first + 1 < last and lookup[first + 1] == lookup[0]:
+    lookup, first, stop = labels.lookup, 0, len(labels.lookup)
+    while stop > 1 and lookup[stop - 2] == lookup[-1]:
+        stop -= 1
+    while first < stop - 1 and lookup[first + 1] == lookup[0]:
         first += 1
-    while last - 2 > first and lookup[last - 2] == lookup[-1]:
-        last -= 1
-    offset = 0 if labels.q_offset is None else labels.q_offset
-    if all(label == lookup[0] for label in lookup):
-        ends: list[Region] = [Uniform(lookup[0])]
-    else:
-        ends = [Uniform(lookup[0], None, first - left + 1), Uniform(lookup[-1], last - 1 - left, None)]
-        if last - first > 2:
-            ends.insert(1, Band(first - left + 1, lookup[first + 1 : last - 1]))
-    regions = tuple(r for r in ends if not (isinstance(r, Uniform) and r.label == NOT_ATTENDING))
-    return Part(labels.num_labels, offset, regions)
+    ids = DistanceIds(first - labels.left, lookup[first:stop])
+    return Part(labels.num_labels, 0 if labels.q_offset is None else labels.q_offset, ids)
 
 
-def _lower_ids(labels: DenseLabels | BlockLabels) -> Part:
-    return Part(labels.num_labels, 0, (Block(labels.ids, labels.full),))
+def _lower_dense(labels: DenseLabels) -> Part:
+    return Part(labels.num_labels, 0, WrittenIds(labels.ids, labels.full))
+
+
+def _lower_blocks(labels: BlockLabels) -> Part:
+    return Part(labels.num_labels, 0, WrittenIds(labels.ids, labels.full, labels.block_ptr()))
 
 
 def _lower_edges(labels: EdgeLabels) -> Part:
     if isinstance(labels.default, Labels):
         base = _lower_part(labels.default)
-    elif labels.default is None:
-        base = Part(labels.num_labels, 0, ())
     else:
-        base = Part(labels.num_labels, 0, (Uniform(labels.default),))
+        id_ = NOT_ATTENDING if labels.default is None else labels.default
+        base = Part(labels.num_labels, 0, DistanceIds(0, (id_,)))
     edges_only = labels.default is None
     csr = _sort(labels, base.csr, edges_only)
-    return Part(labels.num_labels, base.offset, base.regions, csr, edges_only)
+    return Part(labels.num_labels, base.offset, base.ids, csr, edges_only)
 
 
 def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
@@ -132,7 +128,7 @@ def _roles(key: Tensor, again: Tensor, level: Tensor) -> Tensor:
 
 _LOWERINGS: dict[type[Labels], Callable[[Any], Part]] = {
     DistanceLabels: _lower_distance,
-    DenseLabels: _lower_ids,
-    BlockLabels: _lower_ids,
+    DenseLabels: _lower_dense,
+    BlockLabels: _lower_blocks,
     EdgeLabels: _lower_edges,
 }

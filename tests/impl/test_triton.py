@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import relgraph as rg
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
+from relgraph.plan import memory
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_same_meaning import causal_options, masks
@@ -268,7 +269,7 @@ def test_maps_are_made_once_and_go_with_their_labels():
         answer(case, "triton")
         made = sum(seen)
         assert made > 0
-        tensors = launch._maps_by_tensor[case.labels.ids]
+        tensors = memory._by_tensor[case.labels.ids]
         assert len(tensors) == 1
         case.labels.ids.add_(0)  # changed in place: what was made before goes
         answer(case, "triton")
@@ -276,10 +277,10 @@ def test_maps_are_made_once_and_go_with_their_labels():
         made = sum(seen)
         answer(case, "triton")
         assert sum(seen) == made
-        kept = len(launch._maps_by_tensor)
+        kept = len(memory._by_tensor)
         del case, labels
         gc.collect()
-        assert len(launch._maps_by_tensor) < kept
+        assert len(memory._by_tensor) < kept
     finally:
         launch.tile_map = real
 

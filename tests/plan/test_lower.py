@@ -1,6 +1,8 @@
-"""Plans: each pair in exactly one region, the same ids as the labels, the same plan after a trip through tensors and ints."""
+"""Plans: the same ids as the labels, the same plan after a trip through tensors and ints."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,20 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labels import DistanceLabels, Labels
-from relgraph.plan import (
-    Band,
-    Block,
-    Uniform,
-    decode,
-    dense_ids,
-    distances,
-    encode,
-    ids_by_distance,
-    inside_graphs,
-    lower,
-    on_device,
-    plain,
-)
+from relgraph.plan import decode, dense_ids, encode, ids_at, lower, on_device, plain
 from tests.cases import KINDS
 
 CPU = torch.device("cpu")
@@ -32,28 +21,6 @@ NAMES = [
 ]
 
 
-def times_covered(plan, part):
-    """In how many regions each pair lies, counted region by region, ``[B, N_q, N_k]``."""
-    count = torch.zeros(plan.batch, plan.q_len, plan.k_len, dtype=torch.long)
-    inside = inside_graphs(plan)
-    inside = torch.ones(plan.q_len, plan.k_len, dtype=torch.bool) if inside is None else inside
-    for region in part.regions:
-        if isinstance(region, Block):
-            ids = dense_ids(plan, type(part)(part.num_labels, part.offset, (region,)), CPU)
-        else:
-            ids = ids_by_distance((region,), distances(plan, part.offset, CPU))
-        count += (ids > -2) & inside
-    if part.csr is not None:
-        csr = part.csr
-        live = csr.role == 1
-        rows, cols = csr.row[live], csr.col[live]
-        spread = torch.zeros(csr.batch, plan.q_len, plan.k_len, dtype=torch.long)
-        spread.index_put_((rows // plan.q_len, rows % plan.q_len, cols), torch.ones_like(cols), accumulate=True)
-        assert spread.max() <= 1, "the first of each listed pair stands once"
-        count = torch.where(spread.expand_as(count) > 0, spread.expand_as(count), count)
-    return count
-
-
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("n", [1, 2, 7, 20])
 def test_plans_cover_every_attending_pair_once(kind, n):
@@ -61,28 +28,43 @@ def test_plans_cover_every_attending_pair_once(kind, n):
     plan = lower(labels)
     (part,) = plan.parts
     ids, attend = labels.to_dense()
-    assert torch.equal(times_covered(plan, part), attend.expand(plan.batch, -1, -1).long())
     got = dense_ids(plan, part, CPU)
     assert torch.equal(got > -2, attend)
     assert torch.equal(got.clamp(min=-1), ids)
 
 
 @given(lookup=st.lists(st.integers(-2, 2), min_size=1, max_size=8), left=st.integers(0, 7), n=st.integers(1, 12))
-def test_any_lookup_splits_into_two_ends_and_a_band(lookup, left, n):
+def test_any_lookup_loses_what_its_ends_repeat(lookup, left, n):
     labels = DistanceLabels(n, lookup=lookup, left=min(left, len(lookup) - 1), num_labels=3)
     plan = lower(labels)
+    found = plan.parts[0].ids
+    assert len(found.lookup) == 1 or (found.lookup[0] != found.lookup[1] and found.lookup[-1] != found.lookup[-2])
+    ids, attend = labels.to_dense()
+    assert torch.equal(dense_ids(plan, plan.parts[0], CPU), ids.masked_fill(~attend, -2))
+    assert plan.parts[0].complete == (-2 not in lookup)
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("n", [1, 2, 7, 20])
+def test_the_id_of_a_pair_is_that_of_the_labels(kind, n):
+    labels = KINDS[kind](n)
+    plan = lower(labels)
     (part,) = plan.parts
-    assert sum(isinstance(r, Band) for r in part.regions) <= 1
-    assert sum(isinstance(r, Uniform) for r in part.regions) <= 2
-    assert torch.equal(times_covered(plan, part), labels.to_dense()[1].long())
+    ids, attend = labels.to_dense()
+    wanted = ids.masked_fill(~attend, -2)
+    row, query, key = attend.nonzero().T  # pairs that attend stay within a graph
+    if part.csr is not None:
+        dead = dense_ids(plan, replace(part, csr=None), CPU)
+        assert torch.equal(ids_at(plan, part, row, query, key).long(), dead.expand_as(wanted)[row, query, key])
+    else:
+        assert torch.equal(ids_at(plan, part, row, query, key).long(), wanted[row, query, key])
 
 
-def test_distance_regions_of_shaw():
+def test_distances_of_shaw():
     (part,) = lower(DistanceLabels(9, lookup=range(5), left=2)).parts
-    left, band, right = part.regions
-    assert (left.label, left.low, left.high) == (0, None, -1)
-    assert (band.low, band.lookup) == (-1, (1, 2, 3))
-    assert (right.label, right.low, right.high) == (4, 2, None)
+    assert (part.ids.first, part.ids.lookup, part.ids.last) == (-2, (0, 1, 2, 3, 4), 2)
+    (part,) = lower(DistanceLabels(9, lookup=[0, 0, 0, 1, 2, 2], left=2)).parts
+    assert (part.ids.first, part.ids.lookup) == (0, (0, 1, 2))
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "none"])

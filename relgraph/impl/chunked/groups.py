@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.call import Incoming, Problem
-from relgraph.plan import FIRST, NOT_ATTENDING, Block, LabelPlan, Part, ids_by_distance
+from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
 """Up to this many pairs a graph is small: calling the operators costs more than they do."""
@@ -160,25 +160,15 @@ def _part(plan: LabelPlan, part: Part, graphs: Tensor, queries: _Side, keys: _Si
     """One part of the labels of some graphs; listed pairs are written out."""
     offset = _offset(part.offset, graphs)
     assert offset is not None
-    block = next((region for region in part.regions if isinstance(region, Block)), None)
-    if block is None and part.csr is None:
+    if isinstance(part.ids, DistanceIds) and part.csr is None:
         return replace(part, offset=offset)
-    row, col = (torch.arange(side.positions.shape[1], device=graphs.device) for side in (queries, keys))
-    if block is not None:
-        assert plan.q_ptr is not None and plan.k_ptr is not None
-        width = plan.k_ptr.diff()
-        pairs = plan.q_ptr.diff() * width
-        begin, width = (pairs.cumsum(0) - pairs)[graphs][:, None, None], width[graphs][:, None, None]
-        at = begin + row[:, None] * width + col
-        ids = block.ids[at.clamp_(max=block.ids.shape[0] - 1)]  # padding reads what stands there, and is hidden
-    else:
-        distance = (col - row[:, None])[None] - (offset.reshape(-1, 1, 1) if isinstance(offset, Tensor) else offset)
-        ids = ids_by_distance(part.regions, distance.expand(graphs.shape[0], -1, -1))
+    query, key, graph = queries.positions[:, :, None], keys.positions[:, None], graphs[:, None, None]
+    ids = ids_at(plan, part, graph, query, key, graph)
     full = part.complete
     if part.csr is not None:
         ids = _over(ids.to(torch.int64, copy=True), part, queries.positions, keys.positions)
         full = full and bool((ids > NOT_ATTENDING).all())
-    return Part(part.num_labels, offset, (Block(ids, full),))
+    return Part(part.num_labels, offset, WrittenIds(ids, full))
 
 
 def _over(ids: Tensor, part: Part, queries: Tensor, keys: Tensor) -> Tensor:

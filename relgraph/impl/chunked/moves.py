@@ -82,7 +82,7 @@ class BlockMoves:
         return bool(self._masks)
 
     def _not_listed(self, part: PartInUnit, masks: list[tuple[int, Tensor]], listed: Listed) -> tuple[int, Tensor]:
-        """One mask for a part with listed pairs: what its regions leave out, less what is listed."""
+        """One mask for a part with listed pairs: the pairs that its ids leave out, but for the listed ones."""
         left_out = torch.zeros(1, len(self.rows), self.width, dtype=torch.bool, device=part.device)
         for first, mask in masks:
             left_out[..., first - self.start : first - self.start + mask.shape[-1]] = mask

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.chunked.tiles import Plain, Slanted, Stripe, Tile, Written
-from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, Band, Block, LabelPlan, Part, Region, Uniform, ids_by_distance
+from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_by_distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,37 +82,20 @@ class PartInUnit:
         self.part, self.unit, self.device = part, unit, device
         self.first_column, self.zero_column = first_column, first_column + part.num_labels
         self.offset = offset_in(part.offset, unit)
-        self.regions: tuple[Region, ...] = part.regions
-        self.ids = self._block_ids(plan)
+        self.by_distance = part.ids if isinstance(part.ids, DistanceIds) else None
+        self.ids = None if isinstance(part.ids, DistanceIds) else _written(part.ids, unit)
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = part.complete
         self.light = self.ids is None and part.csr is None and self.offset.fixed  # its tiles are small or uniform
 
-    def _block_ids(self, plan: LabelPlan) -> Tensor | None:
-        """Written ids of the unit, ``[batch or 1, rows, keys]``."""
-        blocks = [region for region in self.regions if isinstance(region, Block)]
-        if not blocks:
-            return None
-        ids, unit = blocks[0].ids, self.unit
-        if unit.graph is None:
-            return ids[unit.batch.start : unit.batch.stop] if ids.shape[0] > 1 else ids
-        assert plan.q_ptr is not None and plan.k_ptr is not None
-        g, sizes = unit.graph, plan.q_ptr.diff() * plan.k_ptr.diff()
-        begin, count = int(sizes[:g].sum()), len(unit.queries) * len(unit.keys)
-        return ids[begin : begin + count].view(1, len(unit.queries), len(unit.keys))
-
     def hull(self, rows: range) -> tuple[int, int]:
         """A range of keys outside of which no pair of these rows attends."""
-        keys = len(self.unit.keys)
-        if self.ids is not None or self.part.csr is not None or self.complete:
+        keys, ids = len(self.unit.keys), self.by_distance
+        if ids is None or self.part.csr is not None or self.complete:
             return 0, keys
-        start, stop = keys, 0
-        for region in self.regions:
-            assert not isinstance(region, Block)
-            low, high = region.bounds
-            start = min(start, 0 if low is None else rows.start + self.offset.low + low)
-            stop = max(stop, keys if high is None else rows.stop - 1 + self.offset.high + high)
+        start = rows.start + self.offset.low + ids.first + 1 if ids.lookup[0] == NOT_ATTENDING else 0
+        stop = rows.stop - 1 + self.offset.high + ids.last if ids.lookup[-1] == NOT_ATTENDING else keys
         return max(start, 0), min(stop, keys)
 
     def tiles(self, rows: range, start: int, stop: int) -> tuple[list[Tile], list[tuple[int, Tensor]]]:
@@ -128,15 +111,17 @@ class PartInUnit:
         return tiles, masks
 
     def _uniform(self, rows: range, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Ranges of keys that lie in one uniform region for every row, in order."""
-        found = []
-        for region in self.regions:
-            if isinstance(region, Uniform):
-                c0 = start if region.low is None else max(start, rows.stop - 1 + self.offset.high + region.low)
-                c1 = stop if region.high is None else min(stop, rows.start + self.offset.low + region.high)
-                if c0 < c1:
-                    found.append((c0, c1, region.label))
-        return sorted(found)
+        """Ranges of keys that have one label for every row, in order: beyond either end of the lookup."""
+        ids = self.by_distance
+        if ids is None:
+            return []
+        left, right = ids.lookup[0], ids.lookup[-1]
+        if len(ids.lookup) == 1:
+            return [(start, stop, left)] if left != NOT_ATTENDING and start < stop else []
+        left_stop = min(stop, rows.start + self.offset.low + ids.first + 1)
+        right_start = max(start, rows.stop - 1 + self.offset.high + ids.last)
+        found = [(start, left_stop, left), (right_start, stop, right)]
+        return [(c0, c1, label) for c0, c1, label in found if c0 < c1 and label != NOT_ATTENDING]
 
     def _mixed(self, rows: range, start: int, stop: int, masks: list[tuple[int, Tensor]]) -> Tile:
         slanted = self.ids is None and self.offset.fixed
@@ -153,33 +138,28 @@ class PartInUnit:
         return self.zero_column if label < 0 else self.first_column + label
 
     def _stripes(self, rows: range, start: int, stop: int) -> list[Stripe]:
-        """The distances between these rows and keys, cut by region; what no region speaks of carries no label."""
+        """The distances between these rows and keys: both ends of the lookup, and what is between."""
+        ids = self.by_distance
+        assert ids is not None
         least, count = start - (rows.stop - 1) - self.offset.low, len(rows) + stop - start - 1
-        stripes, at = [], 0
-        for first, after, region in sorted((_within(r, least, count) for r in self.regions), key=lambda cut: cut[:2]):
-            if first >= after:
-                continue
-            if at < first:
-                stripes.append(Stripe(at, first, self.zero_column))
-            stripes.append(self._stripe(region, first, after, least))
-            at = after
-        if at < count:
-            stripes.append(Stripe(at, count, self.zero_column))
+        first, last = (min(max(at - least, 0), count) for at in (ids.first + 1, ids.last))
+        if len(ids.lookup) == 1:
+            first = last = count
+        stripes = [Stripe(0, first, self._column(ids.lookup[0]))] if first else []
+        if first < last:
+            between = ids.lookup[first + least - ids.first : last + least - ids.first]
+            stripes.append(Stripe.of(first, [self._column(label) for label in between], self.device))
+        if last < count:
+            stripes.append(Stripe(last, count, self._column(ids.lookup[-1])))
         return stripes
-
-    def _stripe(self, region: Region, first: int, after: int, least: int) -> Stripe:
-        if isinstance(region, Uniform):
-            return Stripe(first, after, self._column(region.label))
-        assert isinstance(region, Band)
-        labels = region.lookup[first + least - region.low : after + least - region.low]
-        return Stripe.of(first, [self._column(label) for label in labels], self.device)
 
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
         if self.ids is not None:
             return self.ids[:, rows.start : rows.stop, start:stop].to(torch.int64)
         i = torch.arange(rows.start, rows.stop, device=self.device)[:, None]
         j = torch.arange(start, stop, device=self.device)
-        return ids_by_distance(self.regions, (j - i)[None] - self.offset.value)
+        assert self.by_distance is not None
+        return ids_by_distance(self.by_distance, (j - i)[None] - self.offset.value)
 
     def listed(self, rows: range, start: int, stop: int) -> Listed | None:
         """The listed pairs of these rows with a key in ``start:stop``, counted from the block's corner."""
@@ -198,9 +178,11 @@ class PartInUnit:
         return Listed(row[live], col[live] - start, column[live], row[first], col[first] - start)
 
 
-def _within(region: Region, least: int, count: int) -> tuple[int, int, Region]:
-    """The region's share of ``count`` distances, counted from the ``least`` of them."""
-    assert not isinstance(region, Block)
-    low, high = region.bounds
-    first, after = 0 if low is None else low - least, count if high is None else high - least
-    return max(first, 0), min(after, count), region
+def _written(written: WrittenIds, unit: Unit) -> Tensor:
+    """Written ids of the unit, ``[batch or 1, rows, keys]``."""
+    ids = written.ids
+    if unit.graph is None:
+        return ids[unit.batch.start : unit.batch.stop] if ids.shape[0] > 1 else ids
+    assert written.starts is not None
+    begin, count = int(written.starts[unit.graph]), len(unit.queries) * len(unit.keys)
+    return ids[begin : begin + count].view(1, len(unit.queries), len(unit.keys))

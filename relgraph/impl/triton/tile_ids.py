@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.plan import FIRST, NOT_ATTENDING, Block, LabelPlan, Part, ids_by_distance, listed_pairs
-from relgraph.plan.window import _lookup
+from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, ids_at, listed_pairs
 
 CHUNK_PAIRS = 1 << 22
 """How many pairs are written out at a time: bounds what is held in more than the smallest type."""
@@ -214,12 +213,7 @@ def write(grid: Grid) -> Written:
 
 def _dead(plan: LabelPlan) -> int:
     """C, the column of a pair that does not attend: one past all parts' columns."""
-    return plan.total_labels + len(plan.parts)
-
-
-def starts(plan: LabelPlan) -> list[int]:
-    """The first column of each part."""
-    return [sum(plan.num_labels[:p]) + p for p in range(len(plan.parts))]
+    return plan.columns
 
 
 def _tile_shape(grid: Grid) -> tuple[int, int, int]:
@@ -234,7 +228,7 @@ def _in_smallest(plan: LabelPlan, ids: Tensor) -> Tensor:
 
 def _column(plan: LabelPlan, part: int, ids: Tensor) -> Tensor:
     """Ids of a part as columns; C for a pair that does not attend."""
-    first, size = starts(plan)[part], plan.num_labels[part]
+    first, size = plan.starts[part], plan.num_labels[part]
     column = torch.where(ids < 0, first + size, first + ids)
     return column.masked_fill_(ids == NOT_ATTENDING, _dead(plan))
 
@@ -283,14 +277,14 @@ def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[
 
 
 def _by_distance(plan: LabelPlan, p: int, nearest: Tensor, farthest: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the regions of a part give one column to all of these distances, and which; from counts of changes."""
-    regions = plan.parts[p].regions
-    if any(isinstance(region, Block) for region in regions):
+    """Whether a part gives one column to all of these distances, and which; from counts of changes."""
+    by_distance = plan.parts[p].ids
+    if not isinstance(by_distance, DistanceIds):
         return torch.zeros_like(nearest, dtype=torch.bool), torch.zeros_like(nearest, dtype=torch.int32)
-    first, lookup = _lookup(regions)
-    ids = torch.tensor(lookup, dtype=torch.int32, device=nearest.device)
+    ids = torch.tensor(by_distance.lookup, dtype=torch.int32, device=nearest.device)
     changes = torch.cat([ids.new_zeros(1), (ids[1:] != ids[:-1]).cumsum(0)])
-    low, high = (x.clamp(first, first + len(lookup) - 1) - first for x in (nearest, farthest))
+    first, last = by_distance.first, by_distance.last
+    low, high = (x.clamp(first, last) - first for x in (nearest, farthest))
     return changes[low] == changes[high], _column(plan, p, ids[low])
 
 
@@ -307,29 +301,19 @@ def _in_chunks(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> Ite
             hidden = hidden | (j - i > limit[:, None, None])
         columns = []
         for p, part in enumerate(grid.plan.parts):
-            ids = _region_ids(grid, part, tiles, i, j)
+            ids = _unlisted_ids(grid, part, tiles, i, j)
             _put_listed(ids, chunk, listed[p])
             columns.append(_column(grid.plan, p, ids))
             hidden = hidden | (ids == NOT_ATTENDING)
         yield chunk, torch.stack(columns, 1).masked_fill_(hidden[:, None], _dead(grid.plan))
 
 
-def _region_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) -> Tensor:
-    """The id that the regions give each pair, int32 ``[c, BM, BN]``; anything outside the graph."""
-    blocks = [region.ids for region in part.regions if isinstance(region, Block)]
-    if not blocks:
-        distance = j - i - grid.apart(tiles, part.offset)[:, None, None]
-        return ids_by_distance(part.regions, distance).to(torch.int32)
+def _unlisted_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) -> Tensor:
+    """The id of each pair under the listed ones, int32 ``[c, BM, BN]``; anything outside the graph."""
     i, j = torch.minimum(i, tiles.row_stop[:, None, None] - 1), torch.minimum(j, tiles.key_stop[:, None, None] - 1)
-    if grid.plan.q_ptr is None:
-        at = tiles.map if blocks[0].shape[0] > 1 else torch.zeros_like(tiles.map)
-        return blocks[0][at[:, None, None], i, j].to(torch.int32)
-    width = grid.keys.end - grid.keys.begin
-    size = (grid.rows.end - grid.rows.begin) * width
-    begin, row, key, width = (
-        x[tiles.graph][:, None, None] for x in (size.cumsum(0) - size, grid.rows.begin, grid.keys.begin, width)
-    )
-    return blocks[0][begin + (i - row) * width + (j - key)].to(torch.int32)
+    row, graph = tiles.map[:, None, None], tiles.graph[:, None, None]
+    ids = ids_at(grid.plan, part, row, i, j, None if grid.plan.q_ptr is None else graph)
+    return ids.to(torch.int32)
 
 
 def _put_listed(ids: Tensor, chunk: Tensor, listed: _Listed | None) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
-from relgraph.plan import Block, LabelPlan
+from relgraph.plan import DistanceIds, LabelPlan
 
 FIELDS = (
     "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
@@ -165,7 +165,7 @@ def _check_parallel(plan: LabelPlan) -> None:
 
 def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:
     """How many batch rows have a map of their own: all, or 1 for all."""
-    sizes = {"labels": [r.ids.shape[0] for p in plan.parts for r in p.regions if isinstance(r, Block)]}
+    sizes = {"labels": [p.ids.ids.shape[0] for p in plan.parts if not isinstance(p.ids, DistanceIds)]}
     if plan.q_ptr is not None:
         return 1
     sizes["labels"] += [part.csr.batch for part in plan.parts if part.csr is not None]

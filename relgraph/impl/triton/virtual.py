@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from relgraph.plan import NOT_ATTENDING, Block, LabelPlan, Part
-from relgraph.plan.window import _lookup
+from relgraph.plan import NOT_ATTENDING, DistanceIds, LabelPlan, Part
 
 MAX_BAND = 512
 """The widest band of distances that is not written out."""
@@ -48,16 +47,17 @@ class Virtual(NamedTuple):
 def is_affine(plan: LabelPlan) -> bool:
     """Whether labels depend on the distance alone, in a band that is no wider than MAX_BAND or twice their number."""
     part = plan.parts[0]
-    if len(plan.parts) > 1 or part.csr is not None or any(isinstance(r, Block) for r in part.regions):
+    if len(plan.parts) > 1 or part.csr is not None or not isinstance(part.ids, DistanceIds):
         return False
-    return len(_lookup(part.regions)[1]) - 2 <= max(MAX_BAND, 2 * part.num_labels)
+    return len(part.ids.lookup) - 2 <= max(MAX_BAND, 2 * part.num_labels)
 
 
 def virtual(part: Part) -> Virtual:
     """The virtual columns of the part of an affine plan."""
-    first, lookup = _lookup(part.regions)
+    assert isinstance(part.ids, DistanceIds)
+    first, lookup = part.ids.first, part.ids.lookup
     if len(lookup) == 1:
-        first, lookup = FAR_LEFT - 1, [lookup[0]] * 2
+        first, lookup = FAR_LEFT - 1, (lookup[0],) * 2
     columns = tuple(part.num_labels if label == -1 else label for label in lookup)
     dead = columns[0] == NOT_ATTENDING, columns[-1] == NOT_ATTENDING
     return Virtual(first + 1, len(lookup) - 2, dead, columns)

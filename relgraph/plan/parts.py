@@ -1,8 +1,8 @@
-"""The few shapes that every labeling lowers to: tensors and ints only, so that a kernel never meets a Labels.
+"""What every labeling lowers to: tensors and ints only, so that a kernel never meets a Labels.
 
-The pairs of a part are split into disjoint regions. Inside a graph (or a batch row) query i and key j are counted
-from 0 and the distance is ``j - i - offset``; pairs of different graphs belong to no region. Listed pairs (``Csr``)
-are cut out of the other regions. A pair in no region does not attend.
+A part of a plan is ids by distance or ids written out, with listed pairs (``Csr``) over either. Inside a graph (or a
+batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs of different graphs do not
+attend.
 """
 
 from __future__ import annotations
@@ -19,44 +19,36 @@ FIRST, EXTRA, DEAD = 1, 2, 0
 
 
 @dataclass(frozen=True, eq=False)
-class Uniform:
-    """One label for every pair with ``low <= distance < high``: a rectangle or a triangle of pairs.
+class DistanceIds:
+    """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and both ends reach on without bound.
 
-    ``None`` is no bound on that side; ``label`` -1 attends without a label.
+    -1 is no label, -2 does not attend. No end repeats itself: ``lookup[1] != lookup[0]``, and the same on the right.
     """
 
-    label: int
-    low: int | None = None
-    high: int | None = None
-
-    @property
-    def bounds(self) -> tuple[int | None, int | None]:
-        """The distances it spans, ``low <= distance < high``."""
-        return self.low, self.high
-
-
-@dataclass(frozen=True, eq=False)
-class Band:
-    """A label by distance: distance ``low + s`` carries ``lookup[s]``; -1 no label, -2 does not attend."""
-
-    low: int
+    first: int
     lookup: tuple[int, ...]
 
     @property
-    def bounds(self) -> tuple[int, int]:
-        """The distances it spans, ``low <= distance < high``."""
-        return self.low, self.low + len(self.lookup)
+    def last(self) -> int:
+        """The distance of the last entry."""
+        return self.first + len(self.lookup) - 1
+
+    @property
+    def full(self) -> bool:
+        """Whether every pair of a graph attends."""
+        return NOT_ATTENDING not in self.lookup
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Ids written out: ``[B or 1, N_q, N_k]``, or flat, graph after graph, in a packed plan.
+class WrittenIds:
+    """Ids written out: ``[B or 1, N_q, N_k]``; in a packed plan flat, block after block.
 
-    -2 does not attend; ``full`` promises that there is none.
+    -2 does not attend; ``full`` promises that there is none. ``starts`` ``[G+1]`` is where each graph's block begins.
     """
 
     ids: Tensor
     full: bool = False
+    starts: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,45 +78,33 @@ class Csr:
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
-Region = Uniform | Band | Block
-
-
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One summand: a split of all pairs into regions, with its own tables.
+    """One summand: an id for every pair, with its own tables.
 
     Attributes:
         num_labels: R of this part.
-        offset: where query row 0 stands among the keys: an int, or one a batch row (a graph, when packed).
-        regions: where the pairs that are not listed find their label.
+        offset: key position of query row 0: an int, or one per batch row (per graph, when packed).
+        ids: the ids of pairs that are not listed.
         csr: the listed pairs, or None.
-        edges_only: parallel pairs each attend on their own (edges-only attention).
+        edges_only: listed pairs are all that attends, and parallel ones attend each on its own.
     """
 
     num_labels: int
     offset: int | Tensor
-    regions: tuple[Region, ...]
+    ids: DistanceIds | WrittenIds
     csr: Csr | None = None
     edges_only: bool = False
 
     @property
-    def labeled(self) -> bool:
-        """Whether every pair of a graph is known to carry a label."""
-        ids = [i for r in self.regions for i in (r.lookup if isinstance(r, Band) else (getattr(r, "label", -1),))]
-        return self.complete and self.csr is None and min(ids) >= 0
+    def complete(self) -> bool:
+        """Whether every pair of a graph is known to attend, listed or not."""
+        return self.ids.full
 
     @property
-    def complete(self) -> bool:
-        """Whether the regions alone are known to make every pair of a graph attend."""
-        reach, open_end = None, False
-        for region in self.regions:
-            if isinstance(region, Block):
-                return region.full
-            low, high = region.bounds
-            if low != reach or (isinstance(region, Band) and NOT_ATTENDING in region.lookup):
-                return False
-            reach, open_end = high, high is None
-        return open_end
+    def labeled(self) -> bool:
+        """Whether every pair of a graph is known to carry a label."""
+        return self.csr is None and isinstance(self.ids, DistanceIds) and min(self.ids.lookup) >= 0
 
 
 @dataclass(frozen=True, eq=False)
