@@ -25,11 +25,6 @@ tensor([[[1, 0, 0],
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-from torch.utils import _pytree as pytree
-
 from relgraph.labels.algebra import first_of as first_of
 from relgraph.labels.algebra import product as product
 from relgraph.labels.algebra import restrict as restrict
@@ -37,6 +32,7 @@ from relgraph.labels.algebra import total as total
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING
 from relgraph.labels.base import UNLABELED as UNLABELED
 from relgraph.labels.base import Labels as Labels
+from relgraph.labels.base import register
 from relgraph.labels.block import BlockLabels as BlockLabels
 from relgraph.labels.dense import DenseLabels as DenseLabels
 from relgraph.labels.describe import LabelCounts as LabelCounts
@@ -46,17 +42,5 @@ from relgraph.labels.edge import EdgeLabels as EdgeLabels
 from relgraph.labels.padding import padded as padded
 from relgraph.labels.sum import SumLabels as SumLabels
 
-
-def _with_keys(labels: Labels) -> tuple[list[tuple[Any, Tensor]], Any]:
-    tensors, context = labels._flatten()
-    return [(pytree.SequenceKey(index), tensor) for index, tensor in enumerate(tensors)], context
-
-
 for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels):
-    pytree.register_pytree_node(
-        _kind,
-        lambda labels: labels._flatten(),
-        lambda tensors, context, kind=_kind: kind._unflatten(list(tensors), context),
-        serialized_type_name=f"relgraph.{_kind.__name__}",
-        flatten_with_keys_fn=_with_keys,
-    )
+    register(_kind)

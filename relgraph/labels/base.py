@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -36,6 +39,7 @@ METHODS: dict[str, Callable[..., Any]] = {}
 """What methods of all labels call in modules that build on this one; those fill it in."""
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Labels(ABC):
     """Which label each (query, key) pair carries: immutable data, no learning.
 
@@ -67,28 +71,30 @@ class Labels(ABC):
                  [0, 0, 1, 2]]])
     """
 
-    _tensors: ClassVar[tuple[str, ...]] = ()
-    _constants: ClassVar[tuple[str, ...]] = ()
-
     q_len: int
     k_len: int
     batch_size: int
     num_labels: int | tuple[int, ...]
     q_ptr: Tensor | None
     k_ptr: Tensor | None
-    _plan: Any
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable: cannot set {name}")
+    _plan: ClassVar[Any] = None
+    """What the labels lower to, once they were lowered."""
+
+    @classmethod
+    def _make(cls, **fields: Any) -> Self:
+        """Labels with these fields, unchecked."""
+        labels = object.__new__(cls)
+        labels._set(**fields)
+        return labels
 
     def _set(self, **fields: Any) -> None:
         """Set every field once; only constructors call this."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_plan", None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plan": None}  # worked out again where it is wanted, not sent along
+        return {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again where needed
 
     @property
     def packed(self) -> bool:
@@ -98,8 +104,8 @@ class Labels(ABC):
     @property
     def device(self) -> torch.device | None:
         """Where the label data lives; None when there is no tensor at all (it goes with any device)."""
-        for value in self._flatten()[0]:
-            return value.device
+        for tensor in pytree.tree_leaves(self):
+            return tensor.device
         return None
 
     @abstractmethod
@@ -238,62 +244,16 @@ class Labels(ABC):
             raise NotImplementedError("pin_memory serves copies to an accelerator, and torch finds none here")
         return self._map(lambda t: t.pin_memory())
 
-    def _flatten(self) -> tuple[list[Tensor], tuple[Any, ...]]:
-        """All tensors, and all that is left when they are taken out: the pytree view of these labels."""
-        tensors: list[Tensor] = []
-        spec: list[Any] = []
-        for name in self._tensors:
-            value = getattr(self, name)
-            if isinstance(value, Tensor):
-                tensors.append(value)
-                spec.append(("tensor", None))
-            elif isinstance(value, Labels):
-                inner, context = value._flatten()
-                tensors.extend(inner)
-                spec.append(("labels", (type(value), len(inner), context)))
-            elif isinstance(value, tuple):
-                inner_all = [part._flatten() for part in value]
-                tensors.extend(t for inner, _ in inner_all for t in inner)
-                parts = tuple((type(p), len(i), c) for p, (i, c) in zip(value, inner_all, strict=True))
-                spec.append(("parts", parts))
-            else:
-                spec.append(("value", value))
-        return tensors, (tuple(spec), tuple(getattr(self, name) for name in self._constants))
-
-    @classmethod
-    def _unflatten(cls, tensors: list[Any], context: tuple[Any, ...]) -> Self:
-        spec, constants = context
-        left = list(tensors)
-
-        def take(kind: type[Labels], count: int, inner: tuple[Any, ...]) -> Labels:
-            taken, left[:count] = left[:count], []
-            return kind._unflatten(taken, inner)
-
-        fields = dict(zip(cls._constants, constants, strict=True))
-        for name, (kind, value) in zip(cls._tensors, spec, strict=True):
-            if kind == "tensor":
-                fields[name] = left.pop(0)
-            elif kind == "labels":
-                fields[name] = take(*value)
-            elif kind == "parts":
-                fields[name] = tuple(take(*part) for part in value)
-            else:
-                fields[name] = value
-        out = object.__new__(cls)
-        out._set(**fields)
-        return out
-
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        tensors, context = self._flatten()
+        tensors, spec = pytree.tree_flatten(self)
         once = {id(tensor): fn(tensor) for tensor in {id(t): t for t in tensors}.values()}
-        return self._unflatten([once[id(tensor)] for tensor in tensors], context)  # shared borders stay shared
+        return pytree.tree_unflatten([once[id(tensor)] for tensor in tensors], spec)  # shared borders stay shared
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        assert isinstance(other, Labels)
-        (mine, my_context), (theirs, their_context) = self._flatten(), other._flatten()
-        if my_context != their_context or len(mine) != len(theirs):
+        (mine, my_spec), (theirs, their_spec) = pytree.tree_flatten(self), pytree.tree_flatten(other)
+        if my_spec != their_spec:
             return False
         return all(a.device == b.device and torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
@@ -310,6 +270,38 @@ class Labels(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._describe())})"
+
+
+def register(kind: type[Labels]) -> None:
+    """Register a kind of labels with torch's pytree: fields with tensors or labels are children."""
+    pytree.register_pytree_node(
+        kind,
+        _flatten,
+        partial(_unflatten, kind),
+        serialized_type_name=f"relgraph.{kind.__name__}",
+        flatten_with_keys_fn=_flatten_with_keys,
+    )
+
+
+def _flatten(labels: Labels) -> tuple[list[Any], tuple[Any, ...]]:
+    values = {field.name: getattr(labels, field.name) for field in fields(labels)}
+    children = {name: value for name, value in values.items() if _holds_tensors(value)}
+    rest = tuple((name, value) for name, value in values.items() if name not in children)
+    return list(children.values()), (tuple(children), rest)
+
+
+def _flatten_with_keys(labels: Labels) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    children, context = _flatten(labels)
+    return [(pytree.GetAttrKey(name), child) for name, child in zip(context[0], children, strict=True)], context
+
+
+def _unflatten(kind: type[Labels], children: Iterable[Any], context: tuple[Any, ...]) -> Labels:
+    names, rest = context
+    return kind._make(**dict(zip(names, children, strict=True)), **dict(rest))
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, (Tensor, Labels)) or (isinstance(value, tuple) and any(map(_holds_tensors, value)))
 
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import torch
@@ -45,6 +46,7 @@ def _total(name: str, ptr: Tensor) -> int:
 
 
 @final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class BlockLabels(Labels):
     """One block of ids for each graph of a packed batch: every pair of a graph, and no pair across graphs.
 
@@ -72,9 +74,6 @@ class BlockLabels(Labels):
                  [ 1,  0, -1],
                  [-1, -1,  1]]])
     """
-
-    _tensors = ("ids", "q_ptr", "k_ptr")
-    _constants = ("q_len", "k_len", "batch_size", "num_labels", "full")
 
     ids: Tensor
     num_labels: int
@@ -169,8 +168,7 @@ class BlockLabels(Labels):
         begins = (self.block_ptr()[:-1] + before * width).tolist()
         ends = (self.block_ptr()[:-1] + after * width).tolist()
         kept = [self.ids[a:b] for a, b in zip(begins, ends, strict=True)]
-        out = object.__new__(type(self))
-        out._set(
+        return type(self)._make(
             ids=torch.cat(kept) if kept else self.ids,
             q_len=stop - start,
             k_len=self.k_len,
@@ -180,4 +178,3 @@ class BlockLabels(Labels):
             q_ptr=row_borders(self.q_ptr, start, stop),
             k_ptr=self.k_ptr,
         )
-        return out

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.labels.base import NOT_ATTENDING, Labels
@@ -39,7 +40,7 @@ def count(labels: Labels) -> Counted:
         raise NotImplementedError(
             f"labels of more than {MOST_COUNTED:,} ids cannot be counted, got num_labels = {labels.num_labels:,}"
         )
-    check.data("labels", *labels._flatten()[0])
+    check.data("labels", *pytree.tree_leaves(labels))
     check.numbered_pairs("q_len and k_len of labels that are counted", labels.batch_size, labels.q_len, labels.k_len)
     nothing = torch.zeros(0, dtype=torch.int64, device=labels.device)
     not_attending, unlabeled, *by_label = _count(labels, labels.batch_size, nothing).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import torch
@@ -35,6 +36,7 @@ def all_attend(attend: Tensor | None) -> bool:
 
 
 @final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DenseLabels(Labels):
     """One id for every (query, key) pair: the general case, N_q · N_k small integers.
 
@@ -64,9 +66,6 @@ class DenseLabels(Labels):
                  [ True,  True]]])
     """
 
-    _tensors = ("ids", "q_ptr", "k_ptr")
-    _constants = ("q_len", "k_len", "batch_size", "num_labels", "full")
-
     ids: Tensor
     num_labels: int
     full: bool
@@ -93,8 +92,7 @@ class DenseLabels(Labels):
             check.id_range("labels", ids, num_labels)
         ids = ids if ids.dim() == 3 else ids[None]
         batch_size, q_len, k_len = ids.shape
-        out = object.__new__(cls)
-        out._set(
+        return cls._make(
             ids=ids,
             q_len=q_len,
             k_len=k_len,
@@ -104,7 +102,6 @@ class DenseLabels(Labels):
             q_ptr=None,
             k_ptr=None,
         )
-        return out
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         attend = self.ids != NOT_ATTENDING
@@ -112,9 +109,8 @@ class DenseLabels(Labels):
 
     def rows(self, start: int, stop: int) -> Self:
         check_rows(self, start, stop)
-        tensors, context = self._flatten()
-        constants = (stop - start, *context[1][1:])
-        return self._unflatten([self.ids[:, start:stop], *tensors[1:]], (context[0], constants))
+        fields = {**self.__getstate__(), "ids": self.ids[:, start:stop], "q_len": stop - start}
+        return self._make(**fields)
 
 
 METHODS["dense"] = DenseLabels

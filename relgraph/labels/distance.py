@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import torch
@@ -25,6 +26,7 @@ MOST_DISTANCES = 4 * check.MOST_LABELS
 
 
 @final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class DistanceLabels(Labels):
     """The label of a pair is looked up by its clipped distance, key position minus query position.
 
@@ -65,9 +67,6 @@ class DistanceLabels(Labels):
                  [1, 2, 3],
                  [0, 1, 2]]])
     """
-
-    _tensors = ("q_offset", "q_ptr", "k_ptr")
-    _constants = ("q_len", "k_len", "batch_size", "num_labels", "lookup", "left")
 
     lookup: tuple[int, ...]
     left: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self, final
 
 import torch
@@ -25,6 +26,7 @@ DUPLICATES = ("error", "first", "sum")
 
 
 @final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class EdgeLabels(Labels):
     """The edges of a graph: each listed pair carries an id, every other pair follows ``default``.
 
@@ -61,9 +63,6 @@ class EdgeLabels(Labels):
                  [0, 2, 2],
                  [2, 1, 2]]])
     """
-
-    _tensors = ("edge_index", "ids", "batch", "q_ptr", "k_ptr", "default")
-    _constants = ("q_len", "k_len", "batch_size", "num_labels", "duplicates", "parallel")
 
     edge_index: Tensor
     ids: Tensor
@@ -134,8 +133,7 @@ class EdgeLabels(Labels):
     @classmethod
     def _trusted(cls, edge_index: Tensor, ids: Tensor, num_labels: int, q_len: int, k_len: int) -> Self:
         """Labels of edges alone from tensors that somebody checked already, looking at no data."""
-        out = object.__new__(cls)
-        out._set(
+        return cls._make(
             edge_index=edge_index.to(torch.int64),
             ids=ids,
             batch=None,
@@ -149,7 +147,6 @@ class EdgeLabels(Labels):
             duplicates="error",
             parallel=None,
         )
-        return out
 
     @staticmethod
     def _check_default(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Self, final
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from relgraph.labels.base import Labels, check_alike, check_rows, common_batch
 
 
 @final
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class SumLabels(Labels):
     """Several labels a pair, whose terms add up: a pair attends where every part attends.
 
@@ -35,9 +37,6 @@ class SumLabels(Labels):
         tensor([[[1, 2],
                  [0, 1]]])
     """
-
-    _tensors = ("parts", "q_ptr", "k_ptr")
-    _constants = ("q_len", "k_len", "batch_size", "num_labels")
 
     parts: tuple[Labels, ...]
     num_labels: tuple[int, ...]
