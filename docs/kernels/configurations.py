@@ -85,7 +85,7 @@ def constants(
 ) -> dict[str, Any]:
     """What a kernel is compiled for."""
     chosen = {
-        "D": size, "DV": size, "BD": launch.padded(size), "BDV": launch.padded(size),
+        "D": size, "DV": size, "BD": launch.product_size(size), "BDV": launch.product_size(size),
         "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
         "MASK": 0, "DROPOUT": 0,
         "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,

@@ -22,7 +22,7 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One checked call: what every implementation is given and must answer alike.
+    """One checked call, which every implementation answers with the same numbers.
 
     Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch has B = 1
     and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
@@ -45,10 +45,10 @@ class Call:
 
 
 class Answer(NamedTuple):
-    """What an implementation returns.
+    """The result of an implementation.
 
-    output ``[B, H, N_q, D_v]``; lse ``[B, H, N_q]`` (-inf on a row that sees nothing); mass, one ``[B, H, N_q, R]`` a
-    part, when asked for; weights ``[B, H, N_q, N_k]``, when asked for. All in the accumulation dtype.
+    output ``[B, H, N_q, D_v]``; lse ``[B, H, N_q]`` (-inf on a row that sees nothing); mass, one ``[B, H, N_q, R]`` per
+    part, on request; weights ``[B, H, N_q, N_k]``, on request. All in the accumulation dtype.
     """
 
     output: Tensor
@@ -82,7 +82,7 @@ class Problem:
         columns: width of B, C and the sums by label.
         need_sums: whether the sums by label after dropout are wanted.
         need_mass: whether those before dropout are wanted too.
-        memo: what an implementation worked out from these labels and wants again in the next call.
+        memo: what an implementation keeps for the next call with these labels.
     """
 
     query: Tensor
@@ -104,11 +104,11 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What scores and sums are computed in."""
+        """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)
 
     def draw_keep(self, shape: tuple[int, ...], number: int) -> Tensor:
-        """The dropout mask of block ``number``: the same one forward and backward."""
+        """The dropout mask of block ``number``, the same in forward and backward."""
         assert self.seed is not None
         device = self.query.device
         generator = torch.Generator(device).manual_seed((int(self.seed) + number) % (1 << 63))
@@ -128,7 +128,7 @@ class Outputs(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Gradients of the four outputs; None where nobody used one."""
+    """Gradients of the four outputs; None for an output that was not used."""
 
     output: Tensor | None
     lse: Tensor | None

@@ -34,9 +34,9 @@ def attend(call: Call) -> Answer:
     for ids in labels:
         stop = start + ids.size + 1
         if by_query is not None:
-            scores = scores + ids.spread(by_query[..., start:stop], rows=True)
+            scores = scores + ids.gather(by_query[..., start:stop], rows=True)
         if by_key is not None:
-            scores = scores + ids.spread(by_key[..., start:stop], rows=False)
+            scores = scores + ids.gather(by_key[..., start:stop], rows=False)
         if ids.attends is not None:
             allowed = ids.attends if allowed is None else allowed & ids.attends
         start = stop
@@ -52,18 +52,18 @@ def attend(call: Call) -> Answer:
         )
     output = dropped @ repeat_heads(value, heads)
     if any(tables.value is not None for tables in call.tables):
-        output = add_value_tables(output, _collect(labels, dropped), call.tables, sizes)
-    mass = split_mass(_collect(labels, weights), sizes) if call.need_mass else None
+        output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
+    mass = split_mass(_sum_by_label(labels, weights), sizes) if call.need_mass else None
     return Answer(output, lse, mass, weights if call.need_weights else None)
 
 
-def _collect(labels: list[_PartIds], weights: Tensor) -> Tensor:
-    sums = [ids.collect(weights) for ids in labels]
+def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
+    sums = [ids.scatter(weights) for ids in labels]
     return sums[0] if len(sums) == 1 else torch.cat(sums, -1)
 
 
 class _PartIds:
-    """One part's ids for every pair, with the two moves: spread a table over pairs, collect pairs by label."""
+    """The ids of one part for every pair, and both moves: gather a table over pairs, sum pairs by label."""
 
     def __init__(self, plan: LabelPlan, part: Part, device: torch.device) -> None:
         ids = dense_ids(plan, part, device)
@@ -75,7 +75,7 @@ class _PartIds:
         self.csr = part.csr if part.csr is not None and part.csr.parallel else None
         self.plan = plan
 
-    def spread(self, table: Tensor, *, rows: bool) -> Tensor:
+    def gather(self, table: Tensor, *, rows: bool) -> Tensor:
         """``[.., N_q, R+1]`` at (i, l_ij), or ``[.., N_k, R+1]`` at (j, l_ij): ``[B, H, N_q, N_k]``."""
         if self.size == 0:
             return table.new_zeros(())
@@ -88,11 +88,11 @@ class _PartIds:
         values = table.flatten(-2).gather(-1, row + extra)
         return pairs.flatten(-2).scatter_add(-1, at, values).view(shape)
 
-    def collect(self, weights: Tensor) -> Tensor:
+    def scatter(self, weights: Tensor) -> Tensor:
         """P[i, r]: the weights of row i summed by label, ``[B, H, N_q, R+1]``."""
         batch, heads, q_len, _ = weights.shape
         if q_len == 1 and self.csr is None:
-            return self._collect_row(weights)
+            return self._scatter_row(weights)
         slots = self.slots.expand(batch, heads, -1, -1)
         sums = weights.new_zeros(batch, heads, q_len, self.size + 1).scatter_add(-1, slots, weights)
         if self.csr is None:
@@ -101,8 +101,8 @@ class _PartIds:
         taken = weights.flatten(-2).gather(-1, at)
         return sums.flatten(-2).scatter_add(-1, row + extra, taken).view(sums.shape)
 
-    def _collect_row(self, weights: Tensor) -> Tensor:
-        """P of a single long row, in four sums that take turns: a run of one label would wait for its own last sum."""
+    def _scatter_row(self, weights: Tensor) -> Tensor:
+        """P of a single long row, in four interleaved sums: additions to one label then wait less for each other."""
         batch, heads, _, k_len = weights.shape
         turn = torch.arange(k_len, device=weights.device) % 4
         at = (self.slots * 4 + turn).expand(batch, heads, -1, -1)
@@ -110,12 +110,12 @@ class _PartIds:
         return sums.unflatten(-1, (self.size + 1, 4)).sum(-1)
 
     def _extra(self, batch: int, heads: int, *, rows: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
-        """Where the further labels of parallel pairs stand in flat tables and flat scores, ``[B, H, P]`` each."""
+        """Indices of the further labels of parallel pairs in flat tables and flat scores, ``[B, H, P]`` each."""
         csr, plan = self.csr, self.plan
         assert csr is not None
         b, i, j = listed_pairs(plan, csr)
         slot = torch.where((csr.role == EXTRA) & (csr.ids >= 0), csr.ids, self.size)
-        if csr.batch > 1:  # a pair of another batch row adds nothing: it looks up the column of zeros
+        if csr.batch > 1:  # pairs of other batch rows look up the column of zeros, so they add nothing
             mine = b == torch.arange(batch, device=b.device)[:, None]
             slot = torch.where(mine, slot, self.size)
         else:

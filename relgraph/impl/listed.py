@@ -1,4 +1,4 @@
-"""Listed pairs as every edges-only implementation needs them: entries of masks, causal order, both sortings."""
+"""Listed pairs for edges-only attention: sorted by row and by column, mask entries, causal order."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ class Pattern(NamedTuple):
         row: ``[P]``.
         col: ``[P]``.
         col_ptr: ``[m + 1]`` where each column's pairs begin, once sorted by column.
-        turned_col: ``[P]`` their columns in that order.
-        turned_row: ``[P]`` their rows in that order.
-        by_col: ``[P]`` where each of them stands among the pairs sorted by row.
-        to_row: ``[P]`` the way back: the inverse of ``by_col``.
+        sorted_col: ``[P]`` their columns in that order.
+        row_by_col: ``[P]`` their rows in that order.
+        by_col: ``[P]`` index of each of them among the pairs sorted by row.
+        to_row: ``[P]`` the inverse of ``by_col``.
     """
 
     row_ptr: Tensor
     row: Tensor
     col: Tensor
     col_ptr: Tensor
-    turned_col: Tensor
-    turned_row: Tensor
+    sorted_col: Tensor
+    row_by_col: Tensor
     by_col: Tensor
     to_row: Tensor
 
     @classmethod
     def of(cls, row_ptr: Tensor, row: Tensor, col: Tensor, columns: int) -> Pattern:
         """The pattern of pairs that are sorted by row already."""
-        turned_col, by_col = col.sort(stable=True)
-        col_ptr = torch.searchsorted(turned_col, torch.arange(columns + 1, device=col.device))
-        return cls(row_ptr, row, col, col_ptr, turned_col, row[by_col], by_col, inverse(by_col))
+        sorted_col, by_col = col.sort(stable=True)
+        col_ptr = torch.searchsorted(sorted_col, torch.arange(columns + 1, device=col.device))
+        return cls(row_ptr, row, col, col_ptr, sorted_col, row[by_col], by_col, inverse(by_col))
 
     @property
-    def turned(self) -> Pattern:
-        """The same pairs with rows and columns swapped; what belongs to pairs is reordered by ``by_col``."""
+    def transposed(self) -> Pattern:
+        """The same pairs with rows and columns swapped; reorder values per pair by ``by_col``."""
         return Pattern(
-            self.col_ptr, self.turned_col, self.turned_row, self.row_ptr, self.row, self.col, self.to_row, self.by_col
+            self.col_ptr, self.sorted_col, self.row_by_col, self.row_ptr, self.row, self.col, self.to_row, self.by_col
         )
 
 

@@ -1,6 +1,6 @@
-"""Equations 3-5 of the paper to the letter: the oracle that every other implementation is held to.
+"""Equations 3-5 of the paper to the letter: all other implementations are tested against this one.
 
-It builds a^K[l_ij] and a^V[l_ij] for all pairs, N_q · N_k · D numbers, and makes no use of their structure.
+It builds a^K[l_ij] and a^V[l_ij] for all pairs, N_q · N_k · D numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relgraph.plan import EXTRA, Part, dense_ids, listed_pairs
 
 
 def attend(call: Call) -> Answer:
-    """Attention with every pair's vectors written out."""
+    """Attention with the label vectors of every pair in memory."""
     dtype = accumulation_dtype(call.query.dtype)
     heads = call.query.shape[1]
     query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
@@ -98,7 +98,7 @@ def _drop(call: Call, weights: Tensor) -> Tensor:
 
 
 def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Tensor) -> Answer:
-    """Edges-only attention in which parallel edges each attend: a loop over the queries' edges."""
+    """Edges-only attention in which parallel edges attend each on its own: a loop over queries and their edges."""
     csr, tables = part.csr, call.tables[0]
     assert csr is not None
     batch, rows, cols = listed_pairs(call.plan, csr)

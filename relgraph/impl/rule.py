@@ -1,4 +1,4 @@
-"""The rule that picks an implementation, with its reasons, and what each implementation refuses."""
+"""Which implementation a call takes, and what each of them refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 DENSE_SCORES = 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass over all beats blocks; see docs/learn/implementations.md."""
+"""Up to this many scores (B · H · N_q · N_k) one pass is faster than blocks; see docs/learn/implementations.md."""
 
 
 class Rule(NamedTuple):
@@ -72,7 +72,7 @@ def scores(call: Call) -> int:
 
 
 def refusal(call: Call, impl: str) -> str | None:
-    """Why the implementation cannot answer ``call``, and what can; None when it can."""
+    """Why the implementation cannot answer ``call``, and which one can; None if it can."""
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
     if impl == "chunked" and _learns(call.mask):
@@ -93,7 +93,7 @@ def refusal(call: Call, impl: str) -> str | None:
 
 
 def _triton_refusal(call: Call) -> str | None:
-    """What keeps the kernels from this call and what to use instead; None when nothing does."""
+    """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
     if not limits.HAS_TRITON:
@@ -117,13 +117,13 @@ def _triton_refusal(call: Call) -> str | None:
 
 
 def _sums_by_label(call: Call) -> bool:
-    """Whether something is summed by labels that are written out; sums by distance have no bound."""
+    """Whether the call needs sums by written-out labels, which are bounded; sums by distance are not."""
     tables = any(table is not None for part in call.tables for table in part)
     return (call.plan.edges_only or not is_affine(call.plan)) and (tables or call.need_mass)
 
 
 def _parallel(call: Call) -> bool:
-    """Whether parallel pairs may attend each on its own."""
+    """Whether parallel edges may attend, each on its own."""
     return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
 
 
@@ -154,7 +154,7 @@ def choose(call: Call, impl: str | None) -> str:
 
 
 def _check_transforms(call: Call, impl: str | None) -> None:
-    """Raise unless derivatives of this kind reach the implementation: those with a backward of their own know one."""
+    """Raise NotImplementedError for torch.func and forward mode, unless the implementation is plain torch."""
     if torch.compiler.is_compiling() or impl in ("reference", "dense"):
         return
     if peek_interpreter_stack() is not None:

@@ -1,4 +1,4 @@
-"""What labels add, in terms that kernels take: B and C from tables, P back to the output, and the softmax of rows."""
+"""The label terms: B and C from tables, P back to the output; and the softmax of rows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from relgraph.plan import distances, inside_graphs
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """``[B, H_kv, N, D]`` with every head repeated for the query heads that share it."""
+    """``[B, H_kv, N, D]`` with each head repeated for the query heads that share it."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 def with_zero_row(table: Tensor, dim: int = -2) -> Tensor:
-    """The table with a row of zeros after its last: what a pair without a label looks up."""
+    """The table plus a last row of zeros, for pairs without a label."""
     size = list(table.shape)
     size[dim] = 1
     return torch.cat([table, table.new_zeros(size)], dim)
 
 
 def attend_mask(call: Call) -> Tensor | None:
-    """Which pairs the arguments allow: boolean mask, causal order and graph borders, or None for all of them."""
+    """Which pairs may attend by boolean mask, causal order and graph borders; None for all pairs."""
     plan, allowed = call.plan, inside_graphs(call.plan)
     if call.is_causal:
         causal = (distances(plan, call.q_offset, call.query.device) <= 0)[:, None]
@@ -43,18 +43,18 @@ def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
         return scores, scores.sum(-1) + float("-inf")
     top = scores.detach().amax(-1, keepdim=True)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
-    grown = (scores - top).exp()
-    total = grown.sum(-1, keepdim=True)
-    seen = total != 0  # true of NaN, which stays NaN
+    unnormalised = (scores - top).exp()
+    total = unnormalised.sum(-1, keepdim=True)
+    seen = total != 0  # also True for NaN, which stays NaN
     total = torch.where(seen, total, torch.ones_like(total))
     lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
-    return grown / total, lse.squeeze(-1)
+    return unnormalised / total, lse.squeeze(-1)
 
 
 def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
     """B = scale · q·(a^K)ᵀ + b for every label of every part, ``[B, H, N_q, sum of R+1]``; None without tables.
 
-    Each part ends with a column of zeros for the pairs that carry no label.
+    Each part ends with a column of zeros for pairs without a label.
     """
     if all(t.key is None and t.bias is None for t in tables):
         return None
@@ -109,6 +109,6 @@ def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequen
 
 
 def split_mass(sums: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-    """P as one ``[B, H, N_q, R]`` a part."""
+    """P as one ``[B, H, N_q, R]`` per part."""
     columns = sums.split([size + 1 for size in sizes], -1)
     return tuple(part[..., :size] for part, size in zip(columns, sizes, strict=True))

@@ -14,7 +14,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.pairs import codes_at, listed_pairs, numbered, numbers
+from relgraph.labels.pairs import codes_at, edge_pairs, numbered, numbers
 
 SHIFT = -NOT_ATTENDING
 """What makes a code a place to count at: ids begin at 2, after both sentinels."""
@@ -74,7 +74,7 @@ def _count_written(labels: Labels) -> Tensor:
 
 
 def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
-    pairs, ids = listed_pairs(labels, batch)
+    pairs, ids = edge_pairs(labels, batch)
     listed = numbers(pairs, labels)
     counts = torch.ones_like(listed, dtype=torch.bool)
     if labels.default is not None and labels.duplicates == "first":

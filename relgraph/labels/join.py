@@ -11,7 +11,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
+from relgraph.labels.pairs import Pairs, block_pairs, codes_at, edge_pairs, several_labels, union
 from relgraph.labels.rules import PriorityRule, RestrictionRule, Rule
 
 
@@ -89,12 +89,12 @@ def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
-        mine, theirs = (listed_pairs(labels, batch)[0] for labels in listed)
+        mine, theirs = (edge_pairs(labels, batch)[0] for labels in listed)
         pairs = union(mine, theirs, a)
         codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
     else:
         # Edge by edge and not by looking pairs up, so that parallel edges stay apart.
-        pairs, ids = listed_pairs(listed[0], batch)
+        pairs, ids = edge_pairs(listed[0], batch)
         mine, theirs = (ids if labels is listed[0] else codes_at(labels, pairs) for labels in (a, b))
         codes = rule.codes(mine, theirs)
     default = _join_defaults(rule, _default(a), _default(b))

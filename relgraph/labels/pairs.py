@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
         return Pairs(self.row[mask], self.query[mask], self.key[mask])
 
 
-def listed_pairs(labels: EdgeLabels, batch: int) -> tuple[Pairs, Tensor]:
+def edge_pairs(labels: EdgeLabels, batch: int) -> tuple[Pairs, Tensor]:
     """The edges and their codes; in each of ``batch`` rows when the edges are the same in every row."""
     key, query = labels.edge_index
     ids = labels.ids.long()
@@ -102,7 +102,7 @@ def _edge_codes(labels: EdgeLabels, pairs: Pairs) -> Tensor:
         return codes
     if labels.batch is None:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
-    edges, ids = listed_pairs(labels, 1)
+    edges, ids = edge_pairs(labels, 1)
     # Stable, so that the first of parallel edges is the one found.
     listed, order = numbers(edges, labels).sort(stable=True)
     wanted = numbers(pairs, labels)

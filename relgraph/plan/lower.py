@@ -95,8 +95,8 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     if under is not None:
         below = (under.row, under.col, under.ids, under.role, torch.ones_like(under.role))
         both = common_batch(batch, under.batch)
-        columns = _spread(columns, batch, both, labels.q_len)
-        below = _spread(below, under.batch, both, labels.q_len)
+        columns = _repeat(columns, batch, both, labels.q_len)
+        below = _repeat(below, under.batch, both, labels.q_len)
         columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))
         batch = both
     row, col, ids, role, level = columns
@@ -109,7 +109,7 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
 
 
-def _spread(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) -> tuple[Tensor, ...]:
+def _repeat(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) -> tuple[Tensor, ...]:
     """The same listed pairs in each of ``wanted`` batch rows."""
     if batch == wanted:
         return columns

@@ -26,7 +26,7 @@ from tests.fuzz.labels import (
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables, in the order of the arguments."""
 
-LAYOUTS = ("plain", "plain", "turned", "gaps")
+LAYOUTS = ("plain", "plain", "transposed", "gaps")
 """How the numbers of an input lie in memory."""
 
 

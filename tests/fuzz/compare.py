@@ -176,7 +176,7 @@ class Arguments:
         """The numbers in the dtype and the layout of the case."""
         layout = self.case.layouts.get(name, "plain")
         x = x.to(self.dtype)
-        if layout == "turned":
+        if layout == "transposed":
             x = x.transpose(0, -1).contiguous().transpose(0, -1)
         elif layout == "gaps":
             x = torch.stack([x, torch.full_like(x, float("nan"))], -1)[..., 0]

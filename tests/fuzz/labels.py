@@ -171,7 +171,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Densified:
-    """Labels of any kind but a sum, turned into dense ones."""
+    """Labels of any kind but a sum, transposed into dense ones."""
 
     inner: Distances | Written | Edges
 

@@ -42,10 +42,10 @@ def pattern(rows=5, columns=4, pairs=12):
 
 def test_a_pattern_turned_twice_is_itself():
     p = pattern()
-    for mine, again in zip(p, p.turned.turned, strict=True):
+    for mine, again in zip(p, p.transposed.transposed, strict=True):
         torch.testing.assert_close(mine, again)
-    torch.testing.assert_close(p.turned.row, p.col.sort(stable=True).values)
-    torch.testing.assert_close(p.turned.row_ptr.diff(), torch.bincount(p.col, minlength=4))
+    torch.testing.assert_close(p.transposed.row, p.col.sort(stable=True).values)
+    torch.testing.assert_close(p.transposed.row_ptr.diff(), torch.bincount(p.col, minlength=4))
 
 
 @pytest.mark.parametrize(("lanes_a", "lanes_b"), [(2, 2), (4, 2), (1, 3), (2, 1)])

@@ -85,10 +85,10 @@ def check(plan, rows, keys, *, causal=None, batch=2, memo=None):
                 padded[:, : i1 - i0, : j1 - j0] = tile
                 mixed[m, i0, j0] = padded
     slots = set()
-    for turned in (False, True):
-        made = tile_map(plan, rows, keys, batch=batch, causal=causal, device=CPU, turned=turned, memo=memo)
+    for transposed in (False, True):
+        made = tile_map(plan, rows, keys, batch=batch, causal=causal, device=CPU, transposed=transposed, memo=memo)
         slots.add(made.ids.data_ptr())
-        got_full, got_mixed = read(plan, made, causal, turned)
+        got_full, got_mixed = read(plan, made, causal, transposed)
         if made.blocks.shape[0] == 1:  # one map serves every batch row
             spread = range(truth.shape[0])
             got_full = {(m, i, j): c for (_, i, j), c in got_full.items() for m in spread}
@@ -101,10 +101,10 @@ def check(plan, rows, keys, *, causal=None, batch=2, memo=None):
     return full, mixed
 
 
-def read(plan, made, causal, turned):
+def read(plan, made, causal, transposed):
     """Tiles that a kernel would visit: {(map, i0, j0): columns} of the full ones, and of the mixed ones."""
     full, mixed = {}, {}
-    own_size, other_size = (made.keys, made.rows) if turned else (made.rows, made.keys)
+    own_size, other_size = (made.keys, made.rows) if transposed else (made.rows, made.keys)
     covered = set()
     for m, blocks in enumerate(made.blocks.tolist()):
         for line in blocks:
@@ -114,7 +114,7 @@ def read(plan, made, causal, turned):
                 continue
             covered |= {(m, p) for p in range(f["own_start"], f["own_stop"])}
             assert f["own_stop"] - f["own_start"] <= own_size
-            check_line(plan, f, m, causal, turned)
+            check_line(plan, f, m, causal, transposed)
             previous = None
             for start, stop, *columns in made.runs[f["run_begin"] : f["run_end"]].tolist():
                 assert (stop - start) % other_size == 0
@@ -126,24 +126,24 @@ def read(plan, made, causal, turned):
                 if made.band is not None:
                     columns = [real(plan, columns[0])]
                 for other in range(start, stop, other_size):
-                    key = (m, other, f["own_start"]) if turned else (m, f["own_start"], other)
+                    key = (m, other, f["own_start"]) if transposed else (m, f["own_start"], other)
                     assert key not in full
                     full[key] = tuple(columns)
             for other, slot in made.tiles[f["tile_begin"] : f["tile_end"]].tolist():
-                key = (m, other, f["own_start"]) if turned else (m, f["own_start"], other)
+                key = (m, other, f["own_start"]) if transposed else (m, f["own_start"], other)
                 assert key not in mixed and key not in full
-                mixed[key] = by_distance(plan, made, f, key, turned) if slot < 0 else made.ids[slot].long()
-    assert len(covered) == made.blocks.shape[0] * (plan.k_len if turned else plan.q_len)
+                mixed[key] = by_distance(plan, made, f, key, transposed) if slot < 0 else made.ids[slot].long()
+    assert len(covered) == made.blocks.shape[0] * (plan.k_len if transposed else plan.q_len)
     return full, mixed
 
 
-def check_line(plan, f, m, causal, turned):
+def check_line(plan, f, m, causal, transposed):
     """Shift, limit and the end of the other side, from the borders."""
     packed = plan.q_ptr is not None
     pairs = list(zip(borders(plan.q_ptr, plan.q_len), borders(plan.k_ptr, plan.k_len), strict=True))
-    graph = next(g for g, sides in enumerate(pairs) if sides[turned][0] <= f["own_start"] < sides[turned][1])
+    graph = next(g for g, sides in enumerate(pairs) if sides[transposed][0] <= f["own_start"] < sides[transposed][1])
     (q0, q1), (k0, k1) = pairs[graph]
-    assert f["other_stop"] == (q1 if turned else k1)
+    assert f["other_stop"] == (q1 if transposed else k1)
     assert f["shift"] == k0 - q0 + graph_offset(plan.parts[0].offset, m, graph, packed)
     limit = 2**30 if causal is None else k0 - q0 + graph_offset(causal, m, graph, packed)
     assert f["limit"] == limit
@@ -155,12 +155,12 @@ def real(plan, column):
     return plan.total_labels + 1 if column == -2 else column
 
 
-def by_distance(plan, made, f, key, turned):
+def by_distance(plan, made, f, key, transposed):
     """What a kernel makes of a tile by distance, ``[1, BM, BN]``."""
     low, width = made.band
     _, i0, j0 = key
     out = torch.full((1, made.rows, made.keys), plan.total_labels + 1)
-    i_stop, j_stop = (f["other_stop"], f["own_stop"]) if turned else (f["own_stop"], f["other_stop"])
+    i_stop, j_stop = (f["other_stop"], f["own_stop"]) if transposed else (f["own_stop"], f["other_stop"])
     for i in range(i0, min(i0 + made.rows, i_stop)):
         for j in range(j0, min(j0 + made.keys, j_stop)):
             if j - i <= f["limit"]:
@@ -340,7 +340,9 @@ def test_a_run_ends_where_a_column_of_any_part_changes():
 def check_sorted(plan, rows, keys, causal=None):
     """Order and bounds against plain loops."""
     batch = max(plan.batch, 1)
-    made = tile_map(plan, rows, keys, batch=batch, causal=causal, device=CPU, sort=True, sort_turned=True, turned=True)
+    made = tile_map(
+        plan, rows, keys, batch=batch, causal=causal, device=CPU, sort=True, sort_transposed=True, transposed=True
+    )
     columns = plan.total_labels + len(plan.parts)
     slots, parts = made.ids.shape[:2]
     assert made.order.dtype == made.bounds.dtype == made.order_t.dtype == made.bounds_t.dtype == torch.uint8
@@ -374,10 +376,10 @@ def test_order_and_bounds_of_many_labels():
 def test_nothing_is_sorted_unless_asked_for():
     plan = plan_of("dense", 8)
     options = {"batch": 1, "causal": None, "device": CPU}
-    for sort, sort_turned in ((False, False), (True, False), (False, True)):
-        made = tile_map(plan, 4, 4, sort=sort, sort_turned=sort_turned, **options)
+    for sort, sort_transposed in ((False, False), (True, False), (False, True)):
+        made = tile_map(plan, 4, 4, sort=sort, sort_transposed=sort_transposed, **options)
         filled = [made.order.numel() > 0, made.bounds.numel() > 0, made.order_t.numel() > 0, made.bounds_t.numel() > 0]
-        assert filled == [sort, sort, sort_turned, sort_turned]
+        assert filled == [sort, sort, sort_transposed, sort_transposed]
 
 
 class NoLooking(TorchDispatchMode):
@@ -396,13 +398,13 @@ class NoLooking(TorchDispatchMode):
 AFFINE = [kind for kind in SINGLE if kind == "none" or kind.startswith("distance")]
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kind", AFFINE)
-def test_labels_by_distance_are_mapped_without_a_look_at_data(kind, turned):
+def test_labels_by_distance_are_mapped_without_a_look_at_data(kind, transposed):
     plan = plan_of(kind, 9)
     graphs = 2 if plan.q_ptr is None else plan.q_ptr.shape[0] - 1
     for causal in (None, 3, torch.tensor(3), torch.arange(graphs)):
-        options = {"batch": 2, "causal": causal, "device": CPU, "turned": turned}
+        options = {"batch": 2, "causal": causal, "device": CPU, "transposed": transposed}
         expected = tile_map(plan, 4, 4, **options)
         with NoLooking():
             made = tile_map(plan, 4, 4, **options)
@@ -514,12 +516,15 @@ def test_what_was_mapped_is_remembered():
     plan, memo = plan_of("sum", 12), {}
     options = {"batch": 2, "device": CPU, "memo": memo}
     first = tile_map(plan, 4, 4, causal=1, **options)
-    again, turned = tile_map(plan, 4, 4, causal=1, **options), tile_map(plan, 4, 4, causal=1, turned=True, **options)
+    again, transposed = (
+        tile_map(plan, 4, 4, causal=1, **options),
+        tile_map(plan, 4, 4, causal=1, transposed=True, **options),
+    )
     assert again is first
-    assert turned.ids is first.ids
+    assert transposed.ids is first.ids
     ordered = tile_map(plan, 4, 4, causal=1, sort=True, **options)
     assert ordered.ids is first.ids
-    assert tile_map(plan, 4, 4, causal=1, sort=True, turned=True, **options).order is ordered.order
+    assert tile_map(plan, 4, 4, causal=1, sort=True, transposed=True, **options).order is ordered.order
     for other in ({"causal": 2}, {"causal": None}, {"causal": torch.tensor(1)}):
         assert tile_map(plan, 4, 4, **other, **options).ids is not first.ids
     assert tile_map(plan, 2, 4, causal=1, **options).ids is not first.ids
@@ -538,7 +543,7 @@ def test_maps_by_distance_are_remembered_unless_an_offset_is_a_tensor():
         memo, options = {}, {"batch": 2, "device": CPU}
         made = [tile_map(plan, 4, 4, causal=causal, memo=memo, **options) for _ in range(2)]
         assert (made[0] is made[1]) == kept
-        for changes in ({"turned": True}, {"rows": 2}, {"keys": 2}, {"causal": 1}):
+        for changes in ({"transposed": True}, {"rows": 2}, {"keys": 2}, {"causal": 1}):
             other = {"rows": 4, "keys": 4, "causal": causal, **changes, **options}
             got, wanted = tile_map(plan, **other, memo=memo), tile_map(plan, **other)
             assert got is not made[0]
@@ -561,16 +566,16 @@ def test_what_is_remembered_does_not_follow_an_offset_that_changes():
     tile_map(plan, 4, 4, causal=offset, memo=memo, **options)
     before = offset.clone()
     offset += 2
-    got = tile_map(plan, 4, 4, causal=before, turned=True, memo=memo, **options)
-    assert torch.equal(got.blocks, tile_map(plan, 4, 4, causal=before, turned=True, **options).blocks)
+    got = tile_map(plan, 4, 4, causal=before, transposed=True, memo=memo, **options)
+    assert torch.equal(got.blocks, tile_map(plan, 4, 4, causal=before, transposed=True, **options).blocks)
 
 
 @pytest.mark.parametrize("kind", ["dense", "block", "edges over distance packed", "distance packed"])
 def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
     labels, memo = KINDS[kind](9), {}
     plan = lower(labels)
-    options = {"batch": 1, "causal": 0, "device": CPU, "sort": True, "sort_turned": True, "memo": memo}
-    made = [tile_map(plan, 4, 4, turned=turned, **options) for turned in (False, True)]
+    options = {"batch": 1, "causal": 0, "device": CPU, "sort": True, "sort_transposed": True, "memo": memo}
+    made = [tile_map(plan, 4, 4, transposed=transposed, **options) for transposed in (False, True)]
     held = [weakref.ref(tensor) for tensor in (plan, *encode(plan)[0])]
     assert len(held) > 1
     del labels, plan
@@ -597,7 +602,7 @@ def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, mo
 def test_a_map_made_while_predicting_serves_training():
     plan, memo = plan_of("edges default", 9), {}
     with torch.inference_mode():
-        made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=True, sort_turned=True, memo=memo)
+        made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=True, sort_transposed=True, memo=memo)
         by_distance = tile_map(plan_of("distance", 9), 4, 4, batch=1, causal=0, device=CPU)
     for one in (made, by_distance):
         tensors = [x for x in vars(one).values() if torch.is_tensor(x)]
@@ -625,7 +630,7 @@ def test_parallel_edges_alone_raise():
         ({"keys": True}, TypeError, "keys must be an int, got bool"),
         ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
         ({"keys": 256, "sort": True}, ValueError, "keys must be at most 255, got 256"),
-        ({"rows": 256, "sort_turned": True}, ValueError, "rows must be at most 255, got 256"),
+        ({"rows": 256, "sort_transposed": True}, ValueError, "rows must be at most 255, got 256"),
         ({"batch": 3}, ValueError, "labels must be for batch rows 1 or 3, got 2"),
         ({"causal": torch.arange(3)}, ValueError, "causal must be for batch rows 1 or 2, got 3"),
     ],

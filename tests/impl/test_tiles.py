@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relgraph.impl.chunked.tiles import Plain, Slanted, Stripe, Written
+from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, UniformTile
 from tests.cases import F64
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -16,15 +16,15 @@ CPU = torch.device("cpu")
 
 
 def plain(rows, keys):
-    return Plain(0, keys, 2), torch.full((rows, keys), 2)
+    return UniformTile(0, keys, 2), torch.full((rows, keys), 2)
 
 
 def written(rows, keys):
     columns = torch.randint(0, COLUMNS, (rows, keys))
-    return Written(0, keys, columns[None]), columns
+    return IdTile(0, keys, columns[None]), columns
 
 
-def slanted(*runs):
+def by_distance(*runs):
     """A tile whose distances take turns through ``runs``, one stripe each: an int, or a list of columns."""
 
     def make(rows, keys):
@@ -37,7 +37,7 @@ def slanted(*runs):
             by_distance += [run] * length if isinstance(run, int) else run[:length]
             at, turn = at + length, turn + 1
         columns = [[by_distance[j - i + rows - 1] for j in range(keys)] for i in range(rows)]
-        return Slanted(0, keys, stripes), torch.tensor(columns)
+        return DistanceTile(0, keys, stripes), torch.tensor(columns)
 
     return make
 
@@ -45,9 +45,9 @@ def slanted(*runs):
 KINDS = {
     "plain": plain,
     "written": written,
-    "one stripe": slanted(3),
-    "clipped": slanted(0, [1, 2, 3, 4], 5),
-    "scattered": slanted([4, 0, 0, 5], 1),
+    "one stripe": by_distance(3),
+    "clipped": by_distance(0, [1, 2, 3, 4], 5),
+    "scattered": by_distance([4, 0, 0, 5], 1),
 }
 SIDES = [(True, False), (False, True), (True, True)]
 
@@ -72,7 +72,7 @@ def test_spread(kind, shape, sides, add):
                 wanted[..., i, j + 1] = by_query[..., i, columns[i, j]] + (wanted[..., i, j + 1] if add else 0.0)
             if by_key is not None:
                 wanted[..., i, j + 1] += by_key[..., j, columns[i, j]]
-    tile.spread(whole[..., 1 : shape[1] + 1], by_query, by_key, add=add)
+    tile.gather(whole[..., 1 : shape[1] + 1], by_query, by_key, add=add)
     torch.testing.assert_close(whole, wanted)
 
 
@@ -89,7 +89,7 @@ def test_collect(kind, shape, sides):
             for table, at in zip(wanted, (i, j), strict=True):
                 if table is not None:
                     table[..., at, columns[i, j]] += whole[..., i, j + 1]
-    tile.collect(whole[..., 1 : shape[1] + 1], by_query, by_key)
+    tile.scatter(whole[..., 1 : shape[1] + 1], by_query, by_key)
     for got, want in zip((by_query, by_key), wanted, strict=True):
         if want is not None:
             torch.testing.assert_close(got, want)

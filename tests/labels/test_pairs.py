@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relgraph.labels import EdgeLabels
-from relgraph.labels.pairs import Pairs, block_pairs, codes_at, listed_pairs, several_labels, union
+from relgraph.labels.pairs import Pairs, block_pairs, codes_at, edge_pairs, several_labels, union
 from tests.labelers.zoo import PACKED, PADDED, codes, make, packed_setting, padded_setting
 
 
@@ -40,7 +40,7 @@ def test_union_lists_each_pair_once(seed):
     rng = random.Random(seed)
     setting = padded_setting(rng)
     a, b = make("edge batch", setting, rng), make("edge", setting, rng)
-    mine, theirs = listed_pairs(a, 2)[0], listed_pairs(b, 2)[0]
+    mine, theirs = edge_pairs(a, 2)[0], edge_pairs(b, 2)[0]
     listed = [set(zip(*(column.tolist() for column in pairs), strict=True)) for pairs in (mine, theirs)]
     got = list(zip(*(column.tolist() for column in union(mine, theirs, a)), strict=True))
     assert len(got) == len(set(got))

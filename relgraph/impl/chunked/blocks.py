@@ -1,4 +1,4 @@
-"""Forward and backward of the primitive over blocks of query rows: what the chunked implementation runs."""
+"""Forward and backward of the primitive over blocks of query rows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from relgraph.impl.call import Incoming, Outputs, Problem
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.moves import UnitMoves
 from relgraph.impl.chunked.parts import units
-from relgraph.impl.chunked.rows import RowBlock, UnitWork, ride
+from relgraph.impl.chunked.rows import RowBlock, UnitWork, fold_row_term
 
 BLOCK_SCORES = 1 << 19
-"""How many scores (batch rows · heads · queries · keys) a block holds: 2 MiB in float32, so that it stays in cache."""
+"""Scores (batch rows · heads · queries · keys) per block: 2 MiB in float32, which stays in cache."""
 
 BLOCK_ROWS = 256
-"""Most query rows of a block."""
+"""Most query rows per block."""
 
 FEWEST_ROWS = 16
-"""Fewest query rows of a block, however many keys there are: below that the products lose their speed."""
+"""Fewest query rows per block, for any number of keys: products of fewer rows are slow."""
 
 
 def forward(problem: Problem) -> Outputs:
-    """Output, lse, and the sums by label after and before dropout (empty where not needed)."""
+    """Output, log-sum-exp, and the sums by label after and before dropout (empty if not needed)."""
     query, dtype = problem.query, problem.dtype
     rows = query.shape[:3]
     output = query.new_zeros(*rows, problem.value.shape[-1], dtype=dtype)
@@ -43,15 +43,15 @@ def forward(problem: Problem) -> Outputs:
     sizes = _Sizes.of(problem)
     for unit in _units(problem, together, sizes, buffers=1):
         for block in _blocks(unit, sizes):
-            grown, total, lse[block.at] = block.grown()
+            unnormalised, total, lse[block.at] = block.unnormalised()
             share = total.reciprocal_()
             if problem.need_mass:
-                block.moves.collect(grown, mass[block.at], None)
+                block.moves.scatter(unnormalised, mass[block.at], None)
                 mass[block.at].mul_(share)
-            grown = block.drop(grown)
-            torch.mul(block.times(block.factor(grown), unit.value_factor), share, out=output[block.at])
+            unnormalised = block.drop(unnormalised)
+            torch.mul(block.times(block.factor(unnormalised), unit.value_factor), share, out=output[block.at])
             if problem.need_sums:
-                block.moves.collect(grown, sums[block.at], None)
+                block.moves.scatter(unnormalised, sums[block.at], None)
                 sums[block.at].mul_(share)
     return Outputs(output, lse, sums, mass)
 
@@ -59,7 +59,7 @@ def forward(problem: Problem) -> Outputs:
 def backward(
     problem: Problem, outputs: Outputs, incoming: Incoming
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key, value, by_query and by_key; the attention weights are computed anew."""
+    """Gradients of query, key, value, by_query and by_key. Attention weights are computed again."""
     delta = incoming.delta(outputs, problem.dtype)
     dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, delta)
     assert dq is not None and dk is not None and dv is not None
@@ -68,7 +68,7 @@ def backward(
 
 
 def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Tensor | None, ...]:
-    """What :func:`backward` gives, in the accumulation dtype."""
+    """The gradients of :func:`backward`, in the accumulation dtype."""
     grads = tuple(
         None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
         for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key)
@@ -83,7 +83,7 @@ def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Ten
             if whole is not None and part is not None:
                 side.put(whole, part)
     sizes = _Sizes.of(problem)
-    sums = ride(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
+    sums = fold_row_term(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
     for unit in _units(problem, together, sizes, buffers=2):
         unit.sums = sums
         _add_gradients(unit, sizes, incoming, delta, grads)
@@ -92,7 +92,7 @@ def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Ten
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How a problem is cut: batch rows of a unit, key heads and query rows of a block, and the scores it then holds."""
+    """How a problem is cut: batch rows per unit, key heads and query rows per block, and the scores of such a block."""
 
     batch: int
     kv_heads: int
@@ -101,7 +101,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, problem: Problem) -> _Sizes:
-        """Blocks of at most BLOCK_SCORES, unless a few rows of one head have more; several heads only well below it."""
+        """At most BLOCK_SCORES per block, unless FEWEST_ROWS of one head have more; several heads only far below it."""
         plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
         queries, keys = (
             max([1, length] if ptr is None else [1, *ptr.diff().tolist()])
@@ -117,7 +117,7 @@ class _Sizes:
 
 
 def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: int) -> Iterator[UnitWork]:
-    """The problem's units but for graphs in groups; buffers are shared, as only one block is at work at a time."""
+    """The units of the problem, without graphs in groups. They share buffers: one block is computed at a time."""
     grouped = {graph for group in together for graph in group.graphs}
     if problem.plan.q_ptr is not None and len(grouped) == problem.plan.q_ptr.shape[0] - 1:
         return
@@ -136,7 +136,7 @@ def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
     """The unit's blocks in which some pair may attend."""
     kv_heads, step = unit.problem.key.shape[1], sizes.kv_heads
     heads = [range(first, min(first + step, kv_heads)) for first in range(0, kv_heads, step)]
-    if unit.moves.small:  # stay with one head, whose keys are then in cache
+    if unit.moves.small:  # all blocks of one head in a row: its keys stay in cache
         return (RowBlock(unit, moves, some) for some in heads for moves in unit.moves.blocks())
     return (RowBlock(unit, moves, some) for moves in unit.moves.blocks() for some in heads)
 
@@ -144,27 +144,29 @@ def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
 def _add_gradients(
     unit: UnitWork, sizes: _Sizes, incoming: Incoming, delta: Tensor, grads: tuple[Tensor | None, ...]
 ) -> None:
-    """Adds the unit's share to the gradients."""
+    """Add the unit's share to the gradients."""
     dq, dk, dv, d_by_query, d_by_key = grads
     assert dq is not None and dk is not None and dv is not None
-    # accumulated as [D, keys]: (D × rows)·(rows × keys) is the faster of the two orders
+    # accumulated as [D, keys]: the product (D × rows)·(rows × keys) is faster than the transposed one
     key_grad, value_grad = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (unit.key, unit.value))
     by_key = None if d_by_key is None else unit.of_unit(d_by_key, unit.unit.keys)
     scale = unit.problem.scale
     for block in _blocks(unit, sizes):
         keys = (block.lanes, slice(None), slice(block.moves.start, block.moves.stop))
-        grown, total, _ = block.grown()  # anew, maxima included: an lse of large scores is too coarse to tell weights
+        unnormalised, total, _ = (
+            block.unnormalised()
+        )  # anew, maxima included: an lse of large scores is too coarse to tell weights
         mine = block.shares(incoming, delta, total.reciprocal_())
-        dropped = block.drop(grown, into=-1)
+        dropped = block.drop(unnormalised, into=-1)
         if mine.output is not None:
             _add_product(value_grad[keys], mine.output, block.factor(dropped))
-        score_grad = block.score_grad(grown, mine)
+        score_grad = block.score_grad(unnormalised, mine)
         factor = block.factor(score_grad)
         dq[block.at] = block.times(factor, unit.key_factor).mul_(scale)
         _add_product(key_grad[keys], block.rows_of(unit.problem.query), factor, alpha=scale)
         if d_by_query is not None or by_key is not None:
             rows = None if d_by_query is None else d_by_query[block.at]
-            block.moves.collect(score_grad, rows, None if by_key is None else by_key[:, block.heads])
+            block.moves.scatter(score_grad, rows, None if by_key is None else by_key[:, block.heads])
     for whole, mine in ((dk, key_grad), (dv, value_grad)):
         at = unit.of_unit(whole, unit.unit.keys)
         at.copy_(mine.transpose(1, 2).unflatten(0, at.shape[:2]))

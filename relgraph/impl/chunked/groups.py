@@ -1,4 +1,4 @@
-"""Small graphs of like size in a packed batch, worked on together as the rows of a padded batch with little padding."""
+"""Small graphs of similar size in a packed batch, computed together as a padded batch with little padding."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from relgraph.impl.call import Incoming, Problem
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
-"""Up to this many pairs a graph is small: calling the operators costs more than they do."""
+"""A graph of at most this many pairs is small: calling the operators costs more than their work."""
 
 LEAST_FILLED = 0.6
-"""Share of a padded graph's pairs that are its own, at least."""
+"""Least share of a padded graph's pairs that are not padding."""
 
 SPREAD = 0x9E3779B97F4A7C15
-"""Odd and without a pattern: by its multiples groups' seeds are far from each other and from seed + block number."""
+"""Keeps the seeds of groups apart from each other and from seed + block number."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The queries, or the keys, of a group.
+    """The queries or the keys of a group.
 
     Attributes:
-        positions: ``[g, n]``, where each stands in the packed batch; padding repeats the graph's first.
-        own: ``[g, n]``, which are no padding; None when all are.
+        positions: ``[g, n]``, places in the packed batch; padding repeats the first position of its graph.
+        own: ``[g, n]``, False for padding; None without padding.
     """
 
     positions: Tensor
@@ -34,7 +34,7 @@ class _Side:
 
     @classmethod
     def of(cls, ptr: Tensor, graphs: Tensor, sizes: list[int]) -> _Side:
-        """The side of graphs with these sizes."""
+        """The queries (or keys) of graphs with these sizes."""
         first, here = ptr[graphs][:, None], torch.arange(max(sizes), device=ptr.device)
         if min(sizes) == max(sizes):
             return cls(first + here, None)
@@ -46,14 +46,14 @@ class _Side:
         return x[0].transpose(0, 1)[self.positions].transpose(1, 2)
 
     def take_own(self, x: Tensor | None) -> Tensor | None:
-        """The same with zeros for padding."""
+        """The same, with zeros for padding."""
         if x is None:
             return None
         x = self.take(x)
         return x if self.own is None else x.masked_fill(~self.own[:, None, :, None], 0.0)
 
     def put(self, whole: Tensor, mine: Tensor) -> None:
-        """The way back: writes ``[g, H, n, ...]`` to ``[1, H, T, ...]``, padding left out."""
+        """Write ``[g, H, n, ...]`` back to ``[1, H, T, ...]`` without padding."""
         mine = mine.transpose(0, 1)
         if self.own is None:
             whole[0][:, self.positions] = mine
@@ -63,7 +63,7 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Graphs of like size.
+    """Graphs of similar size.
 
     Attributes:
         graphs: their numbers.
@@ -85,7 +85,7 @@ class Group:
 
 
 def groups(problem: Problem) -> list[Group]:
-    """Groups of two graphs or more; none for a batch that is not packed, or labels that have several ids a pair."""
+    """Groups of at least two graphs; none if the batch is not packed or labels have several ids per pair."""
     plan = problem.plan
     if plan.q_ptr is None or plan.k_ptr is None or any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []
@@ -94,7 +94,7 @@ def groups(problem: Problem) -> list[Group]:
 
 
 def alike(sizes: list[tuple[int, int]]) -> list[list[int]]:
-    """The numbers of small graphs, from large to small, parted where padding would take too much."""
+    """The numbers of small graphs from large to small, cut where padding would be too much."""
     small = [graph for graph, (n_q, n_k) in enumerate(sizes) if 0 < n_q * n_k <= SMALL_PAIRS]
     found: list[list[int]] = []
     most = (0, 0)
@@ -146,7 +146,7 @@ def _offset(offset: int | Tensor | None, graphs: Tensor) -> int | Tensor | None:
 
 
 def _pairs(pairs: Tensor | None, queries: _Side, keys: _Side) -> Tensor | None:
-    """What broadcasts to ``[1, H, T_q, T_k]`` as ``[g, H or 1, n_q, n_k]``."""
+    """A tensor that broadcasts to ``[1, H, T_q, T_k]``, as ``[g, H or 1, n_q, n_k]``."""
     if pairs is None:
         return None
     row, col = (
@@ -157,7 +157,7 @@ def _pairs(pairs: Tensor | None, queries: _Side, keys: _Side) -> Tensor | None:
 
 
 def _part(plan: LabelPlan, part: Part, graphs: Tensor, queries: _Side, keys: _Side) -> Part:
-    """One part of the labels of some graphs; listed pairs are written out."""
+    """One part of the labels of some graphs, with listed pairs written out."""
     offset = _offset(part.offset, graphs)
     assert offset is not None
     if isinstance(part.ids, DistanceIds) and part.csr is None:

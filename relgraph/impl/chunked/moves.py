@@ -1,6 +1,6 @@
-"""The two moves of the split term for one block of query rows: spread a small table over pairs, collect pairs by label.
+"""The two moves of the split term for one block: gather a small table over pairs, scatter pairs into sums by label.
 
-A block is cut by key into tiles, which do the work; listed pairs then correct what their tile did.
+A block is cut by key into tiles, which do the work. Listed pairs then correct what their tile did.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relgraph.impl.chunked.tiles import Tile
 
 
 class UnitMoves:
-    """Both moves for a unit, block of rows by block of rows; batch rows that carry the same labels share them."""
+    """Both moves for the blocks of a unit. Batch rows with the same labels share them."""
 
     def __init__(self, problem: Problem, unit: Unit, rows: int) -> None:
         self.parts = [
@@ -37,7 +37,7 @@ class UnitMoves:
         return problem.plan.q_ptr is None and problem.plan.batch == 1 and fixed
 
     def blocks(self) -> Iterator[BlockMoves]:
-        """The blocks in which some pair may attend; ``small`` ones are kept."""
+        """The blocks in which some pair may attend. They are kept if they are ``small``."""
         if self._kept is not None:
             return iter(self._kept)
         each = (moves for moves in (BlockMoves(self.parts, r, self._causal) for r in self._rows) if moves.width)
@@ -48,7 +48,7 @@ class UnitMoves:
 
 
 class BlockMoves:
-    """Both moves for the pairs of one block of rows, all parts together; keys outside ``start:stop`` do not attend."""
+    """Both moves for the pairs of one block, all parts together. Keys outside ``start:stop`` do not attend."""
 
     def __init__(self, parts: Sequence[PartInUnit], rows: range, causal: Offset | None) -> None:
         self.rows = rows
@@ -73,7 +73,7 @@ class BlockMoves:
 
     @property
     def width(self) -> int:
-        """How many keys the block covers."""
+        """Number of keys that the block covers."""
         return self.stop - self.start
 
     @property
@@ -82,7 +82,7 @@ class BlockMoves:
         return bool(self._masks)
 
     def _not_listed(self, part: PartInUnit, masks: list[tuple[int, Tensor]], listed: Listed) -> tuple[int, Tensor]:
-        """One mask for a part with listed pairs: the pairs that its ids leave out, but for the listed ones."""
+        """One mask for a part with listed pairs: the pairs that do not attend by its ids and are not listed."""
         left_out = torch.zeros(1, len(self.rows), self.width, dtype=torch.bool, device=part.device)
         for first, mask in masks:
             left_out[..., first - self.start : first - self.start + mask.shape[-1]] = mask
@@ -99,13 +99,13 @@ class BlockMoves:
         self._masks.append((first, future if future.dim() == 3 else future[None]))
 
     def hide(self, scores: Tensor) -> None:
-        """-inf in place for every pair of ``[batch, H, rows, width]`` that does not attend."""
+        """Set every pair of ``[batch, H, rows, width]`` that does not attend to -inf."""
         for first, mask in self._masks:
             at = first - self.start
             scores[..., at : at + mask.shape[-1]].masked_fill_(mask[:, None], float("-inf"))
 
-    def spread(self, out: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        """Writes table entries over pairs: ``out[i, j] = by_query[i, l_ij] + by_key[j, l_ij]``.
+    def gather(self, out: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
+        """Gather table entries over pairs: ``out[i, j] = by_query[i, l_ij] + by_key[j, l_ij]``.
 
         Shapes: ``out`` ``[batch, H, rows, width]``, ``by_query`` ``[batch, H, rows, columns]``, ``by_key``
         ``[batch, H, keys, columns]``.
@@ -118,33 +118,33 @@ class BlockMoves:
             for tile in tiles:
                 piece = out[..., tile.start - self.start : tile.stop - self.start]
                 keys = None if by_key is None else by_key[..., tile.start : tile.stop, :]
-                tile.spread(piece, by_query, keys, add=not fresh)
+                tile.gather(piece, by_query, keys, add=not fresh)
             if listed is not None:
                 out[..., listed.taken_row, listed.taken_col] = 0.0 if before is None else before
-                self._spread_listed(out, listed, by_query, by_key)
+                self._gather_listed(out, listed, by_query, by_key)
 
-    def collect(self, pairs: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        """Adds pairs up by label: ``by_query[i, l_ij] += pairs[i, j]`` and ``by_key[j, l_ij] += pairs[i, j]``."""
+    def scatter(self, pairs: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
+        """Sum pairs by label: ``by_query[i, l_ij] += pairs[i, j]`` and ``by_key[j, l_ij] += pairs[i, j]``."""
         for tiles, listed in zip(self._tiles, self._listed, strict=True):
             taken = None
-            if listed is not None:  # what is listed is no part of its tile's sums
+            if listed is not None:  # listed pairs are left out of the sums of their tile
                 taken = pairs[..., listed.taken_row, listed.taken_col]
                 pairs[..., listed.taken_row, listed.taken_col] = 0.0
             for tile in tiles:
                 piece = pairs[..., tile.start - self.start : tile.stop - self.start]
-                tile.collect(piece, by_query, None if by_key is None else by_key[..., tile.start : tile.stop, :])
+                tile.scatter(piece, by_query, None if by_key is None else by_key[..., tile.start : tile.stop, :])
             if listed is not None and taken is not None:
                 pairs[..., listed.taken_row, listed.taken_col] = taken
-                self._collect_listed(pairs, listed, by_query, by_key)
+                self._scatter_listed(pairs, listed, by_query, by_key)
 
-    def _spread_listed(self, out: Tensor, listed: Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
+    def _gather_listed(self, out: Tensor, listed: Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
         flat, at = out.flatten(-2), listed.row * self.width + listed.col
         for table, position in ((by_query, listed.row), (by_key, listed.col + self.start)):
             if table is not None:
                 entries = table[..., position, listed.column]
                 flat.scatter_add_(-1, at.expand(entries.shape), entries)
 
-    def _collect_listed(self, pairs: Tensor, listed: Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
+    def _scatter_listed(self, pairs: Tensor, listed: Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:
         weights = pairs[..., listed.row, listed.col]
         for table, position in ((by_query, listed.row), (by_key, listed.col + self.start)):
             if table is not None:

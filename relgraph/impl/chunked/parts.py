@@ -1,4 +1,4 @@
-"""Which ids the blocks of a unit carry: one part of the labels, cut by key into tiles of few kinds."""
+"""Which ids the blocks of a unit carry: one part of the labels, cut by key into tiles."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl.chunked.tiles import Plain, Slanted, Stripe, Tile, Written
+from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
 from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_by_distance
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Rows that are worked on together: some batch rows of a padded batch, or one graph of a packed one.
+    """Some batch rows of a padded batch, or one graph of a packed batch.
 
-    ``queries`` and ``keys`` are ranges of positions; inside the unit both count from 0.
+    ``queries`` and ``keys`` are ranges of positions. Inside the unit both count from 0.
     """
 
     batch: range
@@ -25,7 +25,7 @@ class Unit:
 
 
 def units(plan: LabelPlan, batch: int, together: int) -> list[Unit]:
-    """The whole call as units; ``together`` bounds how many batch rows share one."""
+    """The whole call as units of at most ``together`` batch rows."""
     if plan.q_ptr is not None and plan.k_ptr is not None:
         q_ptr, k_ptr = plan.q_ptr.tolist(), plan.k_ptr.tolist()
         return [
@@ -40,7 +40,7 @@ def units(plan: LabelPlan, batch: int, together: int) -> list[Unit]:
 
 @dataclass(frozen=True, eq=False)
 class Offset:
-    """Where query row 0 of a unit stands among its keys: bounds for cutting tiles, and the value itself."""
+    """Key position of query row 0 of a unit: bounds for cutting tiles, and the value."""
 
     low: int
     high: int
@@ -48,12 +48,12 @@ class Offset:
 
     @property
     def fixed(self) -> bool:
-        """Whether all batch rows of the unit share it."""
+        """Whether all batch rows of the unit share the offset."""
         return self.low == self.high
 
 
 def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
-    """The unit's share of an offset that may differ from batch row to batch row, or from graph to graph."""
+    """The unit's share of an offset that may differ per batch row or per graph."""
     if not isinstance(offset, Tensor):
         return Offset(offset, offset, offset)
     if offset.dim() == 0 or unit.graph is not None:
@@ -66,7 +66,7 @@ def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Listed pairs of a block: where they stand and the column they add, and the pairs they take from their tile."""
+    """Listed pairs of a block: their places and columns, and the places that they take from their tile."""
 
     row: Tensor
     col: Tensor
@@ -76,7 +76,7 @@ class Listed:
 
 
 class PartInUnit:
-    """One part of the labels within one unit: which ids its blocks carry."""
+    """One part of the labels in one unit."""
 
     def __init__(self, plan: LabelPlan, part: Part, unit: Unit, first_column: int, device: torch.device) -> None:
         self.part, self.unit, self.device = part, unit, device
@@ -87,10 +87,10 @@ class PartInUnit:
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = part.complete
-        self.light = self.ids is None and part.csr is None and self.offset.fixed  # its tiles are small or uniform
+        self.light = self.ids is None and part.csr is None and self.offset.fixed  # tiles of such parts hold few numbers
 
     def hull(self, rows: range) -> tuple[int, int]:
-        """A range of keys outside of which no pair of these rows attends."""
+        """A range of keys that holds every pair of these rows that attends."""
         keys, ids = len(self.unit.keys), self.by_distance
         if ids is None or self.part.csr is not None or self.complete:
             return 0, keys
@@ -99,19 +99,19 @@ class PartInUnit:
         return max(start, 0), min(stop, keys)
 
     def tiles(self, rows: range, start: int, stop: int) -> tuple[list[Tile], list[tuple[int, Tensor]]]:
-        """Keys ``start:stop`` cut into tiles, and the pairs in mixed tiles that do not attend ``(first key, mask)``."""
+        """Keys ``start:stop`` as tiles; masks ``(first key, mask)`` of pairs in mixed tiles that do not attend."""
         tiles, masks, at = [], [], start
         for c0, c1, label in self._uniform(rows, start, stop):
             if at < c0:
                 tiles.append(self._mixed(rows, at, c0, masks))
-            tiles.append(Plain(c0, c1, self._column(label)))
+            tiles.append(UniformTile(c0, c1, self._column(label)))
             at = c1
         if at < stop:
             tiles.append(self._mixed(rows, at, stop, masks))
         return tiles, masks
 
     def _uniform(self, rows: range, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Ranges of keys that have one label for every row, in order: beyond either end of the lookup."""
+        """Ranges of keys in which all rows carry one label, in order: those beyond either end of the lookup."""
         ids = self.by_distance
         if ids is None:
             return []
@@ -124,21 +124,21 @@ class PartInUnit:
         return [(c0, c1, label) for c0, c1, label in found if c0 < c1 and label != NOT_ATTENDING]
 
     def _mixed(self, rows: range, start: int, stop: int, masks: list[tuple[int, Tensor]]) -> Tile:
-        slanted = self.ids is None and self.offset.fixed
-        ids = self._ids(rows, start, stop) if not (slanted and self.complete) else None
+        by_distance = self.ids is None and self.offset.fixed
+        ids = self._ids(rows, start, stop) if not (by_distance and self.complete) else None
         if ids is not None and not self.complete:
             masks.append((start, ids == NOT_ATTENDING))
-        if slanted:
-            return Slanted(start, stop, self._stripes(rows, start, stop))
+        if by_distance:
+            return DistanceTile(start, stop, self._stripes(rows, start, stop))
         assert ids is not None
         columns = torch.where(ids < 0, self.part.num_labels, ids)
-        return Written(start, stop, columns + self.first_column if self.first_column else columns)
+        return IdTile(start, stop, columns + self.first_column if self.first_column else columns)
 
     def _column(self, label: int) -> int:
         return self.zero_column if label < 0 else self.first_column + label
 
     def _stripes(self, rows: range, start: int, stop: int) -> list[Stripe]:
-        """The distances between these rows and keys: both ends of the lookup, and what is between."""
+        """The distances between these rows and keys as stripes: both ends of the lookup and what is between."""
         ids = self.by_distance
         assert ids is not None
         least, count = start - (rows.stop - 1) - self.offset.low, len(rows) + stop - start - 1
@@ -162,7 +162,7 @@ class PartInUnit:
         return ids_by_distance(self.by_distance, (j - i)[None] - self.offset.value)
 
     def listed(self, rows: range, start: int, stop: int) -> Listed | None:
-        """The listed pairs of these rows with a key in ``start:stop``, counted from the block's corner."""
+        """The listed pairs of these rows with a key in ``start:stop``, counted from the corner of the block."""
         csr = self.part.csr
         if csr is None:
             return None
@@ -179,7 +179,7 @@ class PartInUnit:
 
 
 def _written(written: WrittenIds, unit: Unit) -> Tensor:
-    """Written ids of the unit, ``[batch or 1, rows, keys]``."""
+    """IdTile ids of the unit, ``[batch or 1, rows, keys]``."""
     ids = written.ids
     if unit.graph is None:
         return ids[unit.batch.start : unit.batch.stop] if ids.shape[0] > 1 else ids

@@ -1,4 +1,4 @@
-"""Query rows of a unit, under some of its heads, against the keys they may see: scores, weights and their gradients."""
+"""One block, some query rows and heads against the keys they may see: scores, weights and their gradients."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from relgraph.impl.chunked.moves import BlockMoves, UnitMoves
 from relgraph.impl.chunked.parts import Unit
 
 PER_LN2 = 1 / math.log(2.0)
-"""Weights are taken to base 2, of all exponentials the cheapest; scores themselves are not, which would round them."""
+"""Weights are powers of 2, the cheapest exponential. Scores stay to base e: scaling them would round them."""
 
 
 class UnitWork:
-    """One unit of a problem: its keys and values at hand, buffers for one block at a time, and what its labels are."""
+    """One unit of a problem: its keys and values, buffers for one block at a time, and its labels."""
 
     def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], moves: UnitMoves) -> None:
         self.problem, self.unit, self.number, self.buffers, self.moves = problem, unit, number, buffers, moves
-        self.sums: Tensor | None = None  # dP less δ, where it can be taken off so
+        self.sums: Tensor | None = None  # dP - δ, if δ can be folded into dP
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
         self.factor = factor_dtype(problem)
         self.key_factor, self.value_factor = (self._keys(x, self.factor) for x in (problem.key, problem.value))
@@ -37,44 +37,44 @@ class UnitWork:
 
 
 def factor_dtype(problem: Problem) -> torch.dtype:
-    """What weights and their gradients are rounded to where they are multiplied with rows, keys or values.
+    """The dtype of weights and their gradients as factors of products with rows, keys or values.
 
-    That is bfloat16 where the inputs are and the processor multiplies it, summing up in float32, several times as
-    fast; else the accumulation dtype. Scores, softmax and sums by label are never rounded.
+    bfloat16 if the inputs are bfloat16 and the processor multiplies it (several times as fast, summed in float32);
+    otherwise the accumulation dtype. Scores, softmax and sums by label are never rounded.
     """
     fast = problem.query.device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
     return torch.bfloat16 if fast and problem.query.dtype == torch.bfloat16 else problem.dtype
 
 
-def ride(problem: Problem, table: Tensor | None, what: Tensor) -> Tensor | None:
-    """``table`` ``[B, H, N_q, columns]`` less a number a row, ``[B, H, N_q]``, that so is taken off every pair once.
+def fold_row_term(problem: Problem, table: Tensor | None, term: Tensor) -> Tensor | None:
+    """Subtract a per-row scalar ``[B, H, N_q]`` from the table ``[B, H, N_q, columns]``, so that the gather applies it.
 
-    None where that cannot be: without a table, and where listed pairs take other entries than one of the first part.
+    None if there is no table, or if listed pairs take other entries than one of the first part.
     """
     part = problem.plan.parts[0]
     if table is None or part.csr is not None:
         return None
-    ridden = table.clone(memory_format=torch.contiguous_format)
-    ridden[..., : part.num_labels + 1].sub_(what[..., None])
-    return ridden
+    folded = table.clone(memory_format=torch.contiguous_format)
+    folded[..., : part.num_labels + 1].sub_(term[..., None])
+    return folded
 
 
 class Shares(NamedTuple):
-    """A block's rows of the gradients that come in, each times 1 / total of its row.
+    """A block's rows of the incoming gradients, each times 1 / total of its row.
 
-    Unnormalised weights times these are what normalised weights times the gradients are: the factor costs a product
-    per row of D numbers instead of one per pair. output (flat), sums (less δ, if it ``rides``) and mass, δ as a column.
+    Normalising these costs D products per row; normalising the weights would cost one per pair. Fields: output (flat),
+    sums (minus δ with ``folded_delta``), mass, and δ as a column.
     """
 
     output: Tensor | None
     sums: Tensor | None
     mass: Tensor | None
     delta: Tensor
-    rides: bool
+    folded_delta: bool
 
 
 class RowBlock:
-    """Some query rows of a unit, under some of its heads, against the keys they may see."""
+    """Some query rows and heads of a unit against the keys they may see."""
 
     def __init__(self, work: UnitWork, moves: BlockMoves, kv_heads: range) -> None:
         self.work, self.moves = work, moves
@@ -84,7 +84,7 @@ class RowBlock:
         self.heads = slice(kv_heads.start * group, kv_heads.stop * group)
         self.at = (slice(batch.start, batch.stop), self.heads, slice(first + rows.start, first + rows.stop))
         self.shape = (len(batch), len(kv_heads) * group, len(rows), moves.width)
-        # several batch rows come with all heads: either way the lanes [batch · H_kv] are a slice
+        # several batch rows come with all heads, so the lanes [batch · H_kv] are a slice either way
         self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
 
@@ -93,7 +93,7 @@ class RowBlock:
         return self.work.buffers[index][: math.prod(self.shape)].view(self.shape)
 
     def flat(self, pairs: Tensor) -> Tensor:
-        """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: heads sharing keys side by side."""
+        """``[batch, heads, rows, X]`` as ``[batch · kv heads, group · rows, X]``: one matrix per key head."""
         lanes = self.shape[0] * len(self.kv_heads)
         return pairs.reshape(lanes, self.shape[0] * self.shape[1] * self.shape[2] // lanes, pairs.shape[-1])
 
@@ -114,17 +114,17 @@ class RowBlock:
         product = factor @ self.keys_of(keys)
         return product.view(*self.shape[:3], keys.shape[-1]).to(self.work.problem.dtype)
 
-    def grown(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights of which each row still lacks its factor 1 / total, ``[batch, H, rows, width]``, in the first buffer.
+    def unnormalised(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Unnormalised softmax weights ``[batch, H, rows, width]`` in the first buffer, their totals, the log-sum-exp.
 
-        Beside them the totals ``[batch, H, rows, 1]`` (1 for a row that sees nothing, whose weights are 0) and the
-        log-sum-exp ``[batch, H, rows]``.
+        Totals are ``[batch, H, rows, 1]``, 1 for a row that sees nothing, whose weights are 0; the log-sum-exp is
+        ``[batch, H, rows]``.
         """
         scores = self._scores()
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
         total = scores.sub_(top).mul_(PER_LN2).exp2_().sum(-1, keepdim=True)
         lse = top.add_(total.log())
-        # the greatest weight of a row is still 1: only a row that sees nothing has a total below that
+        # the largest weight of a row is 1 here, so only a row that sees nothing has a total below 1
         return scores, total.clamp_(min=1.0), lse.squeeze(-1)
 
     def _scores(self) -> Tensor:
@@ -137,7 +137,7 @@ class RowBlock:
             by_key = None
             if problem.by_key is not None:
                 by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
-            moves.spread(scores, by_query, by_key)
+            moves.gather(scores, by_query, by_key)  # B[i, l_ij] + C[j, l_ij]
             beta = 1.0
         keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
@@ -174,25 +174,25 @@ class RowBlock:
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
     def shares(self, incoming: Incoming, delta: Tensor, factor: Tensor) -> Shares:
-        """The block's rows of the gradients, each times its row's ``factor``, ``[batch, H, rows, 1]``."""
+        """The block's rows of the gradients times ``factor`` ``[batch, H, rows, 1]``."""
 
         def of(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[self.at].to(factor.dtype) * factor
 
         output = of(incoming.output)
-        rides = self.work.sums is not None
-        sums = of(self.work.sums) if rides else of(incoming.sums)
+        folded_delta = self.work.sums is not None
+        sums = of(self.work.sums) if folded_delta else of(incoming.sums)
         column = delta[self.at][..., None] * factor
-        return Shares(None if output is None else self.flat(output), sums, of(incoming.mass), column, rides)
+        return Shares(None if output is None else self.flat(output), sums, of(incoming.mass), column, folded_delta)
 
-    def score_grad(self, grown: Tensor, mine: Shares) -> Tensor:
-        """Ds = α (dα - δ) in the second buffer, from unnormalised weights."""
+    def score_grad(self, unnormalised: Tensor, mine: Shares) -> Tensor:
+        """The scores' gradient α (dα - δ) in the second buffer, from unnormalised weights."""
         grad = self.buffer(1)
-        folded = self.keep is None and (mine.sums is None or mine.rides)
+        folded = self.keep is None and (mine.sums is None or mine.folded_delta)
         if mine.sums is None:
             grad.copy_((-mine.delta if folded else torch.zeros_like(mine.delta)).expand(grad.shape))
         else:
-            self.moves.spread(grad, mine.sums, None)
+            self.moves.gather(grad, mine.sums, None)
         if mine.output is not None:
             flat = self.flat(grad)
             torch.baddbmm(flat, mine.output, self.keys_of(self.work.value).transpose(1, 2), out=flat)
@@ -200,8 +200,8 @@ class RowBlock:
             grad.mul_(self.keep)
             if mine.mass is not None:
                 spread = self.buffer(2)
-                self.moves.spread(spread, mine.mass, None)
+                self.moves.gather(spread, mine.mass, None)
                 grad.add_(spread)
         if not folded:
             grad.sub_(mine.delta)
-        return grad.mul_(grown)
+        return grad.mul_(unnormalised)

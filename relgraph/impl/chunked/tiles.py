@@ -1,7 +1,7 @@
-"""Keys of a block that are worked on alike, with both moves: spread a small table over pairs, collect pairs by label.
+"""Keys of a block with labels of one kind, and both moves: gather a table over pairs, scatter pairs into sums by label.
 
-A tile is ``Plain`` when all its pairs carry one label, ``Slanted`` when the label follows the distance, and ``Written``
-when each pair has an id of its own. Everywhere a piece is ``[batch, H, rows, keys]`` of some buffer, and a table is
+In a ``UniformTile`` all pairs carry one label, in a ``DistanceTile`` the label follows the distance, in an ``IdTile``
+each pair has its own id. A piece is ``[batch, H, rows, keys]`` of some buffer, and a table is
 ``[batch, H, rows, columns]`` (by query) or ``[batch, H, keys, columns]`` (by key).
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Stripe(NamedTuple):
-    """Distances ``first:stop``, counted from a tile's least: one column for all, or a column each."""
+    """Distances ``first:stop``, counted from the smallest of a tile: one column for all, or one per distance."""
 
     first: int
     stop: int
@@ -24,7 +24,7 @@ class Stripe(NamedTuple):
 
     @classmethod
     def of(cls, first: int, columns: Sequence[int], device: torch.device) -> Stripe:
-        """A column each; those in a row are taken as a slice."""
+        """One column per distance; consecutive columns become a slice."""
         start, stop = columns[0], columns[0] + len(columns)
         if list(columns) == list(range(start, stop)):
             return cls(first, first + len(columns), slice(start, stop))
@@ -32,23 +32,23 @@ class Stripe(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Plain:
+class UniformTile:
     """Keys ``start:stop`` of a block: one column for all pairs."""
 
     start: int
     stop: int
     column: int
 
-    def spread(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
-        """Writes (or adds) the entries of by_query over the piece, and adds those of by_key."""
+    def gather(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
+        """Write (or add) the entries of by_query over the piece, and add those of by_key."""
         if by_query is not None:
             entries = by_query[..., self.column, None]
             piece.add_(entries) if add else piece.copy_(entries.expand(piece.shape))
         if by_key is not None:
             piece.add_(by_key[..., None, :, self.column])
 
-    def collect(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        """Adds the piece's sums to the tables."""
+    def scatter(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
+        """Add the sums of the piece by label to the tables."""
         if by_query is not None:
             by_query[..., self.column].add_(piece.sum(-1))
         if by_key is not None:
@@ -56,23 +56,23 @@ class Plain:
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
-    """Keys ``start:stop`` of a block: a column for each pair, ``[batch or 1, rows, keys]``."""
+class IdTile:
+    """Keys ``start:stop`` of a block: one column per pair, ``[batch or 1, rows, keys]``."""
 
     start: int
     stop: int
     columns: Tensor
 
-    def spread(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
-        """Writes (or adds) the entries of by_query over the piece, and adds those of by_key."""
+    def gather(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
+        """Write (or add) the entries of by_query over the piece, and add those of by_key."""
         if by_query is not None:
             at = self._at(by_query)
             piece.add_(torch.gather(by_query, -1, at)) if add else torch.gather(by_query, -1, at, out=piece)
         if by_key is not None:
             piece.add_(torch.gather(by_key, -1, self._at(by_key).mT).mT)
 
-    def collect(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        """Adds the piece's sums to the tables."""
+    def scatter(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
+        """Add the sums of the piece by label to the tables."""
         if by_query is not None:
             by_query.scatter_add_(-1, self._at(by_query), piece)
         if by_key is not None:
@@ -83,34 +83,34 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False)
-class Slanted:
-    """Keys ``start:stop`` of a block: a column by distance, from the least (last row, first key) to the greatest."""
+class DistanceTile:
+    """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest."""
 
     start: int
     stop: int
     stripes: Sequence[Stripe]
 
-    def spread(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
-        """Writes (or adds) the entries of by_query over the piece, and adds those of by_key."""
+    def gather(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
+        """Write (or add) the entries of by_query over the piece, and add those of by_key."""
         if by_query is not None:
-            _spread_stripes(piece, by_query, self.stripes, add=add)
+            _gather_stripes(piece, by_query, self.stripes, add=add)
         if by_key is not None:
-            _spread_stripes(piece.mT, by_key, self._from_the_keys(by_key.device), add=True)
+            _gather_stripes(piece.mT, by_key, self._from_the_keys(by_key.device), add=True)
 
-    def collect(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
-        """Adds the piece's sums to the tables."""
+    def scatter(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
+        """Add the sums of the piece by label to the tables."""
         if by_query is not None:
-            _collect_stripes(piece, by_query, self.stripes)
+            _scatter_stripes(piece, by_query, self.stripes)
         if by_key is not None:
-            _collect_stripes(piece.mT, by_key, self._from_the_keys(by_key.device))
+            _scatter_stripes(piece.mT, by_key, self._from_the_keys(by_key.device))
 
     def _from_the_keys(self, device: torch.device) -> list[Stripe]:
-        """The same with keys as rows: there the distances run the other way."""
+        """The same stripes with keys as rows: distances run the other way there."""
         count = self.stripes[-1].stop
         return [Stripe(count - stop, count - first, _reversed(column, device)) for first, stop, column in self.stripes]
 
 
-Tile = Plain | Written | Slanted
+Tile = UniformTile | IdTile | DistanceTile
 
 
 def _reversed(column: int | slice | Tensor, device: torch.device) -> int | Tensor:
@@ -120,17 +120,17 @@ def _reversed(column: int | slice | Tensor, device: torch.device) -> int | Tenso
 
 
 def _pairs_of(by_distance: Tensor, rows: int, keys: int) -> Tensor:
-    """``[.., rows, rows + keys - 1]``, a number for each row and distance, seen pair by pair: ``[.., rows, keys]``.
+    """View ``[.., rows, rows + keys - 1]``, one number per row and distance, as pairs ``[.., rows, keys]``.
 
-    Pair (i, j) is the entry (i, j - i + rows - 1): one step down is one entry less than a whole row.
+    Pair (i, j) is the entry (i, j - i + rows - 1), so a step to the next row is one entry shorter than a row.
     """
     flat = by_distance.flatten(-2)
     size, stride = (*flat.shape[:-1], rows, keys), (*flat.stride()[:-1], by_distance.shape[-1] - 1, 1)
     return flat.as_strided(size, stride, flat.storage_offset() + rows - 1)
 
 
-def _spread_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe], *, add: bool) -> None:
-    """Entries (row, column of the distance) of the table over the piece."""
+def _gather_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe], *, add: bool) -> None:
+    """Write (or add) the table entry (row, column of its distance) to each pair of the piece."""
     rows, keys = piece.shape[-2:]
     wide = table.new_empty(*table.shape[:-1], rows + keys - 1)
     for first, stop, column in stripes:
@@ -145,8 +145,8 @@ def _spread_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe], *, 
     piece.add_(pairs) if add else piece.copy_(pairs)
 
 
-def _collect_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe]) -> None:
-    """Adds each pair of the piece to the entry (row, column of its distance) of the table."""
+def _scatter_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe]) -> None:
+    """Add each pair of the piece to the table entry (row, column of its distance)."""
     rows, keys = piece.shape[-2:]
     wide = table.new_zeros(*table.shape[:-1], rows + keys - 1)
     _pairs_of(wide, rows, keys).copy_(piece)

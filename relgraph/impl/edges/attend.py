@@ -1,8 +1,8 @@
-"""Edges-only attention: softmax over each query's listed pairs, and nothing of size pairs · heads · head size.
+"""Edges-only attention: softmax over each query's listed pairs; nothing has size pairs · heads · head size.
 
-Scores are products of rows sampled at the pairs, values a sparse product; what labels add is gathered from the small
-table B = q·(a^K)ᵀ and summed to P (then P·a^V). Where a query has few pairs for so many labels, the rows of the tables
-are taken pair by pair instead, by the same two products with the label as the column. Edge vectors e split alike:
+Scores are dot products sampled at the pairs, the output is a sparse product. Label terms are gathered from the small
+table B = q·(a^K)ᵀ and summed to P (then P·a^V). If a query has few pairs for many labels, table rows are taken per pair
+instead, by the same two products with the label as the column. Edge vectors e split in the same way:
 q·(W_k e) = (W_kᵀ q)·e and Σ α W_v e = W_v (Σ α e).
 """
 
@@ -23,14 +23,14 @@ from relgraph.impl.terms import with_zero_row
 _T = TypeVar("_T")
 
 LABELS_A_PAIR = 3.0
-"""With more labels than this for each pair of a query (on average), table rows are taken pair by pair."""
+"""With more labels than this per pair of a query (on average), table rows are taken per pair."""
 
 
 class EdgeVectors(NamedTuple):
-    """A vector for each listed pair, and the maps that carry it into score and value.
+    """A vector per listed pair, and the maps that carry it into score and value.
 
     Attributes:
-        attr: ``[P, F]``, in the order in which the pairs were listed.
+        attr: ``[P, F]``, in the order of the listed pairs.
         key: W_k, ``[D, F]`` or ``[H, D, F]``, or None.
         value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``, or None.
     """
@@ -55,7 +55,7 @@ def attend_edges(call: Call, edge: EdgeVectors | None = None) -> tuple[Answer, T
 
 
 class _Work:
-    """One call laid out in lanes: ``[B · H, N, D]`` where batch rows share their pairs, else ``[H, B · N, D]``."""
+    """One call in lanes: ``[B · H, N, D]`` if batch rows share their pairs, otherwise ``[H, B · N, D]``."""
 
     def __init__(self, call: Call) -> None:
         part = call.plan.parts[0]
@@ -105,7 +105,7 @@ class _Work:
         return output
 
     def by_label(self, weights: Tensor) -> Tensor:
-        """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column has no label."""
+        """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column: no label."""
         rows, columns = self.query.shape[1], self.num_labels + 1
         sums = weights.new_zeros(weights.shape[0], rows * columns)
         return sums.index_add(1, self._at_label(), weights).unflatten(1, (rows, columns))
@@ -120,14 +120,14 @@ class _Work:
         return x.transpose(0, 1).flatten(1, 2) if self.joint else x.flatten(0, 1)
 
     def _table(self, table: Tensor) -> Tensor:
-        """``[X, D]`` or ``[H, X, D]`` as lanes broadcast with it, ``[1, X, D]`` or ``[L, X, D]``."""
+        """``[X, D]`` or ``[H, X, D]`` in a form that broadcasts with lanes, ``[1, X, D]`` or ``[L, X, D]``."""
         table = table.to(self.query.dtype)
         if table.dim() == 2:
             return table[None]
         return table if self.joint or self.batch == 1 else table.repeat(self.batch, 1, 1)
 
     def _remember(self, name: str, make: Callable[[], _T]) -> _T:
-        """What is made once for these labels."""
+        """Make a value once for these labels."""
         if name in self.memo:
             return self.memo[name]
         made = make()
@@ -136,11 +136,11 @@ class _Work:
         return made
 
     def _at_label(self) -> Tensor:
-        """Where each pair's query and label meet in a flat ``[n, R+1]``: wanted for the scores and for the sums."""
+        """Index of each pair's query and label in a flat ``[n, R+1]``, for the scores and for the sums."""
         return self._remember("query and label", lambda: self.csr.row * (self.num_labels + 1) + self.labels)
 
     def _pairs(self) -> Pattern:
-        """Queries by keys, both counted through the batch rows where these list pairs of their own."""
+        """Queries by keys, both counted through the batch rows if these have pairs of their own."""
         csr, plan = self.csr, self.call.plan
         col = csr.col if not self.joint else csr.col + csr.row // max(plan.q_len, 1) * plan.k_len
         return Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
@@ -151,9 +151,9 @@ class _Work:
             "labels", lambda: Pattern.of(self.csr.row_ptr, self.csr.row, self.labels, self.num_labels + 1)
         )
 
-    def _of_labels_turned(self) -> Pattern:
+    def _of_labels_by_key(self) -> Pattern:
         """Keys by labels, the pairs sorted by key."""
-        by_key = self.pattern.turned
+        by_key = self.pattern.transposed
         labels = self.labels[self.pattern.by_col]
         return self._remember(
             "labels by key", lambda: Pattern.of(by_key.row_ptr, by_key.row, labels, self.num_labels + 1)
@@ -170,7 +170,7 @@ class _Work:
         return edge.attr.to(self.query.dtype).index_select(0, self.csr.order)[None]
 
     def _label_scores(self) -> Iterator[Tensor]:
-        """What labels add to the scores, each ``[L or 1, P]``."""
+        """The label terms of the scores, each ``[L or 1, P]``."""
         tables, columns = self.tables, self.num_labels + 1
         if tables.key is not None:
             rows = with_zero_row(self._table(tables.key))
@@ -183,7 +183,7 @@ class _Work:
             rows = with_zero_row(self._table(tables.query))
             key = self.key.repeat_interleave(self.query.shape[0] // max(self.key.shape[0], 1), 0) * self.call.scale
             if self.pair_by_pair:
-                yield sampled_dot(key, rows, self._of_labels_turned()).index_select(1, self.pattern.to_row)
+                yield sampled_dot(key, rows, self._of_labels_by_key()).index_select(1, self.pattern.to_row)
             else:
                 by_key = (key @ rows.transpose(-1, -2)).flatten(1)
                 yield by_key.index_select(1, self.pattern.col * columns + self.labels)

@@ -1,13 +1,13 @@
-"""Sums and products over listed pairs that never hold one vector a pair: what edges-only attention is made of.
+"""Sums and products over listed pairs that never hold one vector per pair.
 
-Three ops, each its own or another's backward, so that derivatives of any order come for free:
+Three ops, each the backward of itself or of another, so that derivatives of any order work:
 
     sampled_dot   s[l, p] = a[l, row_p] · b[l, col_p]
     weighted_sum  y[l, i] = Σ_{p: row_p = i} w[l, p] b[l, col_p]
     row_softmax   α[l, p] = exp(s[l, p]) / Σ_{p': row_p' = row_p} exp(s[l, p'])
 
-A *lane* l is a head (of a batch row, where batch rows share their pairs). An operand with fewer lanes serves several
-in a row, and what is summed into fewer lanes is summed over those.
+A *lane* l is a head (of a batch row, if batch rows share their pairs). Each lane of an operand with fewer lanes serves
+several consecutive ones; sums into fewer lanes add over those.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 from relgraph.impl.listed import Pattern
 
 GATHERED = 1 << 15
-"""Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product a lane on a CPU."""
+"""Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product per lane on a CPU."""
 
 RUN_NUMBERS = 1 << 22
-"""How many gathered numbers are held at once where there are more."""
+"""Most gathered numbers in memory at once."""
 
 
 def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
@@ -45,9 +45,9 @@ def row_softmax(scores: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
 
 
 def _gathers(pattern: Pattern, lanes: int, width: int, device: torch.device) -> bool:
-    """Whether gathering is the way: few numbers, or what sparse products cannot do.
+    """Whether to gather: there are few numbers, or sparse products cannot be used.
 
-    They refuse more pairs than a matrix has places, and are unproven for repeated pairs on other devices.
+    These refuse more pairs than a matrix has entries, and are untested with repeated pairs on other devices.
     """
     pairs, places = pattern.col.shape[0], (pattern.row_ptr.shape[0] - 1) * (pattern.col_ptr.shape[0] - 1)
     return device.type != "cpu" or pairs > places or lanes * pairs * width <= GATHERED
@@ -64,15 +64,15 @@ def _lanes(x: Tensor, lanes: int) -> Tensor:
 
 
 def _matrix(pattern: Pattern, values: Tensor, columns: int) -> Tensor:
-    _hush()
+    _silence_beta_warning()
     size = (pattern.row_ptr.shape[0] - 1, columns)
-    # pairs may come twice, which the format forbids and the products do rightly
+    # the format forbids repeated pairs, but the products treat them correctly
     return torch.sparse_csr_tensor(pattern.row_ptr, pattern.col, values, size, check_invariants=False)
 
 
 @cache
-def _hush() -> None:
-    """Let torch say once, where nobody hears it, that sparse matrices are young."""
+def _silence_beta_warning() -> None:
+    """Trigger torch's one-time CSR beta warning, silenced."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0))
@@ -158,8 +158,8 @@ def _sampled_dot_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         da = torch.ops.relgraph.weighted_sum(grad, b, list(pattern), a.shape[0])
     if ctx.needs_input_grad[1]:
-        turned = pattern.turned
-        db = torch.ops.relgraph.weighted_sum(grad.index_select(1, pattern.by_col), a, list(turned), b.shape[0])
+        transposed = pattern.transposed
+        db = torch.ops.relgraph.weighted_sum(grad.index_select(1, pattern.by_col), a, list(transposed), b.shape[0])
     return da, db, [None] * len(pattern), None
 
 
@@ -170,9 +170,9 @@ def _weighted_sum_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         dw = torch.ops.relgraph.sampled_dot(grad, b, list(pattern), weights.shape[0])
     if ctx.needs_input_grad[1]:
-        turned = pattern.turned
+        transposed = pattern.transposed
         mine = weights.index_select(1, pattern.by_col)
-        db = torch.ops.relgraph.weighted_sum(mine, grad, list(turned), b.shape[0])
+        db = torch.ops.relgraph.weighted_sum(mine, grad, list(transposed), b.shape[0])
     return dw, db, [None] * len(pattern), None
 
 

@@ -1,11 +1,11 @@
 """Flash attention that carries labels: forward, and backward by query rows and by keys.
 
 A program owns a block of query rows (or of keys) and reads a tile map (``tile_map.py``): *runs* of tiles in which
-every pair carries the same label, whose term is one number a row, and *mixed* tiles one by one. What labels
-add to the scores (B, C) is gathered in mixed tiles; what is summed by label (P, dB, dC) needs no atomics, as a program
-owns all sums of its rows or keys. Where labels are a function of the distance (``BAND``), every label but the outer two
-occurs once a row, so that a sum is a copy. Where ids are written out, pairs are taken in the order of their labels, and
-a sum is the difference of two entries of a running sum.
+every pair carries the same label, whose term is one number per row, and *mixed* tiles one by one. Mixed tiles gather
+what labels add to the scores (B, C). Sums by label (P, dB, dC) need no atomics, because a program owns all sums of its
+rows or keys. If labels are a function of the distance (``BAND``), every label but the outer two occurs once per row, so
+that a sum is a copy. If ids are written out, pairs are taken in the order of their labels, and a sum is the difference
+of two entries of a running sum.
 
 Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
@@ -20,13 +20,13 @@ import triton.language as tl
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 FIELDS: tl.constexpr = tl.constexpr(9)
-AS_THEY_ARE = ("low", "width")  # no kernel of its own for a band of one distance: it would spill
-CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are finished at once
+AS_THEY_ARE = ("low", "width")  # never constants: a kernel made for a band of one distance spills registers
+CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are normalised at once
 
 
 @triton.jit
 def _kept(seed, lane, i, at, threshold, BM: tl.constexpr, BN: tl.constexpr):
-    """Which pairs dropout keeps, [BM, BN]: counter-based, four keys share a counter."""
+    """Which pairs dropout keeps, [BM, BN], by a counter that four keys share."""
     group = at // 4 + tl.arange(0, BN // 4)
     zero = tl.zeros([BM, BN // 4], dtype=tl.int32)
     r0, r1, r2, r3 = tl.philox(seed, zero + group[None, :], zero + i[:, None], zero + lane, zero)
@@ -37,7 +37,7 @@ def _kept(seed, lane, i, at, threshold, BM: tl.constexpr, BN: tl.constexpr):
 @triton.jit
 def _dot(a, b, PRECISION: tl.constexpr):
     """The product of two tiles, in float32."""
-    if PRECISION == "upcast":  # Triton's interpreter takes the bits of bfloat16 for integers
+    if PRECISION == "upcast":  # Triton's interpreter reads the bits of bfloat16 as integers
         product = tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
         product = tl.dot(a, b, input_precision=PRECISION)
@@ -76,7 +76,7 @@ def _dropped(seed, lane, i, at, threshold, keep_at, inside, BM: tl.constexpr, BN
 
 @triton.jit
 def _masked(s, entries_at, inside, MASK: tl.constexpr):
-    """Scores under a mask whose entries stand at ``entries_at``; 1: True attends, 2: added."""
+    """Scores under the mask at ``entries_at``; MASK 1: True attends, 2: added."""
     entry = tl.load(entries_at, mask=inside, other=0)
     if MASK == 1:
         s = tl.where(entry != 0, s, float("-inf"))
@@ -87,7 +87,7 @@ def _masked(s, entries_at, inside, MASK: tl.constexpr):
 
 @triton.jit
 def _of_run(table_at, run_at, inside, PARTS: tl.constexpr):
-    """The entries that a run's columns have in these rows of a table, summed over the parts."""
+    """Table entries of a run's columns in these rows, summed over the parts."""
     term = tl.load(table_at + tl.load(run_at + 2), mask=inside, other=0.0)
     for part in tl.static_range(1, PARTS):
         term += tl.load(table_at + tl.load(run_at + 2 + part), mask=inside, other=0.0)
@@ -96,14 +96,14 @@ def _of_run(table_at, run_at, inside, PARTS: tl.constexpr):
 
 @triton.jit
 def _run_vector(lane, run_at, C, BAND: tl.constexpr):
-    """Which vector of :func:`relgraph.impl.triton.launch.of_runs` belongs to a run under this head."""
+    """The vector of :func:`relgraph.impl.triton.launch.of_runs` for a run of this head."""
     column = tl.load(run_at + 2)
     return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
 
 
 @triton.jit
 def _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
-    """C of a tile's keys in a run, in powers of two: side by side where there is one part."""
+    """C of a tile's keys in a run, in powers of two; contiguous if there is one part."""
     if PARTS == 1:
         entries = tl.load(ck_run + (at + n))
     else:
@@ -113,34 +113,34 @@ def _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
 
 @triton.jit
 def _in_band(u, width):
-    """Whether a distance, counted from the band's first, lies within the band."""
+    """Whether a distance, counted from the first of the band, is in the band."""
     return u.to(tl.uint32, bitcast=True) < tl.full((), width, tl.uint32)
 
 
 @triton.jit
 def _by_distance(u, table_at, low_edge, high_edge, inside, width):
-    """The entry of each pair in a table laid out by distance; ``u`` counts from the band's first distance."""
+    """The entry of each pair in a table by distance; ``u`` counts from the first distance of the band."""
     edge = tl.where(u < 0, low_edge, high_edge)
     return tl.load(table_at + (u + 1), mask=inside & _in_band(u, width), other=edge)
 
 
 @triton.jit
 def _by_id(column, table_at, inside):
-    """The entry of each pair in a table with a column a label."""
+    """The entry of each pair in a table with one column per label."""
     return tl.load(table_at + column, mask=inside, other=0.0)
 
 
 @triton.jit
 def _by_column(
-    x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TURNED: tl.constexpr,
+    x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TRANSPOSED: tl.constexpr,
     UPTO: tl.constexpr,
 ):  # fmt: skip
     """Sums of each row of ``x`` [X, Y] by column, [X, RP] (``UPTO``: of all columns up to each).
 
-    Order and bounds sort the pairs of a row by column; they lie on their side when ``TURNED``.
+    Order and bounds sort the pairs of a row by column; they are transposed if ``TRANSPOSED``.
     """
     m, n, r = tl.arange(0, X)[:, None], tl.arange(0, Y)[None, :], tl.arange(0, RP)[None, :]
-    if TURNED:
+    if TRANSPOSED:
         order = tl.load(order_at + n * X + m).to(tl.int32)
         bounds_at += r * X + m
         step = X
@@ -149,7 +149,7 @@ def _by_column(
         bounds_at += m * (C + 1) + r
         step = 1
     running = tl.cumsum(tl.gather(x, order, 1), 1)
-    here = r < C - 1  # nobody asks what the last column, pairs without a label, receives
+    here = r < C - 1  # the last column, pairs without a label, is never read
     last = tl.load(bounds_at + step, mask=here, other=0).to(tl.int32)
     sums = tl.where(last > 0, tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
     if not UPTO:
@@ -172,19 +172,19 @@ def _add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: 
 @triton.jit
 def _add_tile(
     sums, x, order_ptr, bounds_ptr, slot, C,
-    PARTS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TURNED: tl.constexpr,
+    PARTS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TRANSPOSED: tl.constexpr,
     UPTO: tl.constexpr,
 ):  # fmt: skip
     """Sums by column [X, RP] with a mixed tile's pairs ``x`` [X, Y] added."""
     for part in tl.static_range(PARTS):
         at = slot * PARTS + part
-        sums += _by_column(x, order_ptr + at * (X * Y), bounds_ptr + at * X * (C + 1), C, X, Y, RP, TURNED, UPTO)
+        sums += _by_column(x, order_ptr + at * (X * Y), bounds_ptr + at * X * (C + 1), C, X, Y, RP, TRANSPOSED, UPTO)
     return sums
 
 
 @triton.jit
 def _store_sums(table_at, sums, inside, C, RP: tl.constexpr, UPTO: tl.constexpr):
-    """Writes sums by column; those up to each column less those up to the one before."""
+    """Store sums by column; with ``UPTO`` as differences of neighbouring columns."""
     r = tl.arange(0, RP)
     at = table_at[:, None] + r[None, :]
     here = inside[:, None] & (r < C - 1)[None, :]
@@ -207,9 +207,12 @@ def forward(
     HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
     NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Output without its value term, log-sum-exp and P of one block of query rows under one head."""
+    """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
+    # which block of query rows of which head
     lane = (tl.program_id(0) // num_blocks).to(tl.int64)
-    block = num_blocks - 1 - tl.program_id(0) % num_blocks  # under causal order the last blocks have most to do
+    block = (
+        num_blocks - 1 - tl.program_id(0) % num_blocks
+    )  # under causal order the last blocks take longest, so they start first
     b, h = lane // H, lane % H
     line = blocks_ptr + (b * blocks_b + block) * FIELDS
     own_start, own_stop, other_stop = tl.load(line), tl.load(line + 1), tl.load(line + 2)
@@ -230,6 +233,7 @@ def forward(
     mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
     keep_at = keep_ptr + (first_row + m) * N_k
     d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
+    # load the query rows; they stay in registers
     q = tl.load(q_at + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
     q = (q.to(tl.float32) * sign).to(q_ptr.dtype.element_ty)
     seed = tl.load(seed_ptr) if DROPOUT == 1 else 0
@@ -239,6 +243,7 @@ def forward(
         bq_low = tl.load(bq_at, mask=row_in, other=0.0)
         bq_high = tl.load(bq_at + width + 1, mask=row_in, other=0.0)
 
+    # maximum, total and weighted sum of values per row, updated tile by tile (online softmax)
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BDV], tl.float32)
@@ -249,6 +254,7 @@ def forward(
         else:
             sums = tl.zeros([BM, RP], tl.float32)
 
+    # runs: whole tiles in which every pair carries the same label, whose term is one number per row
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
         bias = tl.zeros([BM], tl.float32)
@@ -259,8 +265,10 @@ def forward(
         run_total = tl.zeros([BM], tl.float32)
         run_kept = tl.zeros([BM], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
+            # load keys, score
             k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=d_in, other=0.0)
             s = _dot(q, tl.trans(k), PRECISION)
+            # softmax
             if HAS_CK or MASK > 0:
                 s = s * scale
                 if HAS_CK:
@@ -270,23 +278,26 @@ def forward(
                 new_top = tl.maximum(top, tl.max(s, 1) + bias)
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s - (safe - bias)[:, None])
-            else:  # the run's term moves the whole row: no pair pays for it
+            else:  # the run's term shifts the whole row, at no cost per pair
                 new_top = tl.maximum(top, tl.max(s, 1) * scale + bias)
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
                 p = tl.exp2(s * scale - (safe - bias)[:, None])
             fade = tl.exp2(top - safe)
             run_total = run_total * fade + tl.sum(p, 1)
+            # dropout
             if DROPOUT > 0:
                 pairs = keep_at[:, None] + (at + n)[None, :]
                 kept = _dropped(seed, lane, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
                 p = tl.where(kept, p, 0.0)
                 if NEED_P:
                     run_kept = run_kept * fade + tl.sum(p, 1)
+            # weighted sum of values
             v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=dv_in, other=0.0)
             acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
             top = new_top
         fade = tl.exp2(before - tl.where(top == float("-inf"), 0.0, top))
         total = total * fade + run_total
+        # P: the whole run adds to one column
         if NEED_P:
             amount = run_kept if DROPOUT > 0 else run_total
             if BAND:
@@ -296,13 +307,16 @@ def forward(
             else:
                 sums = _add_run(sums * fade[:, None], amount, run_at, PARTS, RP, UPTO)
 
+    # mixed tiles: each pair has its own label
     for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
         at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
         keys = at + n
         key_in = keys < other_stop
         k_in = key_in[:, None] & d_in
+        # load keys, score
         k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=k_in, other=0.0)
         s = _dot(q, tl.trans(k), PRECISION) * scale
+        # labels: gather B and C
         if BAND:
             attends = keys[None, :] <= last[:, None]
             u = keys[None, :] - first_key[:, None]
@@ -325,31 +339,36 @@ def forward(
         if MASK > 0:
             s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
         s = tl.where(attends, s, float("-inf"))
+        # softmax
         new_top = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)
         p = tl.exp2(s - safe[:, None])
         fade = tl.exp2(top - safe)
         total = total * fade + tl.sum(p, 1)
+        # dropout
         if DROPOUT > 0:
             pairs = keep_at[:, None] + keys[None, :]
             kept = _dropped(seed, lane, rows, at, threshold, pairs, attends, BM, BN, DROPOUT)
             p = tl.where(kept, p, 0.0)
             s = tl.where(kept, s, float("-inf"))
+        # P: sum the weights of the tile by label
         if NEED_P:
             if BAND:
                 low_sum = low_sum * fade + tl.sum(tl.where(u < 0, p, 0.0), 1)
                 high_sum = high_sum * fade + tl.sum(tl.where(u >= width, p, 0.0), 1)
-                # one pair a label: its score is noted, and becomes a weight once the whole row is known
+                # one pair per label: store its score; it becomes a weight once the whole row is known
                 tl.store(p_at[:, None] + (u + 1), s, mask=attends & _in_band(u, width))
             else:
                 sums = _add_tile(
                     sums * fade[:, None], p, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO
                 )
+        # weighted sum of values
         v_in = key_in[:, None] & dv_in
         v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=v_in, other=0.0)
         acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
         top = new_top
 
+    # store: normalise, and write output, log-sum-exp and P
     seen = total != 0.0  # true of NaN, which stays NaN
     top = tl.where(seen, top, 0.0)
     share = boost / tl.where(seen, total, 1.0)
@@ -361,12 +380,13 @@ def forward(
         if BAND:
             tl.store(p_at, low_sum * share, mask=row_in)
             tl.store(p_at + width + 1, high_sum * share, mask=row_in)
-            tl.debug_barrier()  # the scores noted above are read by other threads here
+            tl.debug_barrier()  # other threads read the scores stored above
             for c in range(1, width + 1, CHUNK):
                 columns = c + tl.arange(0, CHUNK)
                 here = row_in[:, None] & (columns <= width)[None, :]
-                noted = tl.load(p_at[:, None] + columns[None, :], mask=here, other=float("-inf"))
-                tl.store(p_at[:, None] + columns[None, :], tl.exp2(noted - top[:, None]) * share[:, None], mask=here)
+                stored = tl.load(p_at[:, None] + columns[None, :], mask=here, other=float("-inf"))
+                weight = tl.exp2(stored - top[:, None]) * share[:, None]
+                tl.store(p_at[:, None] + columns[None, :], weight, mask=here)
         else:
             _store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
@@ -382,7 +402,8 @@ def backward_rows(
     HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the query and of B for one block of query rows under one head."""
+    """Gradients of the query and of B for one block of query rows of one head."""
+    # which block of query rows of which head
     lane = (tl.program_id(0) // num_blocks).to(tl.int64)
     block = num_blocks - 1 - tl.program_id(0) % num_blocks
     b, h = lane // H, lane % H
@@ -406,11 +427,12 @@ def backward_rows(
     mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
     keep_at = keep_ptr + (first_row + m) * N_k
     d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
+    # load query rows, their output gradient, log-sum-exp and δ
     q = tl.load(q_at + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
     q = (q.to(tl.float32) * sign).to(q_ptr.dtype.element_ty)
     do = tl.load(do_ptr + first_row * DV + m[:, None] * DV + dv[None, :], mask=row_in[:, None] & dv_in, other=0.0)
     lse = tl.load(lse_ptr + first_row + m, mask=row_in, other=float("-inf")) * LOG2E
-    lse = tl.where(lse == float("-inf"), float("inf"), lse)  # a row that sees nothing: all its weights are zero
+    lse = tl.where(lse == float("-inf"), float("inf"), lse)  # all weights of a row that sees nothing are zero
     delta = tl.load(delta_ptr + first_row + m, mask=row_in, other=0.0)
     seed = tl.load(seed_ptr) if DROPOUT == 1 else 0
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
@@ -431,6 +453,7 @@ def backward_rows(
         else:
             sums = tl.zeros([BM, RP], tl.float32)
 
+    # runs: whole tiles in which every pair carries the same label, whose term is one number per row
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
         less = lse
@@ -443,6 +466,7 @@ def backward_rows(
         rest = delta - more
         run_sum = tl.zeros([BM, SUMMED], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
+            # load keys and values; weights from scores and the log-sum-exp
             k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=d_in, other=0.0)
             v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=dv_in, other=0.0)
             s = _dot(q, tl.trans(k), PRECISION)
@@ -452,6 +476,7 @@ def backward_rows(
             if MASK > 0:
                 s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
             p = tl.exp2(s)
+            # gradient of the scores
             dp = _dot(do, tl.trans(v), PRECISION)
             if DROPOUT > 0:
                 pairs = keep_at[:, None] + (at + n)[None, :]
@@ -459,6 +484,7 @@ def backward_rows(
                 ds = p * (tl.where(kept, (dp + more[:, None]) * boost, 0.0) - delta[:, None])
             else:
                 ds = p * (dp - rest[:, None])
+            # sums by label (dB), and dq
             if HAS_BQ:
                 run_sum = _add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
             dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
@@ -471,14 +497,17 @@ def backward_rows(
             else:
                 sums = _add_run(sums, amount, run_at, PARTS, RP, UPTO)
 
+    # mixed tiles: each pair has its own label
     for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
         at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
         keys = at + n
         key_in = keys < other_stop
+        # load keys and values, score
         k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=key_in[:, None] & d_in, other=0.0)
         v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=key_in[:, None] & dv_in, other=0.0)
         s = _dot(q, tl.trans(k), PRECISION) * scale - lse[:, None]
         dp = _dot(do, tl.trans(v), PRECISION)
+        # labels: gather B, dP and C
         if BAND:
             attends = keys[None, :] <= last[:, None]
             u = keys[None, :] - first_key[:, None]
@@ -504,11 +533,13 @@ def backward_rows(
                     s += _by_id(column, ck_at + keys[None, :] * wide * C, attends) * LOG2E
         if MASK > 0:
             s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
+        # weights and the gradient of the scores
         p = tl.exp2(tl.where(attends, s, float("-inf")))
         if DROPOUT > 0:
             pairs = keep_at[:, None] + keys[None, :]
             kept = _dropped(seed, lane, rows, at, threshold, pairs, attends, BM, BN, DROPOUT)
             dp = tl.where(kept, dp * boost, 0.0)
+        # sums by label (dB), and dq
         ds = p * (dp - delta[:, None])
         if HAS_BQ:
             if BAND:
@@ -519,6 +550,7 @@ def backward_rows(
                 sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO)
         dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
 
+    # store
     dq_at = dq_ptr + first_row * D + m[:, None] * D + d[None, :]
     tl.store(dq_at, dq * q_scale, mask=row_in[:, None] & d_in)
     if HAS_BQ:
@@ -542,10 +574,11 @@ def backward_keys(
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
 
-    Tiles lie on their side here, ``[BN, BM]``, so that weights and their gradients enter the products as they are.
-    ``less`` and ``rest`` ``[B, H, 1 + columns of runs, N_q]`` hold lse (in powers of two, inf on a row that sees
-    nothing) and δ, and the same less each column's B and dP (``FOLDED``): a run then costs what it does without labels.
+    Tiles are transposed here, ``[BN, BM]``, so that weights and their gradients enter the products unchanged. ``less``
+    and ``rest`` ``[B, H, 1 + columns of runs, N_q]`` hold lse (in powers of two, inf on a row that sees nothing) and δ,
+    and both minus each column's B and dP (``FOLDED``), so that labels cost nothing in a run.
     """
+    # which block of keys of which key head
     kv_lane = (tl.program_id(0) // num_blocks).to(tl.int64)
     block = tl.program_id(0) % num_blocks
     kv_heads = H // GROUP
@@ -562,6 +595,7 @@ def backward_keys(
     d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
     k_at = k_ptr + b * k_b + kv_head * k_h + own_start.to(tl.int64) * k_n
     v_at = v_ptr + b * v_b + kv_head * v_h + own_start.to(tl.int64) * v_n
+    # load keys and values; they stay in registers
     k = tl.load(k_at + n[:, None] * k_n + d[None, :], mask=key_in[:, None] & d_in, other=0.0)
     k = (k.to(tl.float32) * sign).to(k_ptr.dtype.element_ty)
     v = tl.load(v_at + n[:, None] * v_n + dv[None, :], mask=key_in[:, None] & dv_in, other=0.0)
@@ -569,6 +603,7 @@ def backward_keys(
     dk = tl.zeros([BN, BD], tl.float32)
     dvalue = tl.zeros([BN, BDV], tl.float32)
 
+    # all query heads that share these keys
     for head in range(GROUP):
         h = kv_head * GROUP + head
         lane = b * H + h
@@ -586,6 +621,7 @@ def backward_keys(
             else:
                 sums = tl.zeros([BN, RP], tl.float32)
 
+        # runs: whole tiles in which every pair carries the same label, whose term is one number per row
         for run in range(tl.load(line + 5), tl.load(line + 6)):
             run_at = runs_ptr + run * (2 + PARTS)
             vector = row_at * VECTORS
@@ -599,6 +635,7 @@ def backward_keys(
             for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BM):
                 rows = at + m
                 first = row_at + at
+                # load query rows; weights from scores and the log-sum-exp
                 q = tl.load(q_at + at * wide * q_n + m[:, None] * q_n + d[None, :], mask=d_in, other=0.0)
                 do = tl.load(do_at + at * wide * DV + m[:, None] * DV + dv[None, :], mask=dv_in, other=0.0)
                 less = tl.load(less_ptr + vector + at + m)
@@ -616,6 +653,7 @@ def backward_keys(
                     entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                     s = _masked(s, entries, key_in[:, None], MASK)
                 p = tl.exp2(s)
+                # gradient of the scores
                 dp = _dot(v, tl.trans(do), PRECISION)
                 if DROPOUT > 0:
                     pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
@@ -625,6 +663,7 @@ def backward_keys(
                     p = tl.where(kept, p, 0.0)
                 else:
                     ds = p * (dp - (rest - more)[None, :])
+                # dv and dk, and sums by label (dC)
                 dvalue = _add_dot(p.to(do.dtype), do, dvalue, PRECISION)
                 dk = _add_dot(ds.to(q.dtype), q, dk, PRECISION)
                 if HAS_CK:
@@ -637,11 +676,13 @@ def backward_keys(
                 else:
                     sums = _add_run(sums, run_sum, run_at, PARTS, RP, UPTO)
 
+        # mixed tiles: each pair has its own label
         for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
             at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
             rows = at + m
             row_in = rows < other_stop
             first = row_at + at
+            # load query rows, score
             q = tl.load(q_at + at * wide * q_n + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
             do = tl.load(
                 do_at + at * wide * DV + m[:, None] * DV + dv[None, :], mask=row_in[:, None] & dv_in, other=0.0
@@ -650,6 +691,7 @@ def backward_keys(
             rest = tl.load(rest_ptr + row_at * VECTORS + at + m, mask=row_in, other=0.0)
             s = _dot(k, tl.trans(q), PRECISION) * scale - less[None, :]
             dp = _dot(v, tl.trans(do), PRECISION)
+            # labels: gather B, dP and C
             if BAND:
                 attends = keys[:, None] <= tl.where(row_in, tl.minimum(rows + limit, own_stop - 1), -1)[None, :]
                 u = keys[:, None] - (rows + (shift + low))[None, :]
@@ -681,6 +723,7 @@ def backward_keys(
             if MASK > 0:
                 entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
                 s = _masked(s, entries, key_in[:, None] & row_in[None, :], MASK)
+            # weights and the gradient of the scores
             p = tl.exp2(tl.where(attends, s, float("-inf")))
             if DROPOUT > 0:
                 pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
@@ -690,6 +733,7 @@ def backward_keys(
                 p = tl.where(kept, p, 0.0)
             else:
                 ds = p * (dp - rest[None, :])
+            # dv and dk, and sums by label (dC)
             dvalue = _add_dot(p.to(do.dtype), do, dvalue, PRECISION)
             dk = _add_dot(ds.to(q.dtype), q, dk, PRECISION)
             if HAS_CK:
@@ -707,6 +751,7 @@ def backward_keys(
             else:
                 _store_sums(dc_at, sums, key_in, C, RP, UPTO)
 
+    # store
     own = kv_lane * N_k + own_start
     tl.store(dk_ptr + own * D + n[:, None] * D + d[None, :], dk * k_scale, mask=key_in[:, None] & d_in)
     tl.store(dv_ptr + own * DV + n[:, None] * DV + dv[None, :], dvalue * boost, mask=key_in[:, None] & dv_in)

@@ -1,12 +1,12 @@
-"""Edges-only attention on a GPU: three kernels over the listed pairs, none of which writes anything of a pair.
+"""Edges-only attention on a GPU: three kernels over the listed pairs; none stores anything per pair.
 
-    forward     one program a (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
-    by row      one program a (query, lane): α again from the log-sum-exp; gradients of the query and of B
-    by key      one program a (key, key lane): the pairs sorted by key; gradients of key, value and of C
+    forward     one program per (query, lane): its pairs in runs of E; output, log-sum-exp, sums by label
+    by row      one program per (query, lane): α again from the log-sum-exp; gradients of the query and of B
+    by key      one program per (key, key lane): the pairs sorted by key; gradients of key, value and of C
 
-A *lane* is a head (of a batch row, where batch rows share their pairs). Every sum is kept by one program, E slots side
-by side that meet at its end, so nothing is added atomically and results repeat bit for bit. Which weights dropout keeps
-is drawn by Philox from (seed, place of the pair in row order, lane), alike in all three.
+A *lane* is a head (of a batch row, if batch rows share their pairs). One program owns each sum, in E slots that are
+added at its end. So there are no atomics, and results repeat bit for bit. Philox draws which weights dropout keeps from
+(seed, place of the pair in row order, lane), the same in all three kernels.
 
 Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; B (by_query)
 ``[B, H, N_q, R]`` and C (by_key) ``[B, H, N_k, R]``.
@@ -32,9 +32,9 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
-    """Batch row, head and position of a program; where its pairs begin is listed; its lane.
+    """Batch row, head and position of a program; its index in the list of first pairs; its lane.
 
-    Heads come first, so that programs side by side read the same pairs.
+    Heads vary fastest, so that neighbouring programs read the same pairs.
     """
     head = program % H
     number = program // H
@@ -48,7 +48,7 @@ def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
 
 @triton.jit
 def _label_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live):
-    """Scores in base 2 with what labels and masks add; -inf where no pair is."""
+    """Scores to base 2 plus the terms of labels and masks; -inf in empty slots."""
     if BY_QUERY is not None:
         scores += tl.load(BY_QUERY + query_at + label, mask=label >= 0, other=0.0) * LOG2_E
     if BY_KEY is not None:
@@ -60,7 +60,7 @@ def _label_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, la
 
 @triton.jit
 def _kept(FACTOR, factor_at, SEED, lane, pair, live, drop, grow):
-    """What dropout multiplies the weight of each pair by."""
+    """The dropout factor of each pair's weight."""
     kept = tl.full(pair.shape, 1.0, tl.float32)
     if FACTOR is not None:
         kept = tl.load(FACTOR + factor_at, mask=live, other=0.0)
@@ -84,7 +84,7 @@ def _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, at, label, delt
 
 @triton.jit
 def _by_label(x, label, columns):
-    """``[E, RP]``: each pair's number in the column of its label."""
+    """``[E, RP]``: each pair's value in the column of its label."""
     return tl.where(label[:, None] == columns[None, :], x[:, None], 0.0)
 
 
@@ -102,11 +102,13 @@ def forward_kernel(
     batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
     first, end = tl.load(ROW_PTR + number), tl.load(ROW_PTR + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    # load the query
     q = tl.load(Q + batch * q_batch + head * q_head + i * q_row + d, mask=d < D, other=0.0).to(tl.float32)
     q *= scale * LOG2_E
     K += batch * k_batch + head // GROUP * k_head
     V += batch * v_batch + head // GROUP * v_head
 
+    # one online softmax per slot
     top = tl.full((E,), float("-inf"), tl.float32)
     total = tl.zeros((E,), tl.float32)
     out = tl.zeros((E, VP), tl.float32)
@@ -122,21 +124,25 @@ def forward_kernel(
         col = tl.load(COL + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(LABEL + pair, mask=live, other=-1)
         inside = live[:, None] & (d < D)[None, :]
+        # load
         k = tl.load(K + col[:, None] * k_row + d[None, :], mask=inside, other=0.0).to(tl.float32)
         inside = live[:, None] & (w < DV)[None, :]
         v = tl.load(V + col[:, None] * v_row + w[None, :], mask=inside, other=0.0).to(tl.float32)
+        # scores, with B, C and masks
         query_at = batch * bq_batch + head * bq_head + i * bq_row
         key_at = batch * bk_batch + head * bk_head + col * bk_row
         pair_at = lane.to(tl.int64) * added_lane + pair
         scores = _label_scores(
             tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
         )
+        # softmax
         higher = tl.maximum(top, scores)
         base = tl.where(higher == float("-inf"), 0.0, higher)
         shrink = tl.exp2(top - base)
         weight = tl.exp2(scores - base)
         top = higher
         total = total * shrink + weight
+        # dropout, weighted sum of values, sums by label
         kept = weight * _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
         out = out * shrink[:, None] + kept[:, None] * v
         if SUMS is not None:
@@ -145,6 +151,7 @@ def forward_kernel(
             mass = mass * shrink[:, None] + _by_label(weight, label, r)
         start += E
 
+    # join the slots, normalise, store
     highest = tl.max(top, 0)
     base = tl.where(highest == float("-inf"), 0.0, highest)
     share = tl.exp2(top - base)
@@ -175,6 +182,7 @@ def by_row_kernel(
     batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
     first, end = tl.load(ROW_PTR + number), tl.load(ROW_PTR + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    # load the query and its log-sum-exp
     q = tl.load(Q + batch * q_batch + head * q_head + i * q_row + d, mask=d < D, other=0.0).to(tl.float32)
     q *= scale * LOG2_E
     K += batch * k_batch + head // GROUP * k_head
@@ -183,6 +191,7 @@ def by_row_kernel(
     lse = tl.load(LSE + row)
     lse = tl.where(lse == float("-inf"), 0.0, lse)
 
+    # δ: output gradient times output, and the same for sums and log-sum-exp
     delta = 0.0
     if OUT_GRAD is not None:
         do = tl.load(OUT_GRAD + batch * do_batch + head * do_head + i * do_row + w, mask=w < DV, other=0.0)
@@ -208,13 +217,16 @@ def by_row_kernel(
         col = tl.load(COL + pair, mask=live, other=0).to(tl.int64)
         label = tl.load(LABEL + pair, mask=live, other=-1)
         inside = live[:, None] & (d < D)[None, :]
+        # load
         k = tl.load(K + col[:, None] * k_row + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        # scores, with B, C and masks
         query_at = batch * bq_batch + head * bq_head + i * bq_row
         key_at = batch * bk_batch + head * bk_head + col * bk_row
         pair_at = lane.to(tl.int64) * added_lane + pair
         scores = _label_scores(
             tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
         )
+        # gradient of the scores
         product = tl.zeros((E,), tl.float32)
         if OUT_GRAD is not None:
             inside = live[:, None] & (w < DV)[None, :]
@@ -222,11 +234,13 @@ def by_row_kernel(
             product = tl.sum(do[None, :] * v, 1)
         kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
         ds = _score_gradient(tl.exp2(scores - lse), product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+        # dq, and sums by label (dB)
         dq += ds[:, None] * k
         if BY_QUERY_GRAD is not None:
             db += _by_label(ds, label, r)
         start += E
 
+    # store
     tl.store(Q_GRAD + row * D + d, (tl.sum(dq, 0) * scale).to(Q_GRAD.dtype.element_ty), mask=d < D)
     if BY_QUERY_GRAD is not None:
         tl.store(BY_QUERY_GRAD + row * labels + r, tl.sum(db, 0), mask=r < labels)
@@ -246,6 +260,7 @@ def by_key_kernel(
     batch, key_head, j, number, key_lane = _place(tl.program_id(0), k_len, HEADS // GROUP, JOINT)
     first, end = tl.load(COL_PTR + number), tl.load(COL_PTR + number + 1)
     d, w, r = tl.arange(0, DP), tl.arange(0, VP), tl.arange(0, RP)
+    # load the key and its value
     k = tl.load(K + batch * k_batch + key_head * k_head + j * k_row + d, mask=d < D, other=0.0).to(tl.float32)
     if OUT_GRAD is not None:
         v = tl.load(V + batch * v_batch + key_head * v_head + j * v_row + w, mask=w < DV, other=0.0).to(tl.float32)
@@ -267,7 +282,9 @@ def by_key_kernel(
             row = (batch * HEADS + head) * q_len + i
             q_at = batch * q_batch + head * q_head + i * q_row
             inside = live[:, None] & (d < D)[None, :]
+            # load
             q = tl.load(Q + q_at[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            # scores, with B, C and masks
             query_at = batch * bq_batch + head * bq_head + i * bq_row
             key_at = batch * bk_batch + head * bk_head + j * bk_row
             pair_at = lane.to(tl.int64) * added_lane + pair
@@ -276,6 +293,7 @@ def by_key_kernel(
             scores = _label_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
+            # weights, gradients of the value and of the scores
             weight = tl.exp2(scores - lse)
             kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
             product = tl.zeros((E,), tl.float32)
@@ -287,6 +305,7 @@ def by_key_kernel(
                 dv += (weight * kept)[:, None] * do
             delta = tl.load(DELTA + row, mask=live, other=0.0)
             ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+            # dk, and sums by label (dC)
             dk += ds[:, None] * q
             if BY_KEY_GRAD is not None:
                 dc += _by_label(ds, label, r)
@@ -295,17 +314,18 @@ def by_key_kernel(
             c_row = (batch * HEADS + head) * k_len + j
             tl.store(BY_KEY_GRAD + c_row * labels + r, tl.sum(dc, 0), mask=r < labels)
 
+    # store
     row = (batch * (HEADS // GROUP) + key_head) * k_len + j
     tl.store(K_GRAD + row * D + d, (tl.sum(dk, 0) * scale).to(K_GRAD.dtype.element_ty), mask=d < D)
     tl.store(V_GRAD + row * DV + w, tl.sum(dv, 0).to(V_GRAD.dtype.element_ty), mask=w < DV)
 
 
 NUMBERS_A_THREAD = 16
-"""How many numbers of a tile a thread holds: with more, fewer programs fit at once and sums take longer to join."""
+"""Numbers of a tile per thread. More of them let fewer programs run at once and make the final sums slower."""
 
 
-class Pairs(NamedTuple):
-    """Listed pairs as the kernels want them, int32: by row, then sorted by key.
+class KernelPairs(NamedTuple):
+    """Listed pairs as the kernels read them, int32: by row, then sorted by key.
 
     Attributes:
         row_ptr: ``[n + 1]`` where each row's pairs begin; rows are counted through batch rows with pairs of their own.
@@ -313,7 +333,7 @@ class Pairs(NamedTuple):
         label: ``[P]``; -1 no label.
         col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
         row: ``[P]`` query of each pair in that order, within its batch row.
-        turned_label: ``[P]`` labels in that order.
+        label_by_key: ``[P]`` labels in that order.
         pair: ``[P]`` where each of them stands in row order.
     """
 
@@ -322,13 +342,13 @@ class Pairs(NamedTuple):
     label: Tensor
     col_ptr: Tensor
     row: Tensor
-    turned_label: Tensor
+    label_by_key: Tensor
     pair: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """One problem, as the launchers take it.
+    """One problem, as the launchers read it.
 
     Attributes:
         query, key, value: see the module.
@@ -352,14 +372,14 @@ class Inputs:
     added: Tensor | None
     factor: Tensor | None
     seed: Tensor | None
-    pairs: Pairs
+    pairs: KernelPairs
     labels: int
     joint: bool
     scale: float
     dropout_p: float
 
     def laid_out(self) -> Inputs:
-        """The same with rows that are dense, as the kernels read them."""
+        """The same with dense rows, as the kernels read them."""
         query, key, value = (dense_rows(x) for x in (self.query, self.key, self.value))
         by_query, by_key = (None if x is None else dense_rows(x) for x in (self.by_query, self.by_key))
         return replace(self, query=query, key=key, value=value, by_query=by_query, by_key=by_key)
@@ -383,7 +403,7 @@ class Inputs:
         ]  # fmt: skip
 
     def options(self, rows: int) -> dict[str, Any]:
-        """What kernels are compiled for, where ``rows`` programs a lane share the pairs."""
+        """The constants of a kernel whose pairs are spread over ``rows`` programs per lane."""
         heads, kv_heads = self.query.shape[1], self.key.shape[1]
         degree = self.pairs.col.shape[0] / max(rows, 1)
         sizes = tiles(self.query.shape[-1], self.value.shape[-1], self.labels, degree)
@@ -391,7 +411,7 @@ class Inputs:
 
 
 def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, int]:
-    """Tile sizes and warps for head sizes D and D_v, R labels and so many pairs a program."""
+    """Tile sizes and warps for head sizes D and D_v, R labels and ``degree`` pairs per program."""
     DP, VP, RP = (max(triton.next_power_of_2(x), 8) for x in (size, value_size, labels))
     E = 8 if degree <= 32 else 16 if degree <= 128 else 32
     warps = E * max(DP, VP, RP // 2) // (32 * NUMBERS_A_THREAD)

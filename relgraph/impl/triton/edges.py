@@ -79,7 +79,7 @@ def _inputs(problem: Problem) -> Any:
 
     csr = _csr(problem)
     if "pairs" not in problem.memo:
-        problem.memo["pairs"] = edge_kernels.Pairs(*_pairs(problem, csr))
+        problem.memo["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
     inputs = edge_kernels.Inputs(
         problem.query, problem.key, problem.value, problem.by_query, problem.by_key, _added(problem),
         _factor(problem), problem.seed, problem.memo["pairs"], problem.columns, csr.batch != 1, problem.scale,
@@ -95,11 +95,11 @@ def _csr(problem: Problem) -> Csr:
 
 
 def _pairs(problem: Problem, csr: Csr) -> list[Tensor]:
-    """The pairs by query and by key, int32, in the order of :class:`~relgraph.impl.triton.edge_kernels.Pairs`."""
+    """The pairs by query and by key, int32, in the order of :class:`~relgraph.impl.triton.edge_kernels.KernelPairs`."""
     plan = problem.plan
     batch, _, _ = listed_pairs(plan, csr)
     pattern = Pattern.of(csr.row_ptr, csr.row, csr.col + batch * plan.k_len, csr.batch * plan.k_len)
-    row_by_key = pattern.turned_row % max(plan.q_len, 1)
+    row_by_key = pattern.row_by_col % max(plan.q_len, 1)
     made = (csr.row_ptr, csr.col, csr.ids, pattern.col_ptr, row_by_key, csr.ids[pattern.by_col], pattern.by_col)
     return [x.to(torch.int32).contiguous() for x in made]
 

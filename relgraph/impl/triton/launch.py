@@ -1,4 +1,4 @@
-"""Launches the kernels over all pairs: tile maps that are kept, strides, tile sizes, and outputs."""
+"""Launches of the kernels over all pairs: tile sizes, strides, tile maps and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, b
 
     Chosen so that no register spills with half types, without options: ``python -m docs.kernels``.
     """
-    wide = padded(max(size, value_size))
+    wide = product_size(max(size, value_size))
     if dtype == torch.float32:
         return Tiling(16, 16, 8, 1) if backward or wide > 64 else Tiling(32, 32, 8, 2)
     if wide > 128:
@@ -46,17 +46,17 @@ def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, b
 
 
 def capability(device: torch.device) -> int:
-    """The major compute capability of a GPU; the interpreter is taken for the newest."""
+    """The major compute capability of a GPU; 10 for the interpreter."""
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 10
 
 
-def padded(size: int) -> int:
-    """The next power of two that the matrix products take."""
+def product_size(size: int) -> int:
+    """The next power of two that matrix products accept."""
     return max(16, triton.next_power_of_2(size))
 
 
 class _Launch:
-    """What the three kernels are given alike."""
+    """The arguments that all three kernels share."""
 
     def __init__(self, problem: Problem, *, backward: bool) -> None:
         self.problem, self.columns = problem, problem.columns
@@ -76,7 +76,7 @@ class _Launch:
             pairs = (self.batch, self.heads, self.q_len, self.k_len)
             self.keep = problem.keep.to(torch.float32).expand(pairs).contiguous()
 
-    def map(self, *, turned: bool, sort: bool) -> TileMap:
+    def map(self, *, transposed: bool, sort: bool) -> TileMap:
         """The tile map, made once for these labels; ``sort`` for sums by label of written-out ids."""
         problem, tiling = self.problem, self.tiling
         return tile_map(
@@ -86,9 +86,9 @@ class _Launch:
             batch=self.batch,
             causal=problem.causal,
             device=problem.query.device,
-            turned=turned,
-            sort=sort and not turned and not self.affine,
-            sort_turned=sort and turned and not self.affine,
+            transposed=transposed,
+            sort=sort and not transposed and not self.affine,
+            sort_transposed=sort and transposed and not self.affine,
             memo=problem.memo,
         )
 
@@ -121,18 +121,18 @@ class _Launch:
         )
 
     def constants(self, tiles: TileMap) -> dict[str, Any]:
-        """What a kernel is compiled for."""
+        """The compile-time constants of a kernel."""
         problem = self.problem
         drawn = problem.dropout_p > 0.0
         return {
             "D": self.size,
             "DV": self.value_size,
-            "BD": padded(self.size),
-            "BDV": padded(self.value_size),
+            "BD": product_size(self.size),
+            "BDV": product_size(self.value_size),
             "BM": self.tiling.rows,
             "BN": self.tiling.keys,
             "PARTS": tiles.parts,
-            "RP": padded(self.columns - 1),
+            "RP": product_size(self.columns - 1),
             "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
             "BAND": tiles.band is not None,
             "HAS_BQ": problem.by_query is not None,
@@ -150,28 +150,28 @@ class _Launch:
         return None if self.by_key is None or tiles.parts > 1 else (of_runs(self.by_key, tiles) * LOG2E).contiguous()
 
     def given(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        """The tensors; for those that are missing one that is pointed at and not read."""
+        """The tensors; a placeholder that is not read for those that are None."""
         return tuple(self.query if tensor is None else tensor for tensor in tensors)
 
-    def grid(self, tiles: TileMap, *, turned: bool = False) -> tuple[int]:
-        """How many programs run: blocks by heads by batch rows."""
-        return (tiles.blocks.shape[1] * self.batch * (self.kv_heads if turned else self.heads),)
+    def grid(self, tiles: TileMap, *, transposed: bool = False) -> tuple[int]:
+        """Number of programs: blocks times heads times batch rows."""
+        return (tiles.blocks.shape[1] * self.batch * (self.kv_heads if transposed else self.heads),)
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How tiles are multiplied: float32 exactly, unless torch was told otherwise (``set_float32_matmul_precision``)."""
+    """Precision of products: float32 is exact unless ``torch.set_float32_matmul_precision`` says otherwise."""
     if dtype == torch.bfloat16 and interpreted():
         return "upcast"
     return "tf32" if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest" else "ieee"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """``x`` with the numbers of a row side by side."""
+    """``x`` with contiguous rows."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _pointers(tiles: TileMap, *, turned: bool) -> tuple[Tensor, ...]:
-    order = (tiles.order_t, tiles.bounds_t) if turned else (tiles.order, tiles.bounds)
+def _pointers(tiles: TileMap, *, transposed: bool) -> tuple[Tensor, ...]:
+    order = (tiles.order_t, tiles.bounds_t) if transposed else (tiles.order, tiles.bounds)
     return tiles.blocks, tiles.runs, tiles.tiles, tiles.ids, *order
 
 
@@ -210,19 +210,19 @@ def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     if _is_empty(problem):
         return output.zero_(), lse.fill_(float("-inf")), sums
     launch = _Launch(problem, backward=False)
-    tiles = launch.map(turned=False, sort=need_sums)
+    tiles = launch.map(transposed=False, sort=need_sums)
     if need_sums and tiles.band is not None:
         sums[..., 1 : tiles.band[1] + 1] = float("-inf")  # scores are noted here before they become weights
-    kernel: Any = attention.forward  # what a launch takes, pyright cannot see
+    kernel: Any = attention.forward  # pyright does not know the launch syntax
     with torch.cuda.device_of(query):
         kernel[launch.grid(tiles)](
             launch.query, launch.key, launch.value, *launch.given(launch.by_query, launch.by_key),
             *launch.given(launch.keys_of_runs(tiles), launch.mask, launch.keep, problem.seed),
-            output, lse, *launch.given(sums), *_pointers(tiles, turned=False), *launch.numbers(tiles),
+            output, lse, *launch.given(sums), *_pointers(tiles, transposed=False), *launch.numbers(tiles),
             **launch.constants(tiles), NEED_P=need_sums,
         )  # fmt: skip
     if need_sums and tiles.band is None:
-        sums.clamp_(min=0.0)  # a difference of running sums may fall below by its rounding
+        sums.clamp_(min=0.0)  # rounding can make a difference of running sums negative
     return output, lse, sums
 
 
@@ -242,7 +242,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Te
     by_value = None if incoming.sums is None else incoming.sums.contiguous()
     inputs = launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key)
     given = launch.given(by_value, launch.mask, launch.keep, problem.seed)
-    rows, keys = (launch.map(turned=turned, sort=x is not None) for turned, x in ((False, db), (True, dc)))
+    rows, keys = (launch.map(transposed=transposed, sort=x is not None) for transposed, x in ((False, db), (True, dc)))
     shared = {"HAS_DP": by_value is not None}
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     folded = keys.parts == 1 and problem.dropout_p == 0.0
@@ -250,11 +250,11 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Te
     with torch.cuda.device_of(query):
         by_row[launch.grid(rows)](
             *inputs, *launch.given(launch.keys_of_runs(rows)), *given, outputs.lse, delta, dq, *launch.given(db),
-            *_pointers(rows, turned=False), *launch.numbers(rows), problem.scale, **launch.constants(rows), **shared,
-            SUMMED=1 if query.dtype == torch.float32 else 16,
+            *_pointers(rows, transposed=False), *launch.numbers(rows), problem.scale,
+            **launch.constants(rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
         )  # fmt: skip
-        by_key[launch.grid(keys, turned=True)](
-            *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, turned=True),
+        by_key[launch.grid(keys, transposed=True)](
+            *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, transposed=True),
             *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
         )  # fmt: skip
     return [dq, dk, dv, db, dc]
@@ -263,9 +263,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Te
 def _vectors(
     launch: _Launch, tiles: TileMap, lse: Tensor, delta: Tensor, by_value: Tensor | None, *, folded: bool
 ) -> tuple[Tensor, Tensor]:
-    """Lse and δ, and what is left of them in a run of each column, ``[B, H, 1 + columns of runs, N_q]``.
+    """Log-sum-exp and δ, and both minus the label terms of a run of each column: ``[B, H, 1 + columns of runs, N_q]``.
 
-    Columns of runs are the first and the last where labels are a function of the distance, else all.
+    If labels are a function of the distance, runs have the first or the last column; otherwise any.
     """
     less = (lse * LOG2E).masked_fill(lse == float("-inf"), float("inf"))[:, :, None]
     rest = delta[:, :, None]

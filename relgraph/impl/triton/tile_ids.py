@@ -171,7 +171,7 @@ class Grid:
         return begin + _entry(table, tiles.map, tiles.graph)
 
 
-class Written(NamedTuple):
+class SortedTiles(NamedTuple):
     """The tiles that hold a pair that attends.
 
     one ``[u]``, numbers of tiles whose every pair carries the same columns; columns ``[u, parts]``, which; mixed
@@ -192,7 +192,7 @@ class _Listed(NamedTuple):
     ids: Tensor
 
 
-def write(grid: Grid) -> Written:
+def write(grid: Grid) -> SortedTiles:
     """Every tile of the plan sorted out, and the mixed ones written."""
     listed = [_listed(grid, part) for part in grid.plan.parts]
     numbers = _candidates(grid, listed)
@@ -208,7 +208,7 @@ def write(grid: Grid) -> Written:
         mixed.append(chunk[several])
         ids.append(_in_smallest(grid.plan, written[several]))
     number, order = torch.cat([pair[0] for pair in found]).sort()
-    return Written(number, torch.cat([pair[1] for pair in found])[order], torch.cat(mixed), torch.cat(ids))
+    return SortedTiles(number, torch.cat([pair[1] for pair in found])[order], torch.cat(mixed), torch.cat(ids))
 
 
 def _dead(plan: LabelPlan) -> int:

@@ -1,8 +1,8 @@
-"""Tile maps: which tiles of pairs a kernel visits, and which of them carry one label all over.
+"""Tile maps: which tiles of pairs a kernel visits, and which of them carry one label throughout.
 
-A program owns one block of query rows (*turned*: of keys) of one graph and walks over the tiles of that block. A tile
-is skipped when none of its pairs attends, part of a *run* when it lies inside its graph and all its pairs attend with
-the same columns, and listed by itself otherwise. Columns are those of ``common.score_tables``: part p has R_p labels
+A program owns one block of query rows (*transposed*: of keys) of one graph and walks over its tiles. A tile is skipped
+when none of its pairs attends, part of a *run* when it lies inside its graph and all its pairs attend with
+the same columns, and listed by itself otherwise. Columns are those of ``terms.score_tables``: part p has R_p labels
 and then one column for pairs without a label; C is the number of them all.
 
 Labels that depend on the distance alone (:func:`virtual`) are never written out, and their map is made without a look
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, Written, offset_table, sort_columns, write
+from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.plan import DistanceIds, LabelPlan
 
@@ -32,7 +32,7 @@ FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class TileMap:
-    """The tiles of a plan by blocks of query rows, or of keys (*turned*). Positions are absolute, tensors are int32.
+    """The tiles of a plan by blocks of query rows, or of keys (*transposed*). Positions are absolute, tensors int32.
 
     Attributes:
         rows: BM, query rows a tile.
@@ -74,9 +74,9 @@ def tile_map(
     batch: int,
     causal: int | Tensor | None,
     device: torch.device,
-    turned: bool = False,
+    transposed: bool = False,
     sort: bool = False,
-    sort_turned: bool = False,
+    sort_transposed: bool = False,
     memo: dict[Hashable, Any] | None = None,
 ) -> TileMap:
     """The tile map of a plan.
@@ -93,9 +93,9 @@ def tile_map(
         causal: offset up to which keys are seen, j <= i + causal; also one a batch row (a graph, when packed); None
             when all are.
         device: where the map is wanted.
-        turned: by blocks of keys instead of query rows.
+        transposed: by blocks of keys instead of query rows.
         sort: fill ``order`` and ``bounds``.
-        sort_turned: fill ``order_t`` and ``bounds_t``.
+        sort_transposed: fill ``order_t`` and ``bounds_t``.
         memo: what was mapped before of this very plan, whose borders and ids stay as they are. Affine maps that rest
             on an offset that is a tensor are made anew each time.
 
@@ -104,7 +104,7 @@ def tile_map(
         ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
         NotImplementedError: several labels on one pair.
     """
-    check.integer("rows", rows, minimum=1, maximum=255 if sort_turned else None)
+    check.integer("rows", rows, minimum=1, maximum=255 if sort_transposed else None)
     check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
     _check_parallel(plan)
     maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
@@ -119,13 +119,13 @@ def tile_map(
     with torch.inference_mode(False):  # a map made while predicting may serve training
         grid = partial(_grid, plan, rows, keys, maps, causal, device)  # never kept: it holds on to the plan
         if affine:
-            return _once(memo, ("affine", *where, turned), lambda: _affine(grid(), turned))
+            return _once(memo, ("affine", *where, transposed), lambda: _affine(grid(), transposed))
         written = _once(memo, ("written", *where), lambda: write(grid()))
-        made = _once(memo, ("map", *where, turned), lambda: _of_written(grid(), written, turned))
+        made = _once(memo, ("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
         if sort:
             order, bounds = _once(memo, ("by row", *where), lambda: sort_columns(plan, written.ids, -1))
             made = replace(made, order=order, bounds=bounds)
-        if sort_turned:
+        if sort_transposed:
             order, bounds = _once(memo, ("by key", *where), lambda: sort_columns(plan, written.ids, -2))
             made = replace(made, order_t=order, bounds_t=bounds)
         return made
@@ -189,9 +189,9 @@ def _grid(plan: LabelPlan, rows: int, keys: int, maps: int, causal: int | Tensor
     return Grid(plan, queries, Axis.cut(plan.k_len, keys, plan.k_ptr, device), maps, limit)
 
 
-def _sides(grid: Grid, turned: bool) -> tuple[Axis, Axis]:
+def _sides(grid: Grid, transposed: bool) -> tuple[Axis, Axis]:
     """The axis whose blocks programs own, and the one they walk along."""
-    return (grid.keys, grid.rows) if turned else (grid.rows, grid.keys)
+    return (grid.keys, grid.rows) if transposed else (grid.rows, grid.keys)
 
 
 def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
@@ -207,11 +207,11 @@ def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
 
 
 def _map(
-    grid: Grid, turned: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
+    grid: Grid, transposed: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
     ids: Tensor,
 ) -> TileMap:  # fmt: skip
     """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number a block each."""
-    own, other = _sides(grid, turned)
+    own, other = _sides(grid, transposed)
     size = grid.maps, own.blocks
     fields = own.start, own.stop, other.end[own.graph], *_shift_and_limit(grid, own), *(x.view(size) for x in spans)
     blocks = torch.stack([x.expand(size) for x in fields], -1).to(torch.int32)
@@ -221,14 +221,14 @@ def _map(
     return TileMap(grid.rows.size, grid.keys.size, parts, band, blocks, runs, tiles, ids, none, none, none, none)
 
 
-def _of_written(grid: Grid, written: Written, turned: bool) -> TileMap:
+def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
     """The map of tiles that were sorted out; both directions share their ids."""
-    own, other = _sides(grid, turned)
+    own, other = _sides(grid, transposed)
 
     def by_owner(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Owning block and start on the other side of each tile, in the order of both; and that order."""
         tiles = grid.at(numbers)
-        mine, theirs = (tiles.key_block, tiles.row_block) if turned else (tiles.row_block, tiles.key_block)
+        mine, theirs = (tiles.key_block, tiles.row_block) if transposed else (tiles.row_block, tiles.key_block)
         owner = tiles.map * own.blocks + mine
         order = (owner * other.blocks + theirs).argsort()
         return owner[order], other.start[theirs][order], order
@@ -246,14 +246,14 @@ def _of_written(grid: Grid, written: Written, turned: bool) -> TileMap:
     runs = torch.cat([torch.stack([start[first], start[last] + other.size], 1), columns[first]], 1)
     tile_owner, tile_start, slot = by_owner(written.mixed)
     tiles = torch.stack([tile_start, slot], 1)
-    return _map(grid, turned, None, (*spans(owner[first]), *spans(tile_owner)), runs, tiles, written.ids)
+    return _map(grid, transposed, None, (*spans(owner[first]), *spans(tile_owner)), runs, tiles, written.ids)
 
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
     """The tiles along each block's other side, by the distances they hold.
 
-    On a straight walk distances are ``j - i - shift`` and grow; turned, they are taken with the other sign, so that
+    On a straight walk distances are ``j - i - shift`` and grow; transposed, they are taken with the other sign, so that
     they grow as well. Left of ``low`` and from ``high`` on every pair has one column; tensors are ``[maps, NB]``.
     """
 
@@ -269,13 +269,13 @@ class _Walk:
     seen_to: Tensor
 
     @classmethod
-    def of(cls, grid: Grid, labels: Virtual, turned: bool) -> _Walk:
-        own, other = (grid.keys, grid.rows) if turned else (grid.rows, grid.keys)
+    def of(cls, grid: Grid, labels: Virtual, transposed: bool) -> _Walk:
+        own, other = (grid.keys, grid.rows) if transposed else (grid.rows, grid.keys)
         shift, limit = _shift_and_limit(grid, own)
         stop = limit - shift + 1 if grid.causal is not None else torch.full_like(shift, BEYOND)
         open_end = torch.full_like(shift, -BEYOND)
         low, high, stretches, width = labels.low, labels.low + labels.width, labels.stretches(), labels.width
-        if not turned:
+        if not transposed:
             return cls(own, other, low, high, labels.dead, (0, width + 1), stretches, shift, open_end, stop)
         stretches = [(1 - stop, 1 - start) for start, stop in stretches]
         dead, columns = (labels.dead[1], labels.dead[0]), (width + 1, 0)
@@ -332,10 +332,10 @@ class _Walk:
         return start, attends
 
 
-def _affine(grid: Grid, turned: bool) -> TileMap:
+def _affine(grid: Grid, transposed: bool) -> TileMap:
     """The map of labels by distance, in shapes that are bounded ahead."""
     labels = virtual(grid.plan.parts[0])
-    walk = _Walk.of(grid, labels, turned)
+    walk = _Walk.of(grid, labels, transposed)
     runs = walk.runs()
     begin, end = (x.reshape(-1) for x in walk.span())
     lines, held = runs.view(-1, 2, 2), (runs[..., 1] - runs[..., 0]).view(-1, 2)
@@ -361,5 +361,5 @@ def _affine(grid: Grid, turned: bool) -> TileMap:
     column[..., 1, :] = walk.columns[1]
     ids = torch.empty(0, dtype=torch.uint8, device=upto.device)
     return _map(
-        grid, turned, (labels.low, labels.width), spans, torch.cat([positions, column], -1).view(-1, 3), tiles, ids
+        grid, transposed, (labels.low, labels.width), spans, torch.cat([positions, column], -1).view(-1, 3), tiles, ids
     )

@@ -1,6 +1,6 @@
-"""Labels that depend on the distance alone, as kernels take them: a *virtual* column for every distance of a band.
+"""Labels by distance as kernels see them: a *virtual* column for each distance of a band.
 
-A label that several distances share then has several columns, and a pair's column is found by subtraction.
+A label of several distances then has several columns, and subtraction gives the column of a pair.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import NamedTuple
 from relgraph.plan import NOT_ATTENDING, DistanceIds, LabelPlan, Part
 
 MAX_BAND = 512
-"""The widest band of distances that is not written out."""
+"""The widest band of distances with virtual columns."""
 
 FAR_LEFT = -(1 << 29)
-"""Where the band begins when there is none: every pair lies right of it."""
+"""First distance of an empty band: every pair is on its right."""
 
 BEYOND = 1 << 40
 """Farther than any distance."""
 
 
 class Virtual(NamedTuple):
-    """Columns by distance: 0 left of ``low``, then one a distance ``low .. low + width - 1``, and one for the rest.
+    """Columns by distance: 0 left of ``low``, one for each of ``low .. low + width - 1``, and one for the rest.
 
-    ``dead`` says of the first and the last whether its pairs do not attend at all; ``columns``, width + 2 of them, name
-    the part's real column of each: an id, R for no label, -2 where pairs do not attend.
+    ``dead`` says whether pairs of the first and of the last column do not attend. ``columns``, width + 2 of them, are
+    the real columns of the part: an id, R for no label, -2 if pairs do not attend.
     """
 
     low: int
@@ -45,7 +45,7 @@ class Virtual(NamedTuple):
 
 
 def is_affine(plan: LabelPlan) -> bool:
-    """Whether labels depend on the distance alone, in a band that is no wider than MAX_BAND or twice their number."""
+    """Whether labels depend on the distance only, in a band of at most MAX_BAND or twice their number."""
     part = plan.parts[0]
     if len(plan.parts) > 1 or part.csr is not None or not isinstance(part.ids, DistanceIds):
         return False
