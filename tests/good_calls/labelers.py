@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
+
 import torch
 
 import relgraph as rg
 from relgraph.labelers import Dense, Priority, Product, Restriction, Sum
 from tests.good_calls.graphs import PTR, graph
 from tests.judge import Good
+from tests.labelers.test_graph_conformance import SUBJECTS
 
 OPERAND = {"other": ("operand",)}
 WORDS = ("first entry: text",)  # any word is a name
@@ -226,3 +230,14 @@ GOOD_CALLS = {
     "TreePaths.describe": lambda: _of_graph(rg.TreePaths(2, 2).describe),
     "unique_paths": lambda: Good(rg.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
 }
+
+
+def _add_rows_of_conformance() -> None:
+    """A labeler of graphs without a row above gets one from the conformance tests: its own fields, and a graph."""
+    for labeler in (subject.labeler for subject in SUBJECTS if dataclasses.is_dataclass(subject.labeler)):
+        name, given = type(labeler).__name__, {f.name: getattr(labeler, f.name) for f in dataclasses.fields(labeler)}
+        GOOD_CALLS.setdefault(name, partial(Good, type(labeler), given))
+        GOOD_CALLS.setdefault(f"{name}.__call__", partial(_of_graph, labeler))
+
+
+_add_rows_of_conformance()
