@@ -116,32 +116,27 @@ class Problem:
 
 
 class Outputs(NamedTuple):
-    """What forward gives: output without value term, log-sum-exp, sums by label after and before dropout.
+    """The outputs of forward, or their gradients.
 
-    Sums that are not needed are empty in forward, and None in backward.
+    Attributes:
+        output: ``[B, H, N_q, D_v]``, without the value term.
+        lse: log-sum-exp, ``[B, H, N_q]``.
+        sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
+        mass: the same before dropout.
     """
 
-    output: Tensor
-    lse: Tensor
+    output: Any
+    lse: Any
     sums: Any
     mass: Any
 
 
-class Incoming(NamedTuple):
-    """Gradients of the four outputs; None for an output that was not used."""
-
-    output: Tensor | None
-    lse: Tensor | None
-    sums: Tensor | None
-    mass: Tensor | None
-
-    def delta(self, outputs: Outputs, dtype: torch.dtype) -> Tensor:
-        """δ_i = Σ_j α_ij dα_ij, from the outputs alone, ``[B, H, N_q]``."""
-        terms = [
-            (grad.to(dtype) * out).sum(-1)
-            for grad, out in ((self.output, outputs.output), (self.sums, outputs.sums), (self.mass, outputs.mass))
-            if grad is not None and out is not None
-        ]
-        delta = sum(terms) if terms else outputs.output.new_zeros(outputs.output.shape[:-1])
-        assert isinstance(delta, Tensor)
-        return delta if self.lse is None else delta - self.lse
+def row_delta(outputs: Outputs, grads: Outputs, dtype: torch.dtype) -> Tensor:
+    """δ_i = Σ_j α_ij dα_ij, ``[B, H, N_q]``, from the outputs and their gradients (None for an output not used)."""
+    terms = [
+        (grad.to(dtype) * out).sum(-1)
+        for grad, out in ((grads.output, outputs.output), (grads.sums, outputs.sums), (grads.mass, outputs.mass))
+        if grad is not None and out is not None
+    ]
+    total: Any = sum(terms) if terms else outputs.output.new_zeros(outputs.output.shape[:-1])
+    return total if grads.lse is None else total - grads.lse

@@ -10,29 +10,23 @@ primitive is a field of ``Problem`` and a line here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Call, Incoming, Outputs, Problem, accumulation_dtype
+from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
 from relgraph.plan import decode, encode, memo
 
 Forward = Callable[[Problem], Outputs]
 """Output without its value term, log-sum-exp, and the sums by label that the problem asks for."""
 
-Backward = Callable[[Problem, Outputs, Incoming], Sequence[Tensor | None]]
+Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """Gradients of query, key, value, B and C; None for a table that is not there."""
 
 
-class _Kernels(NamedTuple):
-    forward: Forward
-    backward: Backward
-    impl: str
-    instead: str
-
-
-_KERNELS: dict[str, _Kernels] = {}
+_KERNELS: dict[str, tuple[Forward, Backward, str]] = {}
+"""By name: both functions, and the message that there is no second derivative."""
 
 
 def plug(name: str, forward: Forward, backward: Backward, *, impl: str, instead: str) -> None:
@@ -45,7 +39,7 @@ def plug(name: str, forward: Forward, backward: Backward, *, impl: str, instead:
         impl: the name that users give.
         instead: which implementations have second derivatives, for the message that says so.
     """
-    _KERNELS[name] = _Kernels(forward, backward, impl, instead)
+    _KERNELS[name] = forward, backward, f"impl={impl!r} has no second derivative; use {instead}"
 
 
 def run(
@@ -115,7 +109,7 @@ def _problem(tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int]
 @torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (plan, ints, scale, dropout_p, kernels) = args[:_TENSORS], args[_TENSORS:]
-    return tuple(_KERNELS[kernels].forward(_problem(tensors, plan, ints, scale, dropout_p)))
+    return tuple(_KERNELS[kernels][0](_problem(tensors, plan, ints, scale, dropout_p)))
 
 
 @_attend.register_fake
@@ -133,7 +127,7 @@ def _attend_backward(*args: Any) -> list[Tensor]:
     filled = _fill([*saved, *grads], given)
     tensors, outputs, incoming = filled[:_TENSORS], filled[_TENSORS:-_OUTPUTS], filled[-_OUTPUTS:]
     problem = _problem(tensors, plan, ints, scale, dropout_p)
-    found = _KERNELS[kernels].backward(problem, Outputs(*outputs), Incoming(*incoming))
+    found = _KERNELS[kernels][1](problem, Outputs(*outputs), Outputs(*incoming))
     return [grad for grad in found if grad is not None]
 
 
@@ -178,8 +172,7 @@ def _save_name(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _no_second_derivative(ctx: Any, *_grads: Any) -> None:
-    kernels = _KERNELS[ctx.kernels]
-    raise NotImplementedError(f"impl={kernels.impl!r} has no second derivative; use {kernels.instead}")
+    raise NotImplementedError(_KERNELS[ctx.kernels][2])
 
 
 _attend.register_autograd(_backward, setup_context=_save)

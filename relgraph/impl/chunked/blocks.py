@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Incoming, Outputs, Problem
+from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.moves import UnitMoves
 from relgraph.impl.chunked.parts import units
@@ -57,17 +57,17 @@ def forward(problem: Problem) -> Outputs:
 
 
 def backward(
-    problem: Problem, outputs: Outputs, incoming: Incoming
+    problem: Problem, outputs: Outputs, incoming: Outputs
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of query, key, value, by_query and by_key. Attention weights are computed again."""
-    delta = incoming.delta(outputs, problem.dtype)
+    delta = row_delta(outputs, incoming, problem.dtype)
     dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, delta)
     assert dq is not None and dk is not None and dv is not None
     source = problem.query.dtype
     return dq.to(source), dk.to(source), dv.to(source), d_by_query, d_by_key
 
 
-def _gradients(problem: Problem, incoming: Incoming, delta: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of :func:`backward`, in the accumulation dtype."""
     grads = tuple(
         None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
@@ -142,7 +142,7 @@ def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
 
 
 def _add_gradients(
-    unit: UnitWork, sizes: _Sizes, incoming: Incoming, delta: Tensor, grads: tuple[Tensor | None, ...]
+    unit: UnitWork, sizes: _Sizes, incoming: Outputs, delta: Tensor, grads: tuple[Tensor | None, ...]
 ) -> None:
     """Add the unit's share to the gradients."""
     dq, dk, dv, d_by_query, d_by_key = grads

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Incoming, Problem
+from relgraph.impl.call import Outputs, Problem
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
@@ -77,11 +77,11 @@ class Group:
     keys: _Side
     problem: Problem
 
-    def incoming(self, incoming: Incoming) -> Incoming:
+    def incoming(self, incoming: Outputs) -> Outputs:
         """The group's share of the gradients of the outputs."""
         lse = None if incoming.lse is None else incoming.lse[..., None]
         output, lse, sums, mass = map(self.queries.take_own, (incoming.output, lse, incoming.sums, incoming.mass))
-        return Incoming(output, None if lse is None else lse[..., 0], sums, mass)
+        return Outputs(output, None if lse is None else lse[..., 0], sums, mass)
 
 
 def groups(problem: Problem) -> list[Group]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Incoming, Problem
+from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.chunked.moves import BlockMoves, UnitMoves
 from relgraph.impl.chunked.parts import Unit
 
@@ -173,7 +173,7 @@ class RowBlock:
         self.keep = keep / (1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
-    def shares(self, incoming: Incoming, delta: Tensor, factor: Tensor) -> Shares:
+    def shares(self, incoming: Outputs, delta: Tensor, factor: Tensor) -> Shares:
         """The block's rows of the gradients times ``factor`` ``[batch, H, rows, 1]``."""
 
         def of(x: Tensor | None) -> Tensor | None:

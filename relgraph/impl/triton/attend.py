@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Incoming, Outputs, Problem, Tables
+from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
 from relgraph.impl.terms import answer, query_tables, score_tables
 from relgraph.impl.triton.edges import attend_edges
 from relgraph.impl.triton.virtual import Virtual, is_affine, virtual
@@ -49,7 +49,7 @@ def _forward(problem: Problem) -> Outputs:
     return launch.forward(problem)
 
 
-def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
+def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import launch
 
     return launch.backward(problem, outputs, incoming)

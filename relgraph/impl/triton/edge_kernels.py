@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relgraph.impl.call import Incoming, Outputs
+from relgraph.impl.call import Outputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -436,7 +436,7 @@ def forward(x: Inputs, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Ten
     return out, lse, sums, mass
 
 
-def backward(x: Inputs, outputs: Outputs, grads: Incoming) -> list[Tensor | None]:
+def backward(x: Inputs, outputs: Outputs, grads: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value (their dtypes), and of B and C (float32, dense) where there are any."""
     (batch, heads, q_len), k_len, R = x.query.shape[:3], x.key.shape[2], x.labels
     dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Incoming, Outputs, Problem
+from relgraph.impl.call import Answer, Call, Outputs, Problem
 from relgraph.impl.listed import Pattern, listed_entries, listed_future
 from relgraph.impl.terms import repeat_heads
 from relgraph.plan import Csr, listed_pairs
@@ -61,12 +61,12 @@ def _forward(problem: Problem) -> Outputs:
     return Outputs(*edge_kernels.forward(inputs, need_sums=problem.need_sums, need_mass=problem.need_mass))
 
 
-def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
+def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import edge_kernels
 
     output, *others = incoming
     output = None if output is None else edge_kernels.dense_rows(output)
-    grads = Incoming(output, *(None if g is None else g.contiguous() for g in others))
+    grads = Outputs(output, *(None if g is None else g.contiguous() for g in others))
     return edge_kernels.backward(_inputs(problem), outputs, grads)
 
 

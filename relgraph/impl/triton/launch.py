@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from relgraph.impl.call import Incoming, Outputs, Problem
+from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.triton import attention_kernels as attention
 from relgraph.impl.triton.limits import interpreted
 from relgraph.impl.triton.tile_map import TileMap, tile_map
@@ -187,12 +187,12 @@ def forward(problem: Problem) -> Outputs:
     return Outputs(output, lse, sums, mass)
 
 
-def backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
+def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value, by_query and by_key."""
     grads = _backward(problem, outputs, incoming._replace(mass=None))
     if incoming.mass is None:
         return grads
-    of_mass = Incoming(None, None, incoming.mass, None)
+    of_mass = Outputs(None, None, incoming.mass, None)
     more = _backward(_without_dropout(problem), outputs._replace(sums=outputs.mass), of_mass)
     return [one if one is None or other is None else one + other for one, other in zip(grads, more, strict=True)]
 
@@ -226,7 +226,7 @@ def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     return output, lse, sums
 
 
-def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Tensor | None]:
+def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     query, key, value = problem.query, problem.key, problem.value
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     db, dc = (
@@ -236,7 +236,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Incoming) -> list[Te
     if _is_empty(problem):
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
     launch = _Launch(problem, backward=True)
-    delta = incoming.delta(outputs, torch.float32).contiguous()
+    delta = row_delta(outputs, incoming, torch.float32).contiguous()
     grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
     grad = grad.to(query.dtype).contiguous()
     by_value = None if incoming.sums is None else incoming.sums.contiguous()
