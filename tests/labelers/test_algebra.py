@@ -169,7 +169,7 @@ def test_refuses_what_is_no_labeler(symbol, compose):
 
 def test_refuses_a_sum_where_one_label_is_needed():
     for compose in (lambda: (A + B) * C, lambda: C * (A + B), lambda: (A + B) | C, lambda: C | ((A + B) & W)):
-        with pytest.raises(TypeError, match=r"must have one label a pair, got a sum, .*: compose its parts"):
+        with pytest.raises(TypeError, match=r"must have one label per pair, got a sum, .*: compose its parts"):
             compose()
 
 
