@@ -86,7 +86,7 @@ def test_too_many_labels(make, match):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 where pairs are written out, got 1000000000"),
+        (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 if pairs are written out, got 1000000000"),
         (lambda: rg.FromFunction(torch.ge, 2)(10**5), f"q_len and k_len {PAIRS} 10000000000"),
         (lambda: rg.FromFunction(torch.ge, 2)(3, q_offset=torch.zeros(2**29, dtype=torch.int8)), "q_len and k_len must be at most 16,777,216"),
         (lambda: rg.ClippedDistance(1).dense()(10**9), "q_len and k_len must be at most 16,777,216"),
