@@ -133,7 +133,7 @@ class Graph:
     def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Join graphs into one packed batch; batches among them are split into their graphs.
 
-        Types are copied, so the same number must mean the same type in every graph. For networkx, read all graphs by
+        Types are kept, so the same number must mean the same type in every graph. For networkx, read all graphs by
         one call of :func:`~relgraph.interop.networkx.from_networkx`.
 
         Args:
@@ -196,10 +196,6 @@ class Graph:
 
         Returns:
             ``[G+1]``, int64.
-
-        Example:
-            >>> rg.Graph(torch.zeros(2, 0).long(), 3).borders()
-            tensor([0, 3])
         """
         return torch.tensor([0, self.num_nodes], device=self.device) if self.ptr is None else self.ptr
 
@@ -345,10 +341,6 @@ class Graph:
         Raises:
             TypeError: ``device`` is not a device (a dtype, for example), or ``non_blocking`` is not a bool.
             ValueError: a device that torch does not know or cannot use here.
-
-        Example:
-            >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
-            device(type='cpu')
         """
         where = check.device("device", device)
         check.boolean("non_blocking", non_blocking)
@@ -386,7 +378,7 @@ def check_pairs(graph: Graph) -> Graph:
     """Return ``graph``; raise ValueError unless all pairs within its graphs can be written out."""
     check.data("graph", graph.edge_index, graph.ptr)
     pairs = graph.num_nodes**2
-    if graph.ptr is not None and pairs > check.MOST_PAIRS:  # too many only if it were a single graph
+    if graph.ptr is not None and pairs > check.MOST_PAIRS:  # sizes are read only if they matter
         pairs = sum(size**2 for size in graph.ptr.diff().tolist())
     check.most_pairs("graph", pairs)
     return graph

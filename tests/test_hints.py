@@ -56,8 +56,7 @@ def test_in_place_of_labels():
     assert in_place_of_labels([[0]]) == "list: make it a tensor with torch.tensor(...)"
     assert in_place_of_labels(torch.zeros(1)) == "Tensor: make labels of it with rg.DenseLabels(ids, num_labels)"
     assert in_place_of_labels(theirs) == (
-        "DiGraph (networkx.classes.digraph.DiGraph): "
-        f"make it a Graph with {NETWORKX}, and pass labels=labeler(graph)"
+        f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}, and pass labels=labeler(graph)"
     )
     assert in_place_of_labels(rg.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
 

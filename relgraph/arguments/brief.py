@@ -6,11 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-MOST_ITEMS = 4
-"""The most items of a tuple that are all shown."""
-
-MOST_LETTERS = 120
-"""The most letters of a text that are all shown."""
+MOST_ITEMS = 4  # of a tuple of which all are shown
+MOST_LETTERS = 120  # of a text of which all are shown
 
 
 def brief(value: Any) -> str:

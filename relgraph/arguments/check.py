@@ -22,30 +22,14 @@ from relgraph.arguments.hints import in_place_of_graph
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-MOST_LABELS = 1 << 20
-"""The most labels, or different distances, of a labeler: each has a name."""
-
-MOST_IDS = (1 << 31) - 1
-"""The most ids of labels, to fit into 32 bits, and the most nodes of a graph, whose pairs then fit into 64 bits."""
-
-MOST_POSITIONS = 1 << 62
-"""The longest axis of labels; a distance then fits into 64 bits."""
-
-MOST_PAIRS = 1 << 32
-"""The most pairs that are written out: 65,536 queries and as many keys."""
-
-MOST_NUMBERS = 1 << 38
-"""The most numbers of a tensor; an expanded view may claim more, until a copy writes them out."""
-
-MOST_GRAPHS = 1 << 24
-"""The most graphs of a batch that is given as the graph number of each node."""
-
-MOST_LEARNED = 1 << 31
-"""The most numbers of a parameter; more is refused as a mistake before memory is allocated."""
-
-MOST_WRITTEN = 1 << 24
-"""The most queries or keys if pairs are written out."""
-
+MOST_LABELS = 1 << 20  # labels, or different distances, of a labeler: each has a name
+MOST_IDS = (1 << 31) - 1  # ids of labels, to fit into 32 bits, and nodes of a graph, whose pairs then fit into 64 bits
+MOST_POSITIONS = 1 << 62  # length of an axis of labels; a distance then fits into 64 bits
+MOST_PAIRS = 1 << 32  # pairs that are written out: 65,536 queries and as many keys
+MOST_WRITTEN = 1 << 24  # queries or keys, if pairs are written out
+MOST_NUMBERS = 1 << 38  # numbers of a tensor; an expanded view may claim more, until a copy writes them out
+MOST_GRAPHS = 1 << 24  # graphs of a batch that is given as the graph number of each node
+MOST_LEARNED = 1 << 31  # numbers of a parameter; more is refused as a mistake before memory is allocated
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _LARGEST = sys.float_info.max
 

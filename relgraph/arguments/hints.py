@@ -34,10 +34,8 @@ def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
     several = _several_graphs(value)
     if or_graph and (maker or has_graph(value) or several):
         return in_place_of_graph(value)
-    if several:
+    if maker or several:
         return f"{in_place_of_graph(value)}, and pass labels=labeler(graph)"
-    if maker:
-        return f"{_full_name(value)}: make it a Graph with {maker}, and pass labels=labeler(graph)"
     if _is(value, "relgraph.graphs.Graph"):
         return f"{_name(value)}: pass labels=labeler(graph)"
     if has_graph(value):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
@@ -19,7 +19,8 @@ class Composed(Labeler):
     """Two or more labelers joined by one operator; nested ones with the same operator flatten."""
 
     symbol: ClassVar[str]
-    takes_sums: ClassVar[bool]
+    _combine: ClassVar[Callable[..., Labels]]
+    takes_sums: ClassVar[bool] = False
 
     parts: tuple[Labeler, ...]
 
@@ -56,11 +57,7 @@ class Composed(Labeler):
             ValueError: an input that a part does not accept, or parts whose labels differ in pairs or offsets.
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
-        return self._combine([check_made(part, part(*args, **kwargs)) for part in self.parts])
-
-    @abstractmethod
-    def _combine(self, labels: list[Labels]) -> Labels:
-        """Combine the labels of the parts."""
+        return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
 
     def __repr__(self) -> str:
         return f" {self.symbol} ".join(_bracketed(part) for part in self.parts)
@@ -91,11 +88,10 @@ class Product(Composed):
     """
 
     symbol = "*"
-    takes_sums = False
+    _combine = staticmethod(product)
 
     @property
     def num_labels(self) -> int:
-        """The product of the parts' numbers of labels."""
         return prod(_single_number(part) for part in self.parts)
 
     @property
@@ -106,9 +102,6 @@ class Product(Composed):
     def _why_never_unlabeled(self) -> str | None:
         reasons = [part._why_never_unlabeled() for part in self.parts]
         return None if None in reasons else reasons[0]
-
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return product(*labels)
 
 
 @final
@@ -133,6 +126,7 @@ class Sum(Composed):
     """
 
     symbol = "+"
+    _combine = staticmethod(total)
     takes_sums = True
 
     @property
@@ -146,9 +140,6 @@ class Sum(Composed):
         for part in self.parts:
             out.extend([part.names] if isinstance(part.num_labels, int) else part.names)
         return tuple(out)
-
-    def _combine(self, labels: list[Labels]) -> SumLabels:
-        return total(*labels)
 
 
 @final
@@ -177,7 +168,7 @@ class Priority(Composed):
     """
 
     symbol = "|"
-    takes_sums = False
+    _combine = staticmethod(first_of)
 
     def __init__(self, *parts: Labeler) -> None:
         super().__init__(*parts)
@@ -194,16 +185,12 @@ class Priority(Composed):
 
     @property
     def num_labels(self) -> int:
-        """The sum of the parts' numbers of labels."""
         return sum(_single_number(part) for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parts' names one after the other; a repeated name gets a prime."""
         return distinct(name for part in self.parts for name in _single_names(part))
-
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return first_of(*labels)
 
 
 @final
@@ -230,6 +217,7 @@ class Restriction(Composed):
     """
 
     symbol = "&"
+    _combine = staticmethod(restrict)
     takes_sums = True
 
     @property
@@ -242,9 +230,6 @@ class Restriction(Composed):
 
     def _why_never_unlabeled(self) -> str | None:
         return self.parts[0]._why_never_unlabeled()
-
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return restrict(*labels)
 
 
 @final

@@ -89,11 +89,6 @@ class Labeler(ABC):
             TypeError, ValueError, NotImplementedError: whatever the call raises; a result that is not Labels.
 
         Example:
-            >>> rg.EdgeType(["child", "next"], default="unlabeled").describe()
-            id  name
-             0  child
-             1  next
-            2 labels
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
             >>> counts = rg.EdgeType(["child", "next"], default="unlabeled").describe(graph)
             >>> counts
@@ -153,13 +148,9 @@ class Labeler(ABC):
 
 def check_operand(symbol: str, value: Any) -> Labeler:
     """Return ``value``; raise TypeError unless it is a labeler."""
-    if isinstance(value, Labels):
-        raise TypeError(
-            f"the operand of {symbol} must be a Labeler, got {type(value).__name__}: "
-            "labels compose by product, total, first_of and restrict"
-        )
     if not isinstance(value, Labeler):
-        raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}")
+        hint = ": labels compose by product, total, first_of and restrict" if isinstance(value, Labels) else ""
+        raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}{hint}")
     return value
 
 

@@ -11,22 +11,13 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, why_default_labels
-from relgraph.labelers.graph.edge_type import DEFAULTS
-from relgraph.labels import UNLABELED, EdgeLabels
+from relgraph.labelers.graph.edge_type import DEFAULTS, edge_labels
+from relgraph.labels import EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
 GREAT_TYPES = (
-    "CFG_NEXT",
-    "LAST_READ",
-    "LAST_WRITE",
-    "COMPUTED_FROM",
-    "RETURNS_TO",
-    "FORMAL_ARG_NAME",
-    "FIELD",
-    "SYNTAX",
-    "NEXT_SYNTAX",
-    "LAST_LEXICAL_USE",
-    "CALLS",
+    *("CFG_NEXT", "LAST_READ", "LAST_WRITE", "COMPUTED_FROM", "RETURNS_TO", "FORMAL_ARG_NAME", "FIELD", "SYNTAX"),
+    *("NEXT_SYNTAX", "LAST_LEXICAL_USE", "CALLS"),
 )
 """The 11 edge types of GREAT's program graphs, in the order of its data (Hellendoorn et al. 2020)."""
 
@@ -110,17 +101,9 @@ class CodeRelations(Labeler):
         _check_range(types)
         known = types < NEXT_USE
         edges, types = graph.edge_index[:, known], types[known]
-        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
-        return EdgeLabels(
-            # An edge is followed by its reverse, so that "first" follows the order of the graph's edges.
-            torch.stack([edges, edges.flip(0)], 2).flatten(1),
-            torch.stack([2 * types, 2 * types + 1], 1).flatten(),
-            self.num_labels,
-            q_len=graph.num_nodes,
-            default=default,
-            duplicates=self.duplicates,
-            ptr=graph.ptr,
-        )
+        # An edge is followed by its reverse, so that "first" follows the order of the graph's edges.
+        both = torch.stack([edges, edges.flip(0)], 2).flatten(1)
+        return edge_labels(self, graph, both, torch.stack([2 * types, 2 * types + 1], 1).flatten())
 
 
 def _check_range(types: Tensor) -> None:

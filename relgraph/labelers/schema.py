@@ -237,63 +237,40 @@ class _RelationPainter:
 
     def ids(self) -> Tensor:
         """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
-        words = len(self.schema.question)
-        by_column, by_table = self._columns_matched(), self._tables_matched()
-        qq = torch.zeros(words, words, dtype=torch.int64)
-        qc, cq = self._paint("qc", by_column), self._paint("cq", by_column).T
-        qt, tq = self._paint("qt", by_table), self._paint("tq", by_table).T
-        cc = self._paint(
-            "cc",
-            {
-                "default": torch.ones_like(self.together),
-                "foreign_key_forward": self.refers,
-                "foreign_key_backward": self.refers.T,
-                "table_match": self.together,
-            },
-        )
+        schema = self.schema
+        names = [() if table is None else name for table, name in schema.columns]
+        shape = (len(schema.question), len(names))
+        by_column = {kind: _mask(shape, [(w, c) for w, c, k in schema.values if k == kind]) for kind in VALUE_KINDS}
+        by_column |= {"CPM": self._matches(names, _part_matches), "CEM": self._matches(names, _whole_matches)}
+        tables = schema.tables
+        by_table = {"TPM": self._matches(tables, _part_matches), "TEM": self._matches(tables, _whole_matches)}
         belongs = {
-            "default": torch.ones_like(self.owned),
             "foreign_key": self.refers_to_table,
             "any_table": self.starred,
             "table_match": self.owned,
             "primary_key": self.primary,
         }
-        ct, tc = self._paint("ct", belongs), self._paint("tc", belongs).T
         forward, backward = self.tables_refer, self.tables_refer.T
+        qq = torch.zeros(shape[0], shape[0], dtype=torch.int64)
+        qc, cq = self._paint("qc", **by_column), self._paint("cq", **by_column).T
+        qt, tq = self._paint("qt", **by_table), self._paint("tq", **by_table).T
+        ct, tc = self._paint("ct", **belongs), self._paint("tc", **belongs).T
+        cc = self._paint(
+            "cc", foreign_key_forward=self.refers, foreign_key_backward=self.refers.T, table_match=self.together
+        )
         tt = self._paint(
-            "tt",
-            {
-                "default": torch.ones_like(forward),
-                "foreign_key_forward": forward,
-                "foreign_key_backward": backward,
-                "foreign_key_both": forward & backward,
-            },
+            "tt", foreign_key_forward=forward, foreign_key_backward=backward, foreign_key_both=forward & backward
         )
         return torch.cat([torch.cat(row, 1) for row in ((qq, qc, qt), (cq, cc, ct), (tq, tc, tt))])
 
-    def _paint(self, way: str, layers: dict[str, Tensor]) -> Tensor:
-        """Ids from masks, a later one over an earlier one; the first covers everything."""
-        ids = torch.zeros(next(iter(layers.values())).shape, dtype=torch.int64)
+    def _paint(self, way: str, **layers: Tensor) -> Tensor:
+        """Ids from masks, a later one over an earlier one; ``default`` where none is True."""
+        ids = torch.full(next(iter(layers.values())).shape, self.id_of[f"{way}_default"])
         for name, mask in layers.items():
             ids = ids.masked_fill(mask, self.id_of[f"{way}_{name}"])
         return ids
 
-    def _columns_matched(self) -> dict[str, Tensor]:
-        schema = self.schema
-        shape = (len(schema.question), len(schema.columns))
-        names = [() if table is None else words for table, words in schema.columns]
-        layers = {"default": torch.ones(shape, dtype=torch.bool)}
-        for kind in VALUE_KINDS:
-            layers[kind] = _mask(shape, [(word, column) for word, column, k in schema.values if k == kind])
-        return layers | {"CPM": self._matched(names, _part_matches), "CEM": self._matched(names, _whole_matches)}
-
-    def _tables_matched(self) -> dict[str, Tensor]:
-        shape = (len(self.schema.question), len(self.schema.tables))
-        tables = self.schema.tables
-        layers = {"default": torch.ones(shape, dtype=torch.bool)}
-        return layers | {"TPM": self._matched(tables, _part_matches), "TEM": self._matched(tables, _whole_matches)}
-
-    def _matched(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
+    def _matches(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
         """The words of the question that ``find`` matches with each name, ``[words, names]``."""
         question = self.schema.question
         found = [(word, n) for n, name in enumerate(names) for word in find(question, name, self.stopwords)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -119,17 +119,8 @@ class EdgeType(Labeler):
             nodes = torch.arange(graph.num_nodes, device=graph.device)
             index.append(torch.stack([nodes, nodes]))
             ids.append(torch.full_like(nodes, len(self.types) * (1 + self.inverse)))
-        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
         try:
-            return EdgeLabels(
-                torch.cat(index, 1),
-                torch.cat(ids),
-                self.num_labels,
-                q_len=graph.num_nodes,
-                default=default,
-                duplicates=self.duplicates,
-                ptr=graph.ptr,
-            )
+            return edge_labels(self, graph, torch.cat(index, 1), torch.cat(ids))
         except ValueError as error:
             raise ValueError(f"{error}{self._count_added(index, graph.num_nodes)}") from None
 
@@ -146,6 +137,13 @@ class EdgeType(Labeler):
     def __repr__(self) -> str:
         options = unusual(self, inverse=False, self_loop=False, default=None, duplicates="error")
         return f"EdgeType({types_argument(self.types)}{options})"
+
+
+def edge_labels(labeler: Any, graph: Graph, edge_index: Tensor, ids: Tensor) -> EdgeLabels:
+    """Labels of listed edges, with the ``default`` and ``duplicates`` of a labeler."""
+    default = {None: None, "unlabeled": UNLABELED, "none": labeler.num_labels - 1}[labeler.default]
+    options = {"q_len": graph.num_nodes, "default": default, "duplicates": labeler.duplicates, "ptr": graph.ptr}
+    return EdgeLabels(edge_index, ids, labeler.num_labels, **options)
 
 
 def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:

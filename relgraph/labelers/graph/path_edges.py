@@ -92,8 +92,7 @@ class PathEdges(Labeler):
             block labels for a packed batch. Id r of part h is called ``names[h - 1][r]``.
 
         Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: edge types out of range, or missing if there are several.
+            TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, directed=self.directed)
         walked = walked_types(graph, len(self.types))

@@ -17,8 +17,7 @@ from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
-MOST_STEPS = 1 << 16
-"""The most steps of a path that becomes a label."""
+MOST_STEPS = 1 << 16  # of a path that becomes a label
 
 
 class PathLabels(NamedTuple):
@@ -165,8 +164,7 @@ class ShortestPathTypes(GraphPaths):
         directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a number below 1, more than 2^16 edges or 2^20 types.
+        TypeError, ValueError: an argument of the wrong kind, a number below 1, or more than 2^16 edges or 2^20 types.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
@@ -202,8 +200,7 @@ class ShortestPathTypes(GraphPaths):
             below ``num_types`` is a type walked along its edge, one from there on a type walked against it.
 
         Raises:
-            TypeError: ``graph`` is not a Graph.
-            ValueError: edge types out of range, or missing if there are several.
+            TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, self.max_length, directed=self.directed)
         types = walked_types(graph, self.num_types)
@@ -215,17 +212,10 @@ class ShortestPathTypes(GraphPaths):
 
 
 def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool) -> Tensor:
-    """The edges of one shortest path for each pair, from the query on.
+    """The first L = ``max_length`` edges of one shortest path for each pair, from the query on.
 
-    Args:
-        graph: a graph, or a packed batch.
-        lengths: from :func:`~relgraph.shortest_path_lengths`.
-        max_length: L, how many edges to list; the rest of a longer path, towards the key, is dropped.
-        directed: as in the search.
-
-    Returns:
-        ``[sum of n_g², L]``, columns of :func:`walkable_edges`: e along edge e, e + E against it, -1 for none; fewer
-        columns if no path has L edges.
+    ``[sum of n_g², L]``, columns of :func:`walkable_edges`: e along edge e, e + E against it, -1 for none. There are
+    fewer columns if no path has L edges. ``lengths`` are those of :func:`~relgraph.shortest_path_lengths`.
     """
     (row, column), (query, key) = pair_positions(graph), graph.pairs()
     source, target = walkable_edges(graph, directed=directed)

@@ -17,14 +17,9 @@ from relgraph.graphs import Graph
 from relgraph.labelers.written import AllPairsLabeler, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
-LEAST = 1e-12
-"""A probability below this counts as 0, because rounding can leave this much of a zero."""
-
-SLACK = 1e-9
-"""How far below a bin edge, relatively, a probability still counts as on it, so that rounding does not move 1/2."""
-
-MOST_HALVES = 1024
-"""The largest number of halving bins: a float holds no power of 1/2 beyond 1074."""
+LEAST = 1e-12  # a probability below this counts as 0, because rounding can leave this much of a zero
+SLACK = 1e-9  # relative distance below a bin edge that still counts as on it, so that rounding does not move 1/2
+MOST_HALVES = 1024  # bins that halve: a float holds no power of 1/2 beyond 1074
 
 
 class WalkLabeler(AllPairsLabeler):

@@ -101,8 +101,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
         within the limit.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative ``max_distance``, or more than 2^32 pairs.
+        TypeError, ValueError: an argument of the wrong kind, a negative ``max_distance``, or more than 2^32 pairs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
@@ -162,9 +161,7 @@ def walkable_edges(graph: Graph, *, directed: bool) -> Tensor:
 def _merge_rounds(rank: Tensor, count: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The edges (into, other) to merge in each round, until the first edge of each target holds the union of all.
 
-    Args:
-        rank: the place of each edge among the edges of its target, which are consecutive.
-        count: how many edges that target has.
+    Edges of one target are consecutive; ``rank`` is an edge's place among them, ``count`` their number.
     """
     rounds, step, most = [], 1, int(count.max())
     while step < most:

@@ -16,10 +16,7 @@ UD_RELATIONS = (
 
 
 def dependency_relations(
-    relations: int | Sequence[str] = UD_RELATIONS,
-    *,
-    self_loop: bool = False,
-    default: str | None = "unlabeled",
+    relations: int | Sequence[str] = UD_RELATIONS, *, self_loop: bool = False, default: str | None = "unlabeled"
 ) -> EdgeType:
     """A labeler of dependency trees: ``"obj"`` if the key is the query's head, ``"obj⁻¹"`` if it is a dependent.
 

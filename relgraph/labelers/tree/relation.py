@@ -43,8 +43,7 @@ class TreeRelation(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them are others.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, or a repeated kind.
+        TypeError, ValueError: an argument of the wrong kind, an unknown choice, or a repeated kind.
 
     Example:
         >>> labeler = rg.TreeRelation()
@@ -110,8 +109,7 @@ class UpDown(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative number of steps, or more than 2^20 labels.
+        TypeError, ValueError: an argument of the wrong kind, a negative number of steps, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.UpDown(2, 1)

@@ -143,8 +143,7 @@ class StructuralPosition(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: an argument of the wrong kind, a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.StructuralPosition(3)

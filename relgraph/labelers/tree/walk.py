@@ -11,12 +11,7 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 
 
 class Steps(NamedTuple):
-    """The way between two nodes through their lowest common ancestor; -1 up and down if there is none.
-
-    Attributes:
-        up: steps from the query up to the ancestor, ``[P]``.
-        down: steps from there down to the key, ``[P]``.
-    """
+    """Steps from the query up to the lowest common ancestor and down to the key, ``[P]``; -1 if there is none."""
 
     up: Tensor
     down: Tensor
