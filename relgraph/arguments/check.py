@@ -136,18 +136,15 @@ def tensor(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}")
     if value.layout != torch.strided or value.is_nested:
-        layout = "nested" if value.is_nested else str(value.layout)
-        raise ValueError(
-            f"{name} must be a dense Tensor (torch.strided), got a {layout} one: {_TO_DENSE[value.is_nested]}"
-        )
+        layout, way = value.layout, "call its .to_dense()"
+        if value.is_nested:
+            layout, way = "nested", "pad it with torch.nested.to_padded_tensor(...)"
+        raise ValueError(f"{name} must be a dense Tensor (torch.strided), got a {layout} one: {way}")
     if _is_concrete(value.numel()) and value.numel() > MOST_NUMBERS:
         raise ValueError(f"{name} must hold at most {MOST_NUMBERS:,} numbers, got shape {list(value.shape)}")
     if value.is_quantized:
         raise ValueError(f"{name} must be a Tensor of plain numbers, got {value.dtype}: call its .dequantize()")
     return value
-
-
-_TO_DENSE = {False: "call its .to_dense()", True: "pad it with torch.nested.to_padded_tensor(...)"}
 
 
 def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tensor:

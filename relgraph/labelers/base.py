@@ -165,8 +165,8 @@ def why_default_labels(labeler: Any) -> str | None:
     """Answer :meth:`Labeler._why_never_unlabeled` for a labeler with a ``default`` for its other pairs."""
     if labeler.default == "unlabeled":
         return None
-    others = "do not attend" if labeler.default is None else f"carry the label {labeler.default!r}"
-    return f"its other pairs {others}, as default={labeler.default!r}: give it default='unlabeled'"
+    others = "do not attend" if labeler.default is None else f"have the label {labeler.default!r}"
+    return f"its other pairs {others} because default={labeler.default!r}: give it default='unlabeled'"
 
 
 def unusual(thing: Any, **usual: Any) -> str:

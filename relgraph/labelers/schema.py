@@ -129,7 +129,7 @@ class SchemaRelations(Labeler):
         stopwords: words that do not match a part of a name by themselves.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.SchemaRelations()
@@ -162,20 +162,17 @@ class SchemaRelations(Labeler):
     def names(self) -> tuple[str, ...]:
         """In the published order; ``qc`` is from question word to column, ``cq`` the other way."""
         steps = range(-self.clip, self.clip + 1)
-        columns = ("cc_default", "cc_foreign_key_forward", "cc_foreign_key_backward", "cc_table_match")
-        tables = ("tt_default", *(f"tt_foreign_key_{way}" for way in ("forward", "backward", "both")))
-        matches = ("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM")
         return (
             *(f"qq_dist {step}" for step in steps),
             *("qc_default", "qt_default", "cq_default"),
-            *columns,
+            *("cc_default", "cc_foreign_key_forward", "cc_foreign_key_backward", "cc_table_match"),
             *(f"cc_dist {step}" for step in steps),
             *("ct_default", "ct_foreign_key", "ct_primary_key", "ct_table_match", "ct_any_table"),
             "tq_default",
             *("tc_default", "tc_primary_key", "tc_table_match", "tc_any_table", "tc_foreign_key"),
-            *tables,
+            *("tt_default", "tt_foreign_key_forward", "tt_foreign_key_backward", "tt_foreign_key_both"),
             *(f"tt_dist {step}" for step in steps),
-            *matches,
+            *("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM"),
             *(f"{way}_{kind}" for kind in VALUE_KINDS for way in ("qc", "cq")),
         )
 

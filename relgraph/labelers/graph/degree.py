@@ -29,8 +29,7 @@ class Degree(AllPairsLabeler):
             the source of (as a key); or ``"both"``. Parallel edges all count, a self-loop once in and once out.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative degree, more than 2^20 labels, or an unknown direction.
+        TypeError, ValueError: a wrong type, a negative degree, more than 2^20 labels, or an unknown direction.
 
     Example:
         >>> labeler = rg.Degree(1)

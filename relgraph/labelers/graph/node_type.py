@@ -106,7 +106,6 @@ class VirtualNode(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """3."""
         return 3
 
     @property

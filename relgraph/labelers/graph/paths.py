@@ -164,7 +164,7 @@ class ShortestPathTypes(GraphPaths):
         directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, a number below 1, or more than 2^16 edges or 2^20 types.
+        TypeError, ValueError: a wrong type, a number below 1, or more than 2^16 edges or 2^20 types.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))

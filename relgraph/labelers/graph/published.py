@@ -34,7 +34,7 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
         ``"unreachable"``, then for each hop ``"hop 1 of 2: single"`` and so on.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, sizes out of range, or repeated names.
+        TypeError, ValueError: a wrong type, sizes out of range, or repeated names.
 
     Example:
         >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
@@ -70,7 +70,7 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         the types, ``"self"`` and ``"none"``.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, sizes out of range, an unknown choice, or repeated names.
+        TypeError, ValueError: a wrong type, sizes out of range, an unknown choice, or repeated names.
 
     Example:
         >>> labeler = rg.grpe(5, ["single", "double"])

@@ -37,8 +37,7 @@ class ShortestPath(AllPairsLabeler):
             None, they do not attend.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative distance, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative distance, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.ShortestPath(2, directed=True)
@@ -101,7 +100,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
         within the limit.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, a negative ``max_distance``, or more than 2^32 pairs.
+        TypeError, ValueError: a wrong type, a negative ``max_distance``, or more than 2^32 pairs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)

@@ -171,7 +171,7 @@ class BucketedDistance(DistanceLabeler):
         bidirectional: whether keys after the query have buckets of their own.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, too few buckets, ``max_distance`` within the single
+        TypeError, ValueError: a wrong type, too few buckets, ``max_distance`` within the single
             distances, or more than 2^20 of either.
 
     Example:

@@ -35,8 +35,7 @@ def dependency_relations(
         A labeler of edges. Ids count the relations in their order, then their inverses, then ``self`` and ``none``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, repeated names, or more than 2^20 of them.
+        TypeError, ValueError: a wrong type, an unknown choice, repeated names, or more than 2^20 of them.
 
     Example:
         >>> labeler = rg.dependency_relations(["nsubj", "obj"])

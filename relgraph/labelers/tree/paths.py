@@ -38,8 +38,7 @@ class TreePaths(GraphPaths):
         forest: whether a graph may hold several trees; pairs across them attend without a label.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a number below 1, more than 2^16 steps or 2^20 types, or an unknown choice.
+        TypeError, ValueError: a wrong type, a number below 1, more than 2^16 steps or 2^20 types, or an unknown choice.
 
     Example:
         >>> tree = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))

@@ -43,7 +43,7 @@ class TreeRelation(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them are others.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, an unknown choice, or a repeated kind.
+        TypeError, ValueError: a wrong type, an unknown choice, or a repeated kind.
 
     Example:
         >>> labeler = rg.TreeRelation()
@@ -109,7 +109,7 @@ class UpDown(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, a negative number of steps, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative number of steps, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.UpDown(2, 1)

@@ -75,8 +75,7 @@ class AncestorDistance(TreeDistance):
         forest: whether a graph may hold several trees; pairs across them are others.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.AncestorDistance(2, default="other")
@@ -108,8 +107,7 @@ class SiblingDistance(TreeDistance):
         forest: whether a graph may hold several trees; their roots are not siblings.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.SiblingDistance(1)
@@ -143,7 +141,7 @@ class StructuralPosition(AllPairsLabeler):
         forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong kind, a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.StructuralPosition(3)

@@ -31,12 +31,9 @@ class TreeWalk:
     at depth 0, which gives -1.
 
     Attributes:
-        parents: the parent of every node, ``[N]``, -1 for a root.
+        parents: the parent of every node, ``[N]``, -1 for a root; checked by :meth:`Graph.parents`.
         depth: steps from the root, ``[N]``.
         rank: how many siblings come before, in the order of nodes, ``[N]``.
-
-    Args:
-        parents: ``[N]``, checked, as from :meth:`Graph.parents`.
     """
 
     parents: Tensor
