@@ -12,9 +12,7 @@ from relgraph.labels import LabelCounts, Labels, SumCounts
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
 
-
-OPERATORS: dict[str, Callable[..., Any]] = {}
-"""The class that each operator makes; ``relgraph.labelers.algebra`` fills it in, because it imports this module."""
+OPERATORS: dict[str, Callable[..., Any]] = {}  # what each makes; filled in by algebra.py, which imports this module
 
 
 class Labeler(ABC):
@@ -112,12 +110,6 @@ class Labeler(ABC):
 
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
-
-        Example:
-            >>> rg.ClippedDistance(1).dense()(3).ids
-            tensor([[[1, 2, 2],
-                     [0, 1, 2],
-                     [0, 0, 1]]], dtype=torch.int8)
         """
         return OPERATORS["dense"](self)
 

@@ -13,8 +13,7 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler
 from relgraph.labels import BlockLabels, DenseLabels
 
-DEFAULTS = ("other", "unlabeled")
-"""What a tree labeler may do with pairs that have no id of their own; None means that they do not attend."""
+DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id of their own
 
 
 class AllPairsLabeler(Labeler):

@@ -36,10 +36,6 @@ class TreeWalk:
         rank: how many siblings come before, in the order of nodes, ``[N]``.
     """
 
-    parents: Tensor
-    depth: Tensor
-    rank: Tensor
-
     def __init__(self, parents: Tensor) -> None:
         jumps = _jumps(parents)
         self.parents = parents
