@@ -1,4 +1,4 @@
-"""A graph as labelers read it: directed edges with a type each, nodes with a type each, several graphs end to end."""
+"""The input of graph labelers: directed edges and nodes, each with an optional type; or a packed batch of graphs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 class Graph:
     """A directed graph, or a packed batch of graphs: immutable data, the input of every graph labeler.
 
-    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
-    looked at, the target is the query i that receives. In a tree the edges lead from parent to child. Nodes keep their
-    order, so that a sequence labeler called with a graph counts distances along it. Graphs compare by value.
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``. The source is the key j that is
+    looked at, the target is the query i that receives. In a tree, edges lead from parent to child. A sequence labeler
+    called with a graph counts distances along the order of its nodes. Graphs compare by value.
 
     Source: PyG, for ``edge_index``.
 
     Args:
-        edge_index: ``[2, E]``, integer in ``[0, N)``, (source, target) by column.
+        edge_index: ``[2, E]``, integer in ``[0, N)``, one (source, target) per column.
         num_nodes: N, of all graphs together.
-        edge_type: ``[E]``, integer from 0, or None where edges are all alike.
-        node_type: ``[N]``, integer from 0 (-1 for none), or None.
-        ptr: ``[G+1]``, integer, borders of a packed batch; graph g owns nodes ``ptr[g]:ptr[g+1]``, and no edge leaves
+        edge_type: ``[E]``, integer from 0, or None if edges have no types.
+        node_type: ``[N]``, integer from 0 (-1 for no type), or None.
+        ptr: ``[G+1]``, integer, borders of a packed batch: graph g owns nodes ``ptr[g]:ptr[g+1]``. No edge may leave
             its graph.
 
     Raises:
-        TypeError: ``num_nodes`` that is no int, or anything else that is no tensor.
-        ValueError: shapes, dtypes or devices that do not fit, ends or types out of range, an edge across graphs.
+        TypeError: ``num_nodes`` is not an int, or another argument is not a tensor.
+        ValueError: wrong shapes, dtypes or devices, ends or types out of range, or an edge across graphs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))  # 0 → 1 and 1 → 2
@@ -70,8 +70,8 @@ class Graph:
         if edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must have shape [2, E], got {list(edge_index.shape)}")
         check.length("num_nodes", num_nodes, most=check.MOST_IDS)
-        edge_type = _types("edge_type", edge_type, edge_index.shape[1], least=0)
-        node_type = _types("node_type", node_type, num_nodes, least=-1)
+        edge_type = _checked_types("edge_type", edge_type, edge_index.shape[1], least=0)
+        node_type = _checked_types("node_type", node_type, num_nodes, least=-1)
         ptr = None if ptr is None else check_ptr("ptr", ptr, num_nodes)
         check.same_device(edge_index=edge_index, edge_type=edge_type, node_type=node_type, ptr=ptr)
         _check_ends(edge_index, num_nodes, ptr)
@@ -93,18 +93,17 @@ class Graph:
         """A tree (or a forest, or a packed batch of them) from each node's parent; edges lead from parent to child.
 
         Args:
-            parents: ``[N]``, integer, the parent of every node, -1 at a root.
-            edge_type: ``[N]``, integer, the type of the edge from each node's parent to it; a root's does not count.
-            node_type: ``[N]``, integer from 0 (-1 for none), or None.
+            parents: ``[N]``, integer, the parent of every node, -1 for a root.
+            edge_type: ``[N]``, integer, the type of the edge from each node's parent to it; ignored for a root.
+            node_type: ``[N]``, integer from 0 (-1 for no type), or None.
             ptr: ``[G+1]``, integer, borders of a packed batch; parents are numbered through the batch.
 
         Returns:
-            The graph, with an edge for every node but the roots.
+            The graph, with one edge per node that has a parent.
 
         Raises:
-            TypeError: an argument that is no tensor.
-            ValueError: a parent out of range or in another graph, a cycle, types out of range, or shapes that do not
-                fit.
+            TypeError: an argument that is not a tensor.
+            ValueError: a parent or type out of range, a parent in another graph, a cycle, or wrong shapes.
 
         Example:
             >>> rg.Graph.from_parents(torch.tensor([1, -1, 1])).edge_index
@@ -118,7 +117,7 @@ class Graph:
             raise ValueError(
                 f"parents must lie in [-1, {count}), got values from {int(parents.min())} to {int(parents.max())}"
             )
-        edge_type = _types("edge_type", edge_type, count, least=None)
+        edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
         graph = cls(
             torch.stack([parents[child], child]),
@@ -132,10 +131,10 @@ class Graph:
 
     @classmethod
     def batch(cls, graphs: Iterable[Graph]) -> Self:
-        """Graphs laid end to end as one packed batch; those that are batches themselves are taken apart.
+        """Join graphs into one packed batch; batches among them are split into their graphs.
 
-        Types are taken as they are: the same number must mean the same type in every graph. Graphs of networkx are read
-        together for that, by one call of :func:`~relgraph.interop.networkx.from_networkx`.
+        Types are kept, so the same number must mean the same type in every graph. For networkx, read all graphs by
+        one call of :func:`~relgraph.interop.networkx.from_networkx`.
 
         Args:
             graphs: one or more, on one device.
@@ -144,8 +143,8 @@ class Graph:
             A graph of all their nodes in order, with ``ptr``.
 
         Raises:
-            TypeError: no iterable, or an entry that is no Graph.
-            ValueError: no graphs at all, several devices, or types that only some of them have.
+            TypeError: not an iterable of Graphs.
+            ValueError: no graphs, several devices, or types that only some graphs have.
 
         Example:
             >>> pair = rg.Graph(torch.tensor([[0], [1]]), 2)
@@ -172,8 +171,8 @@ class Graph:
         return cls(
             torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=True)], 1),
             ends[-1],
-            edge_type=_together("edge_type", [graph.edge_type for graph in graphs]),
-            node_type=_together("node_type", [graph.node_type for graph in graphs]),
+            edge_type=_joined_types("edge_type", [graph.edge_type for graph in graphs]),
+            node_type=_joined_types("node_type", [graph.node_type for graph in graphs]),
             ptr=torch.cat(borders),
         )
 
@@ -184,7 +183,7 @@ class Graph:
 
     @property
     def num_graphs(self) -> int:
-        """G, how many graphs there are, which is 1 without ``ptr``."""
+        """G, how many graphs there are; 1 without ``ptr``."""
         return 1 if self.ptr is None else self.ptr.shape[0] - 1
 
     @property
@@ -193,14 +192,10 @@ class Graph:
         return self.edge_index.device
 
     def borders(self) -> Tensor:
-        """``ptr``, or the borders of the one graph there is.
+        """``ptr``, or the borders of the single graph.
 
         Returns:
             ``[G+1]``, int64.
-
-        Example:
-            >>> rg.Graph(torch.zeros(2, 0).long(), 3).borders()
-            tensor([0, 3])
         """
         return torch.tensor([0, self.num_nodes], device=self.device) if self.ptr is None else self.ptr
 
@@ -224,7 +219,7 @@ class Graph:
 
         Raises:
             ValueError: more than 2^32 pairs, or a graph on the device ``meta``.
-            NotImplementedError: under ``torch.compile`` or ``torch.export``, which cannot know how many there are.
+            NotImplementedError: under ``torch.compile`` or ``torch.export``, because the number depends on data.
 
         Example:
             >>> rg.Graph(torch.zeros(2, 0).long(), 3, ptr=torch.tensor([0, 2, 3])).pairs()
@@ -234,7 +229,7 @@ class Graph:
         check_pairs(self)
         ptr = self.borders()
         sizes = ptr.diff()
-        width = sizes.repeat_interleave(sizes)  # of each query's row
+        width = sizes.repeat_interleave(sizes)  # the number of keys of each query
         query = torch.arange(self.num_nodes, device=self.device).repeat_interleave(width)
         begin = (width.cumsum(0) - width - ptr[:-1].repeat_interleave(sizes)).repeat_interleave(width)
         return query, torch.arange(query.shape[0], device=self.device) - begin
@@ -243,15 +238,14 @@ class Graph:
         """The same nodes, node types and borders with other edges.
 
         Args:
-            edge_index: ``[2, E]``, integer in ``[0, N)``, (source, target) by column.
-            edge_type: ``[E]``, integer from 0; None for edges without types, whatever types there were before.
+            edge_index: ``[2, E]``, integer in ``[0, N)``, one (source, target) per column.
+            edge_type: ``[E]``, integer from 0; None for edges without types, even if this graph has types.
 
         Returns:
             A new graph.
 
         Raises:
-            TypeError: an argument that is no tensor.
-            ValueError: shapes, dtypes or devices that do not fit, ends or types out of range, an edge across graphs.
+            TypeError, ValueError: as for :class:`Graph`.
 
         Example:
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
@@ -262,7 +256,7 @@ class Graph:
         return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
 
     def of_type(self, edge_type: int) -> Self:
-        """The same nodes with the edges of one type only, which then carry none.
+        """The same nodes with only the edges of one type, now without a type.
 
         Args:
             edge_type: which edges to keep.
@@ -271,7 +265,7 @@ class Graph:
             A new graph, its ``edge_type`` None.
 
         Raises:
-            TypeError: a type that is no int.
+            TypeError: a type that is not an int.
             ValueError: a negative type, or a graph without edge types.
 
         Example:
@@ -286,16 +280,16 @@ class Graph:
         return self.with_edges(self.edge_index[:, self.edge_type == edge_type])
 
     def parents(self, *, forest: bool = False) -> Tensor:
-        """The parent of every node, -1 at a root: this graph read as a tree with edges from parent to child.
+        """The parent of every node of a tree whose edges lead from parent to child; -1 for a root.
 
         Args:
-            forest: whether a graph may have several roots; then nodes of different trees are not related.
+            forest: whether a graph may have several roots.
 
         Returns:
             ``[N]``, int64.
 
         Raises:
-            TypeError: ``forest`` that is no bool.
+            TypeError: ``forest`` is not a bool.
             ValueError: a node with two parents, a cycle, or several roots in one graph; a graph on the device ``meta``.
             NotImplementedError: under ``torch.compile`` or ``torch.export``.
 
@@ -316,16 +310,16 @@ class Graph:
         parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
         here = torch.arange(self.num_nodes, device=self.device)
         above = torch.where(parents < 0, here, parents)
-        for _ in range(self.num_nodes.bit_length()):  # each turn doubles the way up
+        for _ in range(self.num_nodes.bit_length()):  # each turn doubles how far up this looks
             above = above[above]
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):
             raise ValueError(f"graph must be a tree, got a cycle through node {int(above[cyclic][0])}")
         if not forest:
-            self._check_one_root(parents)
+            self._check_single_roots(parents)
         return parents
 
-    def _check_one_root(self, parents: Tensor) -> None:
+    def _check_single_roots(self, parents: Tensor) -> None:
         roots = (parents < 0).nonzero()[:, 0]
         home = self.graph_of()[roots]
         twice = (home[1:] == home[:-1]).nonzero()
@@ -338,19 +332,15 @@ class Graph:
         """This graph with its tensors on ``device``.
 
         Args:
-            device: where to, as in ``torch.Tensor.to``.
+            device: as in ``torch.Tensor.to``.
             non_blocking: whether copies from pinned memory may overlap with other work.
 
         Returns:
-            A new graph; this one stays where it is.
+            A new graph.
 
         Raises:
-            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            TypeError: ``device`` is not a device (a dtype, for example), or ``non_blocking`` is not a bool.
             ValueError: a device that torch does not know or cannot use here.
-
-        Example:
-            >>> rg.Graph(torch.tensor([[0], [1]]), 2).to("cpu").device
-            device(type='cpu')
         """
         where = check.device("device", device)
         check.boolean("non_blocking", non_blocking)
@@ -364,10 +354,8 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        pairs = (
-            (getattr(self, name), getattr(other, name)) for name in ("edge_index", "edge_type", "node_type", "ptr")
-        )
-        return self.num_nodes == other.num_nodes and all(_equal(a, b) for a, b in pairs)
+        names = ("edge_index", "edge_type", "node_type", "ptr")
+        return self.num_nodes == other.num_nodes and all(_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -379,33 +367,33 @@ class Graph:
 
 
 def check_graph(graph: Any) -> Graph:
-    """``graph`` itself when it is a Graph."""
+    """Return ``graph``; raise TypeError unless it is a Graph."""
     if not isinstance(graph, Graph):
-        hint = "; a layer whose labeler reads graphs is called with labels=graph" if isinstance(graph, int) else ""
+        hint = "; call a layer whose labeler reads graphs with labels=graph" if isinstance(graph, int) else ""
         raise TypeError(f"graph must be a Graph, got {in_place_of_graph(graph)}{hint}")
     return graph
 
 
 def check_pairs(graph: Graph) -> Graph:
-    """``graph`` itself when all pairs within its graphs can be written out."""
+    """Return ``graph``; raise ValueError unless all pairs within its graphs can be written out."""
     check.data("graph", graph.edge_index, graph.ptr)
     pairs = graph.num_nodes**2
-    if graph.ptr is not None and pairs > check.MOST_PAIRS:  # as if nothing was packed
+    if graph.ptr is not None and pairs > check.MOST_PAIRS:  # sizes are read only if they matter
         pairs = sum(size**2 for size in graph.ptr.diff().tolist())
     check.most_pairs("graph", pairs)
     return graph
 
 
-def alone(graph: Graph, **others: Any) -> Graph:
-    """``graph`` itself when nothing is given beside it that it says already."""
+def check_only_graph(graph: Graph, **others: Any) -> Graph:
+    """Return ``graph``; raise ValueError if another argument is given too, which the graph already defines."""
     for name, value in others.items():
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a Graph, which has its own borders, got {shown(value)}")
+            raise ValueError(f"{name} must not be given with a Graph, which has its own borders, got {shown(value)}")
     return graph
 
 
-def _types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | None:
-    """Types as int64, one an item and not below ``least``; or None."""
+def _checked_types(name: str, types: Any, count: int, *, least: int | None) -> Tensor | None:
+    """``count`` types as int64, none below ``least``; or None."""
     if types is None:
         return None
     types = check.integer_tensor(name, types, dim=1).to(torch.int64)
@@ -437,7 +425,7 @@ def _check_ends(edge_index: Tensor, num_nodes: int, ptr: Tensor | None) -> None:
             raise ValueError(f"edge_index must not cross from graph to graph, got edge {e}: {source} -> {target}")
 
 
-def _together(name: str, types: list[Tensor | None]) -> Tensor | None:
+def _joined_types(name: str, types: list[Tensor | None]) -> Tensor | None:
     given = [t for t in types if t is not None]
     if not given:
         return None

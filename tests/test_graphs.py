@@ -143,7 +143,7 @@ def test_a_forest_has_several_roots():
         (lambda: rg.Graph(index((0, 0)), 1).parents(), "got a cycle through node 0"),
         (lambda: rg.Graph.batch([]), "graphs must hold at least one Graph, got none"),
         (lambda: rg.Graph.batch([rg.Graph(index(), 1), rg.Graph(index(), 1, node_type=torch.tensor([0]))]), "node_type must be given for all graphs or for none, got 1 of 2"),
-        (lambda: rg.ClippedDistance(1)(rg.Graph(index(), 1), 2), "k_len must be left out beside a Graph"),
+        (lambda: rg.ClippedDistance(1)(rg.Graph(index(), 1), 2), "k_len must not be given with a Graph"),
     ],
 )  # fmt: skip
 def test_refuses_wrong_values(make, message):

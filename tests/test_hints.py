@@ -50,26 +50,25 @@ def test_in_place_of_a_graph_of_pyg():
 def test_in_place_of_labels():
     theirs, read = networkx_graphs()
     assert in_place_of_labels("near") == "str"
-    assert in_place_of_labels(GRAPH) == "Graph: a labeler makes labels of it, labels=labeler(graph)"
-    assert in_place_of_labels(read) == "FromNetworkx: a labeler makes labels of its .graph, labels=labeler(read.graph)"
+    assert in_place_of_labels(GRAPH) == "Graph: pass labels=labeler(graph)"
+    assert in_place_of_labels(read) == "FromNetworkx: pass labels=labeler(read.graph)"
     assert in_place_of_labels(LABELER) == ("ClippedDistance: call it with a length or a graph, labels=labeler(length)")
     assert in_place_of_labels([[0]]) == "list: make it a tensor with torch.tensor(...)"
     assert in_place_of_labels(torch.zeros(1)) == "Tensor: make labels of it with rg.DenseLabels(ids, num_labels)"
     assert in_place_of_labels(theirs) == (
-        "DiGraph (networkx.classes.digraph.DiGraph): "
-        f"make it a Graph with {NETWORKX}, and labels of that, labels=labeler(graph)"
+        f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}, and pass labels=labeler(graph)"
     )
     assert in_place_of_labels(rg.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
 
 
 def test_in_place_of_one_graph_several():
     theirs, _ = networkx_graphs()
-    batch = "list of graphs: make one Graph of them with rg.Graph.batch(graphs)"
+    batch = "list of graphs: make them one Graph with rg.Graph.batch(graphs)"
     assert in_place_of_graph([GRAPH, GRAPH]) == batch
     assert in_place_of_labels([GRAPH], or_graph=True) == batch
-    assert in_place_of_labels([GRAPH]) == f"{batch}, and labels of that, labels=labeler(graph)"
+    assert in_place_of_labels([GRAPH]) == f"{batch}, and pass labels=labeler(graph)"
     assert in_place_of_graph((theirs, theirs)) == (
-        "tuple of graphs: make one Graph of them with relgraph.interop.networkx.from_networkx(graphs).graph"
+        "tuple of graphs: make them one Graph with relgraph.interop.networkx.from_networkx(graphs).graph"
     )
     assert in_place_of_graph([GRAPH, theirs]) == "list" and in_place_of_graph([]) == "list"
 

@@ -1,7 +1,7 @@
-"""Checks of arguments and the words of their errors; every floor uses them.
+"""Checks of arguments and the wording of their errors; used by the whole package.
 
-- ``check``: return the argument, or raise an error that names it, what was wanted and what came.
-- ``hints``: what an error suggests when an argument is of another type.
-- ``brief``: values in a few words, for errors and ``repr``.
+- ``check``: return the argument, or raise an error that names it, what it must be and what it was.
+- ``hints``: what an error suggests for an argument of the wrong type.
+- ``brief``: short texts of values, for errors and ``repr``.
 - ``sharding``: refuse tensors that hold only one rank's part.
 """

@@ -1,4 +1,4 @@
-"""Values told in a few words, for ``repr``: no tensor of numbers, no long list."""
+"""Short texts of values, for errors and ``repr``: a tensor without its numbers, a long list without its middle."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-MOST_ITEMS = 4
-"""Up to this many items of a sequence are all shown."""
-
-MOST_LETTERS = 120
-"""Up to this many letters of a text are all shown."""
+MOST_ITEMS = 4  # of a tuple of which all are shown
+MOST_LETTERS = 120  # of a text of which all are shown
 
 
 def brief(value: Any) -> str:
-    """``repr``, but a tensor is its shape, a long tuple or list its first two items and its last."""
+    """``repr``, but a tensor is only its shape, and a long tuple only its first two items and its last."""
     if isinstance(value, Tensor):
         return f"<tensor {list(value.shape)}>"
     if isinstance(value, dict):
@@ -28,19 +25,19 @@ def brief(value: Any) -> str:
 
 
 def brief_fields(thing: Any, *names: str) -> str:
-    """The ``repr`` of a value with these fields, each in a few words; those that are None or empty are left out."""
+    """``repr`` of a value with these fields, each shown by :func:`brief`, except fields that are None or empty."""
     fields = ((name, getattr(thing, name)) for name in names)
     shown = (f"{name}={brief(value)}" for name, value in fields if value is not None and value != ())
     return f"{type(thing).__name__}({', '.join(shown)})"
 
 
 def shown(value: Any) -> str:
-    """``repr``, cut where it is long."""
+    """``repr``, cut if it is long."""
     return cut(_printed(value))
 
 
 def _printed(value: Any) -> str:
-    """``repr``; of what holds an int of more digits than Python prints, the kind alone."""
+    """``repr``; only the class if the value holds an int of more digits than Python prints."""
     try:
         return repr(value)
     except ValueError:
@@ -48,7 +45,7 @@ def _printed(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning and end where it is long."""
+    """The text, or its beginning and end if it is long."""
     if len(text) <= MOST_LETTERS:
         return text
     return f"{text[: MOST_LETTERS * 2 // 3]} ... {text[-MOST_LETTERS // 3 :]}"

@@ -1,6 +1,6 @@
-"""What came where something else was wanted, in a few words, and how to make the one of the other.
+"""The end of wrong-type messages: the type of the value, and how to convert it.
 
-By the names of classes alone: nothing is imported, as the packages that made a value need not be there.
+Types are compared by name, because the packages that define them may not be installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAKERS = {
 
 
 def in_place_of_graph(value: Any) -> str:
-    """The kind of a value that came where a Graph was wanted, and how to come by one."""
+    """Describe a value that is not a Graph, and say how to make one."""
     maker = _maker(value)
     if maker:
         return f"{_full_name(value)}: make it a Graph with {maker}"
@@ -24,35 +24,33 @@ def in_place_of_graph(value: Any) -> str:
         return f"{_name(value)}: pass its .graph"
     several = _several_graphs(value)
     if several:
-        return f"{_name(value)} of graphs: make one Graph of them with {several}"
+        return f"{_name(value)} of graphs: make them one Graph with {several}"
     return _name(value)
 
 
 def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
-    """The kind of a value that came where Labels were wanted (or a Graph would do too), and how to come by them."""
+    """Describe a value that is not Labels (nor a Graph, if ``or_graph``), and say how to make them."""
     maker = _maker(value)
     several = _several_graphs(value)
     if or_graph and (maker or has_graph(value) or several):
         return in_place_of_graph(value)
-    if several:
-        return f"{in_place_of_graph(value)}, and labels of that, labels=labeler(graph)"
-    if maker:
-        return f"{_full_name(value)}: make it a Graph with {maker}, and labels of that, labels=labeler(graph)"
+    if maker or several:
+        return f"{in_place_of_graph(value)}, and pass labels=labeler(graph)"
     if _is(value, "relgraph.graphs.Graph"):
-        return f"{_name(value)}: a labeler makes labels of it, labels=labeler(graph)"
+        return f"{_name(value)}: pass labels=labeler(graph)"
     if has_graph(value):
-        return f"{_name(value)}: a labeler makes labels of its .graph, labels=labeler(read.graph)"
+        return f"{_name(value)}: pass labels=labeler(read.graph)"
     if _is(value, "relgraph.labelers.base.Labeler"):
         return f"{_name(value)}: call it with a length or a graph, labels=labeler(length)"
     if _is(value, "relgraph.labelers.graph.paths.PathLabels"):
         return f"{_name(value)}: pass its .labels"
-    if or_graph and not _is(value, "torch.Tensor"):  # where no raw ids are taken
+    if or_graph and not _is(value, "torch.Tensor"):  # raw ids are not accepted then
         return _as_tensor(value).replace("make it a tensor with", "make labels of it with rg.DenseLabels and")
     return _as_tensor(value, "rg.DenseLabels(ids, num_labels)")
 
 
 def in_place_of_edges(value: Any) -> str:
-    """The kind of a value that came where ``edge_index`` was wanted, and how to come by it."""
+    """Describe a value that is not an ``edge_index``, and say how to get one."""
     maker = _maker(value)
     if maker == _MAKERS["torch_geometric"]:
         return f"{_full_name(value)}: pass its .edge_index"
@@ -68,7 +66,7 @@ def in_place_of_edges(value: Any) -> str:
 
 
 def in_place_of_types(value: Any, kind: str) -> str:
-    """What came where names of types of edges or nodes were wanted, and where the names are."""
+    """Describe a value that is not names of types of edges or nodes, and say where the names are."""
     if not has_graph(value):
         return shown(value)
     names = ("node_types",) if kind == "node" else ("types", "edge_types")
@@ -76,7 +74,7 @@ def in_place_of_types(value: Any, kind: str) -> str:
 
 
 def _several_graphs(value: Any) -> str | None:
-    """What makes one Graph of a list of graphs."""
+    """The call that makes a list of graphs one Graph."""
     if not isinstance(value, (list, tuple)) or not value:
         return None
     if all(_is(one, "relgraph.graphs.Graph") for one in value):
@@ -87,7 +85,7 @@ def _several_graphs(value: Any) -> str | None:
 
 
 def _as_tensor(value: Any, of_tensor: str = "") -> str:
-    """The kind of a value that holds numbers, and how to make a tensor of it, or what is made of a tensor."""
+    """Describe a value that may hold numbers, and say how to make it a tensor, or a tensor labels."""
     if _is(value, "torch.Tensor") and of_tensor:
         return f"{_name(value)}: make labels of it with {of_tensor}"
     if _is(value, "numpy.ndarray"):
@@ -98,7 +96,7 @@ def _as_tensor(value: Any, of_tensor: str = "") -> str:
 
 
 def _maker(value: Any) -> str | None:
-    """What makes a Graph of a graph of another package; subclasses, of which a PyG Batch is one, count too."""
+    """The call that makes a graph of another package a Graph; also for subclasses, such as a PyG Batch."""
     if _is(value, "torch_geometric.data.hetero_data.HeteroData"):
         return "relgraph.pyg.from_hetero_data(...).graph"
     bases = type(value).__mro__
@@ -106,7 +104,7 @@ def _maker(value: Any) -> str | None:
 
 
 def has_graph(value: Any) -> bool:
-    """Whether it is a value of ours that holds a Graph, such as what from_networkx gives."""
+    """Whether a relgraph value has a ``.graph``, such as the result of from_networkx."""
     return _package(type(value)) == "relgraph" and _is(getattr(value, "graph", None), "relgraph.graphs.Graph")
 
 

@@ -1,4 +1,4 @@
-"""What torch's ways of sharing out one sequence would make wrong, refused at the door."""
+"""Errors for tensors that hold only one rank's part, with which attention would be wrong."""
 
 from __future__ import annotations
 
@@ -11,56 +11,42 @@ from torch.nn import functional
 
 
 def check_context() -> None:
-    """The whole sequence is here: not so within torch's ``context_parallel``, where each rank holds a part of it.
-
-    That block replaces ``scaled_dot_product_attention`` by a function of its own, which is what shows it: nothing of
-    ``torch.distributed`` is loaded here, and compiled code is traced afresh where it runs within the block.
-
-    Raises:
-        NotImplementedError: within the block.
-    """
+    """Raise NotImplementedError within torch's ``context_parallel``, where each rank holds a part of a sequence."""
+    # That block replaces this function, which shows it without loading torch.distributed; compiled code is retraced.
     attention: Any = functional.scaled_dot_product_attention
     if isinstance(attention, types.FunctionType) and (attention.__module__ or "").startswith("torch.distributed."):
         raise NotImplementedError(
-            "relgraph attends to the keys that it is given, and within torch's context_parallel each rank holds only "
-            "its part of them: call it outside of that block with whole sequences, share out the batch or the heads, "
-            "or attend to the parts one by one and join the results by rg.merge"
+            "relgraph attends only to the keys that it is given, and within torch's context_parallel each rank holds "
+            "only a part of them: call it outside of that block with whole sequences, split the batch or the heads "
+            "instead, or attend to the parts one by one and join the results with rg.merge"
         )
 
 
 def check_local(**tensors: Tensor | None) -> None:
-    """No tensor is a DTensor; compiled code is left to torch, which refuses those it cannot share out.
-
-    Raises:
-        NotImplementedError: one of them is.
-    """
+    """Raise NotImplementedError if a tensor is a DTensor; in compiled code torch does that itself."""
     if torch.compiler.is_compiling():
         return
     for name, tensor in tensors.items():
         if type(tensor) is not Tensor and any(_is_dtensor(base) for base in type(tensor).__mro__):
             raise NotImplementedError(
-                f"{name} must be a Tensor of this rank, got a DTensor, for which relgraph has no rules of sharding: "
-                "wrap the call in torch.distributed.tensor.experimental.local_map, which hands on each rank's part, "
-                "with whole sequences on every rank (parts of the batch or of the heads)"
+                f"{name} must be a Tensor of this rank, got a DTensor, for which relgraph has no sharding rules: "
+                "wrap the call in torch.distributed.tensor.experimental.local_map, which passes each rank's part, "
+                "with whole sequences on every rank (split the batch or the heads)"
             )
 
 
 def check_gathered(rows: Tensor) -> None:
-    """The rows of a table are whole while a layer reads them.
-
-    Raises:
-        NotImplementedError: they are a DTensor, each rank holding some of them.
-    """
+    """Raise NotImplementedError if the rows of a table are a DTensor, of which each rank holds only some."""
     if not torch.compiler.is_compiling() and any(_is_dtensor(base) for base in type(rows).__mro__):
         raise NotImplementedError(
-            "the rows of a table must be whole when a layer reads them, got a DTensor: tables that several layers "
-            "share are sharded once and before these, fully_shard(tables), or with the root alone, fully_shard(model)"
+            "the rows of a table must be whole when a layer reads them, got a DTensor: shard tables that "
+            "several layers share before these layers, fully_shard(tables), or only with the root, fully_shard(model)"
         )
 
 
 def kept(module: nn.Module, rows: Tensor) -> Tensor:
-    """The rows that a module returns, a copy where ``fully_shard`` frees the module's parameters when it is done."""
-    return rows.clone() if hasattr(module, "reshard") else rows  # what fully_shard adds to the module's class
+    """The rows; copied if ``fully_shard`` frees the module's parameters after its call."""
+    return rows.clone() if hasattr(module, "reshard") else rows  # fully_shard adds this method
 
 
 def _is_dtensor(kind: type) -> bool:

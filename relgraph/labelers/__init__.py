@@ -1,20 +1,20 @@
-"""Labelers: how labels come from an input.
+"""Labelers turn an input into :class:`~relgraph.Labels`.
 
-A labeler knows how many labels there are and what each is called before it sees any input; called with one it gives
-:class:`~relgraph.Labels`. Sequence labelers are called with a length or a graph, graph and tree labelers with a
-:class:`~relgraph.Graph`, :class:`~relgraph.SchemaRelations` with a :class:`~relgraph.Schema`.
+A labeler has a fixed number of labels, each with a name, whatever the input. Sequence labelers are called with a length
+or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~relgraph.SchemaRelations` with a
+:class:`~relgraph.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
   ``GridColumns``.
-- To write one: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` makes labels of ids of all pairs.
+- For your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into labels.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
   ``NodeType``, ``VirtualNode``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
 - Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
   ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
 - Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
-- Composed of others: ``Product``, ``Sum``, ``Priority``, ``Restriction``, ``Dense``, which the operators of
-  :class:`~relgraph.Labeler` make; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
+- Composed by the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
+  ``Dense``; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
 
 >>> labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
 >>> labeler.names

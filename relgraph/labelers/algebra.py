@@ -1,8 +1,8 @@
-"""Labelers composed of labelers: each part is called with the same arguments, then their labels are combined."""
+"""Labelers composed of labelers: all parts are called with the same arguments, then their labels are combined."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
@@ -16,10 +16,11 @@ from relgraph.labels.algebra import first_of, product, restrict, total
 
 @dataclass(frozen=True, init=False, repr=False)
 class Composed(Labeler):
-    """Two or more labelers that take the same arguments, joined by one operator; nested ones flatten."""
+    """Two or more labelers joined by one operator; nested ones with the same operator flatten."""
 
     symbol: ClassVar[str]
-    takes_sums: ClassVar[bool]
+    _combine: ClassVar[Callable[..., Labels]]
+    takes_sums: ClassVar[bool] = False
 
     parts: tuple[Labeler, ...]
 
@@ -29,7 +30,7 @@ class Composed(Labeler):
             check_operand(self.symbol, part)
             if not self.takes_sums and not isinstance(part.num_labels, int):
                 raise TypeError(
-                    f"the operand of {self.symbol} must have one label a pair, got a sum, {part!r}: "
+                    f"the operand of {self.symbol} must have one label per pair, got a sum, {part!r}: "
                     "compose its parts one by one"
                 )
             flat.extend(part.parts if isinstance(part, type(self)) else (part,))
@@ -37,32 +38,26 @@ class Composed(Labeler):
             raise ValueError(f"{type(self).__name__} must have at least two parts, got {len(flat)}")
         self._set(parts=tuple(flat))
         if not self.takes_sums:
-            number = self.num_labels
-            assert isinstance(number, int)
-            check.most_labels(f"the operands of {self.symbol}", number)
+            check.most_labels(f"the operands of {self.symbol}", _single_number(self))
 
     @final
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
         """The labels of an input that every part understands.
 
         Args:
-            args: given to each part in turn.
-            kwargs: likewise.
+            args: passed to each part in turn.
+            kwargs: passed to each part in turn.
 
         Returns:
             Labels of the kind that the operator makes of the parts' kinds. Distances stay distances, edges with
-            distances are edges, and what was written out stays so; ``+`` gives a sum of labels.
+            distances are edges, and dense labels stay dense; ``+`` gives a sum of labels.
 
         Raises:
-            TypeError: an input that a part refuses, or a part that made other than Labels.
-            ValueError: likewise, or parts whose labels do not cover the same pairs or count from other offsets.
-            NotImplementedError: parallel edges, each of which counts, that meet labels which cannot keep them apart.
+            TypeError: an input that a part does not accept, or a part that did not return Labels.
+            ValueError: an input that a part does not accept, or parts whose labels differ in pairs or offsets.
+            NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
-        return self._combine([check_made(part, part(*args, **kwargs)) for part in self.parts])
-
-    @abstractmethod
-    def _combine(self, labels: list[Labels]) -> Labels:
-        """The labels of the whole from those of the parts."""
+        return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
 
     def __repr__(self) -> str:
         return f" {self.symbol} ".join(_bracketed(part) for part in self.parts)
@@ -73,13 +68,13 @@ class Composed(Labeler):
 class Product(Composed):
     """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`~relgraph.product`.
 
-    Attends where all parts do, and carries a label where all do. Labels that were not written out stay so.
+    A pair attends if it does in all parts, and has a label if it does in all parts. Distances are not written out.
 
     Args:
-        parts: labelers with one label a pair.
+        parts: labelers with one label per pair.
 
     Raises:
-        TypeError: a part that is no labeler, or a sum.
+        TypeError: a part that is not a labeler, or is a sum.
         ValueError: fewer than two parts, or more than 2^20 labels.
 
     Example:
@@ -93,39 +88,34 @@ class Product(Composed):
     """
 
     symbol = "*"
-    takes_sums = False
+    _combine = staticmethod(product)
 
     @property
     def num_labels(self) -> int:
-        """The product of the parts' numbers."""
-        return prod(_number(part) for part in self.parts)
+        return prod(_single_number(part) for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parts' names with ``×`` between them."""
-        return distinct("×".join(names) for names in combinations(*(_names(part) for part in self.parts)))
+        return distinct("×".join(names) for names in combinations(*(_single_names(part) for part in self.parts)))
 
     def _why_never_unlabeled(self) -> str | None:
         reasons = [part._why_never_unlabeled() for part in self.parts]
         return None if None in reasons else reasons[0]
 
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return product(*labels)
-
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Sum(Composed):
-    """``a + b``: several labels a pair whose terms add up, each part with its own tables; see :func:`~relgraph.total`.
+    """``a + b``: several labels per pair, each with its own tables, whose terms add up; see :func:`~relgraph.total`.
 
-    Attends where all parts do. ``num_labels`` and ``names`` hold one entry a part, as do the tables of a layer.
+    A pair attends if it does in all parts. ``num_labels``, ``names`` and the tables of a layer hold one entry per part.
 
     Args:
-        parts: labelers; a sum among them is taken part by part.
+        parts: labelers; the parts of a sum among them become parts of this sum.
 
     Raises:
-        TypeError: a part that is no labeler.
-        ValueError: fewer than two parts.
+        TypeError, ValueError: a part that is not a labeler, or fewer than two parts.
 
     Example:
         >>> labeler = rg.ClippedDistance(1) + rg.Window(1, 0)
@@ -136,42 +126,36 @@ class Sum(Composed):
     """
 
     symbol = "+"
+    _combine = staticmethod(total)
     takes_sums = True
 
     @property
     def num_labels(self) -> tuple[int, ...]:
-        """One number a part."""
         numbers = (part.num_labels for part in self.parts)
         return tuple(n for number in numbers for n in ((number,) if isinstance(number, int) else number))
 
     @property
     def names(self) -> tuple[tuple[str, ...], ...]:
-        """One tuple of names a part."""
         out: list[Any] = []
         for part in self.parts:
             out.extend([part.names] if isinstance(part.num_labels, int) else part.names)
         return tuple(out)
 
-    def _combine(self, labels: list[Labels]) -> SumLabels:
-        return total(*labels)
-
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Priority(Composed):
-    """``a | b``: the label of ``b`` where ``a`` carries none, with ids after those of ``a``.
+    """``a | b``: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``.
 
-    The same as :func:`~relgraph.first_of` of their labels.
-    Where ``a`` does not attend the pair does not, and where it attends without a label the pair follows ``b``.
+    Does the same as :func:`~relgraph.first_of` on their labels. A pair that does not attend in ``a`` does not attend.
 
     Args:
-        parts: labelers with one label a pair, the first speaking first. All but the last must leave pairs that attend
+        parts: labelers with one label per pair, in order of priority. All but the last must leave pairs that attend
             without a label, for the next to label: ``EdgeType(2, default="unlabeled") | ShortestPath(4)``.
 
     Raises:
-        TypeError: a part that is no labeler, or a sum.
-        ValueError: fewer than two parts, more than 2^20 labels, or a part, not the last, that is known to leave no pair
-            without a label.
+        TypeError: a part that is not a labeler, or is a sum.
+        ValueError: fewer than two parts, more than 2^20 labels, or a part before the last that labels every pair.
 
     Example:
         >>> labeler = rg.FromFunction(lambda i, j: (i == j).long() - 1, 1, names=["self"]) | rg.ClippedDistance(1)
@@ -184,7 +168,7 @@ class Priority(Composed):
     """
 
     symbol = "|"
-    takes_sums = False
+    _combine = staticmethod(first_of)
 
     def __init__(self, *parts: Labeler) -> None:
         super().__init__(*parts)
@@ -201,31 +185,26 @@ class Priority(Composed):
 
     @property
     def num_labels(self) -> int:
-        """The sum of the parts' numbers."""
-        return sum(_number(part) for part in self.parts)
+        return sum(_single_number(part) for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts' names one after the other; a name that comes again gets a prime."""
-        return distinct(name for part in self.parts for name in _names(part))
-
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return first_of(*labels)
+        """The parts' names one after the other; a repeated name gets a prime."""
+        return distinct(name for part in self.parts for name in _single_names(part))
 
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Restriction(Composed):
-    """``a & b``: the labels of ``a``, and only the pairs that attend in ``b`` too; see :func:`~relgraph.restrict`.
+    """``a & b``: the labels of ``a``, for pairs that attend in both; see :func:`~relgraph.restrict`.
 
-    The labels of ``b`` do not count. ``num_labels`` and ``names`` are those of ``a``.
+    The labels of ``b`` are ignored: ``num_labels`` and ``names`` are those of ``a``.
 
     Args:
-        parts: the labeler, and those that restrict it.
+        parts: the labeler, and the labelers that restrict it.
 
     Raises:
-        TypeError: a part that is no labeler.
-        ValueError: fewer than two parts.
+        TypeError, ValueError: a part that is not a labeler, or fewer than two parts.
 
     Example:
         >>> labeler = rg.ClippedDistance(1) & rg.Window(1, 0)
@@ -238,37 +217,31 @@ class Restriction(Composed):
     """
 
     symbol = "&"
+    _combine = staticmethod(restrict)
     takes_sums = True
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
-        """The first part's."""
         return self.parts[0].num_labels
 
     @property
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The first part's."""
         return self.parts[0].names
 
     def _why_never_unlabeled(self) -> str | None:
         return self.parts[0]._why_never_unlabeled()
 
-    def _combine(self, labels: list[Labels]) -> Labels:
-        return restrict(*labels)
-
 
 @final
 @dataclass(frozen=True, repr=False)
 class Dense(Labeler):
-    """``a.dense()``: the same labels with every id written out; a sum part by part.
-
-    N_q · N_k small integers, whatever kind the labels were before.
+    """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum part by part.
 
     Args:
         labeler: whose labels to write out.
 
     Raises:
-        TypeError: ``labeler`` is no labeler.
+        TypeError: ``labeler`` is not a labeler.
 
     Example:
         >>> labeler = rg.ClippedDistance(1).dense()
@@ -287,30 +260,28 @@ class Dense(Labeler):
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
-        """That of the labeler."""
         return self.labeler.num_labels
 
     @property
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """Those of the labeler."""
         return self.labeler.names
 
     def _why_never_unlabeled(self) -> str | None:
         return self.labeler._why_never_unlabeled()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
-        """The labels of an input, written out; the borders of a packed batch become pairs that do not attend.
+        """The labels of an input, written out; in a packed batch, pairs across graphs do not attend.
 
         Args:
-            args: given to the labeler.
-            kwargs: likewise.
+            args: passed to the labeler.
+            kwargs: passed to the labeler.
 
         Returns:
             :class:`~relgraph.DenseLabels` with the labeler's ids, or a sum of them.
 
         Raises:
-            TypeError: an input that the labeler refuses, or one that made other than Labels.
-            ValueError: likewise, or parallel edges that each count.
+            TypeError: an input that the labeler does not accept, or a result that is not Labels.
+            ValueError: an input that the labeler does not accept, or parallel edges that each count.
         """
         labels = check_made(self.labeler, self.labeler(*args, **kwargs))
         if isinstance(labels, SumLabels):
@@ -318,7 +289,7 @@ class Dense(Labeler):
         return labels.dense()
 
     def dense(self) -> Self:
-        """The labeler itself, whose labels are written out already.
+        """This labeler, because its labels are written out already.
 
         Returns:
             This labeler.
@@ -333,14 +304,16 @@ def _bracketed(part: Labeler) -> str:
     return f"({part!r})" if isinstance(part, Composed) else repr(part)
 
 
-def _number(part: Labeler) -> int:
-    number = part.num_labels
+def _single_number(labeler: Labeler) -> int:
+    """``num_labels`` of a labeler that is not a sum."""
+    number = labeler.num_labels
     assert isinstance(number, int)
     return number
 
 
-def _names(part: Labeler) -> tuple[str, ...]:
-    names: Any = part.names
+def _single_names(labeler: Labeler) -> tuple[str, ...]:
+    """``names`` of a labeler that is not a sum."""
+    names: Any = labeler.names
     return names
 
 

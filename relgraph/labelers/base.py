@@ -1,4 +1,4 @@
-"""What every labeler shares: a number of labels, a name for each, and the operators that compose labelers."""
+"""The base class of all labelers: a number of labels, a name for each, and operators that compose labelers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from relgraph.labels import LabelCounts, Labels, SumCounts
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
 
-
-OPERATORS: dict[str, Callable[..., Any]] = {}
-"""What each operator makes. ``relgraph.labelers.algebra`` fills it in, because what it makes are labelers too."""
+OPERATORS: dict[str, Callable[..., Any]] = {}  # what each makes; filled in by algebra.py, which imports this module
 
 
 class Labeler(ABC):
-    """How labels come from an input: a callable from the input to :class:`~relgraph.Labels`.
+    """A callable that turns an input into :class:`~relgraph.Labels`.
 
     Labelers are immutable, hashable and compare by value; ``repr`` is the expression that makes one. They compose:
 
     - ``a * b``, product: one label for each pair of labels, ``a`` counting slowest (one table);
     - ``a + b``, sum: the terms of both add up, each with its own tables;
-    - ``a | b``, priority: the label of ``b``, after those of ``a``, where ``a`` carries none;
-    - ``a & b``, restriction: the labels of ``a``, and only the pairs that attend in ``b`` too.
+    - ``a | b``, priority: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``;
+    - ``a & b``, restriction: the labels of ``a``, for pairs that attend in both.
 
-    A composed labeler calls each of its parts with the same arguments. Where the inputs differ, call the labelers one
-    by one and compose the labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`,
-    :func:`~relgraph.restrict`.
+    A composed labeler calls each part with the same arguments. If the inputs differ, call each labeler and compose the
+    labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`, :func:`~relgraph.restrict`.
 
-    To write one, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Of a function of positions
-    :class:`~relgraph.FromFunction` makes one, of distances alone :class:`~relgraph.DistanceLabeler`; ids that
-    you compute for all pairs of a graph become labels by :func:`~relgraph.label_pairs`.
+    To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Shorter ways: a function
+    of two positions with :class:`~relgraph.FromFunction`, a function of their distance with
+    :class:`~relgraph.DistanceLabeler`, ids of all pairs of a graph with :func:`~relgraph.label_pairs`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -57,54 +54,48 @@ class Labeler(ABC):
     @property
     @abstractmethod
     def num_labels(self) -> int | tuple[int, ...]:
-        """R, the number of labels; for a sum, one number a part."""
+        """R, the number of labels; for a sum, one number per part."""
 
     @property
     @abstractmethod
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The name of every id, each different; for a sum, one tuple a part."""
+        """The name of every id, all different; for a sum, one tuple per part."""
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
         """The labels of an input.
 
         Args:
-            args: what the labeler reads: lengths, segments, a graph; each labeler says what.
-            kwargs: likewise.
+            args: what the labeler reads, such as a length or a graph.
+            kwargs: options of that labeler.
 
         Returns:
             Labels with this labeler's ``num_labels``; id r means ``names[r]``.
         """
 
     def describe(self, *inputs: Any, **kwargs: Any) -> LabelCounts | SumCounts:
-        """The ids with their names, and how many pairs of an input carry each, as a value that prints a table.
+        """Count how many pairs of an input carry each label, as a value that prints a table.
 
         Args:
-            *inputs: what the labeler is called with; without any, ids and names alone are told.
-            **kwargs: likewise.
+            *inputs: what the labeler is called with; without any, only ids and names are listed.
+            **kwargs: passed to the labeler.
 
         Returns:
             :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
 
         Raises:
-            TypeError: a labeler that made other than Labels, and what calling it raises, likewise ValueError and
-                NotImplementedError.
+            TypeError, ValueError, NotImplementedError: whatever the call raises; a result that is not Labels.
 
         Example:
-            >>> rg.EdgeType(["child", "next"], default="unlabeled").describe()
-            id  name
-             0  child
-             1  next
-            2 labels
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
-            >>> told = rg.EdgeType(["child", "next"], default="unlabeled").describe(graph)
-            >>> told
+            >>> counts = rg.EdgeType(["child", "next"], default="unlabeled").describe(graph)
+            >>> counts
             id  name                     pairs   share
              0  child                        1  11.1 %
              1  next                         1  11.1 %
             -1  attends without a label      7  77.8 %
             2 labels, 9 pairs
-            >>> told.counts["child"], told.unlabeled
+            >>> counts.counts["child"], counts.unlabeled
             (1, 7)
         """
         if inputs or kwargs:
@@ -115,16 +106,10 @@ class Labeler(ABC):
         return SumCounts(tuple(LabelCounts(number, names) for number, names in parts))  # pyright: ignore[reportArgumentType]
 
     def dense(self) -> Dense:
-        """A labeler of the same labels with every id written out: N_q · N_k numbers, asked for by name.
+        """A labeler of the same labels with every id written out: N_q · N_k numbers.
 
         Returns:
-            A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of them.
-
-        Example:
-            >>> rg.ClippedDistance(1).dense()(3).ids
-            tensor([[[1, 2, 2],
-                     [0, 1, 2],
-                     [0, 0, 1]]], dtype=torch.int8)
+            A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
         """
         return OPERATORS["dense"](self)
 
@@ -141,9 +126,9 @@ class Labeler(ABC):
         return OPERATORS["&"](self, check_operand("&", other))
 
     def _why_never_unlabeled(self) -> str | None:
-        """Why every pair that attends carries a label, and the way out; None where that is not known.
+        """Explain why every pair that attends has a label, and what to change; None if some may have none.
 
-        ``|`` asks its operands: after such a labeler no other would ever speak.
+        ``|`` asks its operands, because no labeler can follow one that labels everything.
         """
         return None
 
@@ -154,42 +139,42 @@ class Labeler(ABC):
 
 
 def check_operand(symbol: str, value: Any) -> Labeler:
-    """``value`` itself when it is a labeler."""
-    if isinstance(value, Labels):
-        raise TypeError(
-            f"the operand of {symbol} must be a Labeler, got {type(value).__name__}: "
-            "labels compose by product, total, first_of and restrict"
-        )
+    """Return ``value``; raise TypeError unless it is a labeler."""
     if not isinstance(value, Labeler):
-        raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}")
+        hint = ": labels compose by product, total, first_of and restrict" if isinstance(value, Labels) else ""
+        raise TypeError(f"the operand of {symbol} must be a Labeler, got {type(value).__name__}{hint}")
     return value
 
 
 def check_made(labeler: Any, labels: Any) -> Labels:
-    """``labels`` itself when a labeler of one's own made Labels."""
+    """Return ``labels``, made by ``labeler``; raise TypeError unless they are Labels."""
     if not isinstance(labels, Labels):
-        made = in_place_of_labels(labels)
-        raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {made}")
+        raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {in_place_of_labels(labels)}")
     return labels
 
 
-def why_no_rest(labeler: Any) -> str | None:
-    """What :meth:`Labeler._why_never_unlabeled` answers for a labeler whose ``default`` says what other pairs do."""
+def why_default_labels(labeler: Any) -> str | None:
+    """Answer :meth:`Labeler._why_never_unlabeled` for a labeler with a ``default`` for its other pairs."""
     if labeler.default == "unlabeled":
         return None
-    others = "do not attend" if labeler.default is None else f"carry the label {labeler.default!r}"
-    return f"its other pairs {others}, as default={labeler.default!r}: give it default='unlabeled'"
+    others = "do not attend" if labeler.default is None else f"have the label {labeler.default!r}"
+    return f"its other pairs {others} because default={labeler.default!r}: give it default='unlabeled'"
 
 
 def unusual(thing: Any, **usual: Any) -> str:
-    """The options of ``thing`` that are not as usual, as ``repr`` shows them after the other arguments."""
+    """The options of ``thing`` that differ from the ``usual`` ones, as ``repr`` shows them after other arguments."""
     return "".join(
         f", {name}={getattr(thing, name)!r}" for name, value in usual.items() if getattr(thing, name) != value
     )
 
 
+def one_or_both(first: int, second: int) -> str:
+    """Two arguments as ``repr`` shows them if the second defaults to the first."""
+    return str(first) if first == second else f"{first}, {second}"
+
+
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in order; one that was there before gets a prime."""
+    """The names in order; a repeated name gets a prime."""
     seen: dict[str, None] = {}
     for name in names:
         fresh = name

@@ -1,4 +1,4 @@
-"""Labels by the relations between the tokens of a program: syntax, control flow and data flow."""
+"""Labels by relations between the tokens of a program: syntax, control flow and data flow."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, why_no_rest
-from relgraph.labelers.graph.edge_type import DEFAULTS
-from relgraph.labels import UNLABELED, EdgeLabels
+from relgraph.labelers.base import Labeler, why_default_labels
+from relgraph.labelers.graph.edge_type import DEFAULTS, edge_labels
+from relgraph.labels import EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
 GREAT_TYPES = (
-    "CFG_NEXT",
-    "LAST_READ",
-    "LAST_WRITE",
-    "COMPUTED_FROM",
-    "RETURNS_TO",
-    "FORMAL_ARG_NAME",
-    "FIELD",
-    "SYNTAX",
-    "NEXT_SYNTAX",
-    "LAST_LEXICAL_USE",
-    "CALLS",
+    *("CFG_NEXT", "LAST_READ", "LAST_WRITE", "COMPUTED_FROM", "RETURNS_TO", "FORMAL_ARG_NAME", "FIELD", "SYNTAX"),
+    *("NEXT_SYNTAX", "LAST_LEXICAL_USE", "CALLS"),
 )
-"""The 11 types of edges in GREAT's graphs of programs, in the order of its data (Hellendoorn et al. 2020)."""
+"""The 11 edge types of GREAT's program graphs, in the order of its data (Hellendoorn et al. 2020)."""
 
-NEXT_USE = len(GREAT_TYPES)  # a type of Python source beyond GREAT's
+NEXT_USE = len(GREAT_TYPES)  # an edge type of Python source that GREAT does not have
 
 
 @final
@@ -38,26 +29,25 @@ NEXT_USE = len(GREAT_TYPES)  # a type of Python source beyond GREAT's
 class CodeRelations(Labeler):
     """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
 
-    The query of id 2t is the edge's target and its key the source, as everywhere here; of id 2t + 1 the other way
-    round. GREAT's released code takes the *source* of an edge as the query of id 2t: give it
-    ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)`` for its very ids.
+    As everywhere here, the query of id 2t is the edge's target and its key the source; for id 2t + 1 it is the other
+    way round. GREAT's released code takes the *source* as the query of id 2t: to get its ids, pass
+    ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)``.
 
-    Types count from 0, as in :data:`~relgraph.GREAT_TYPES`; the files of GREAT's data count from 1 (``CALLS`` is 11
-    there): map them by name, or take 1 off. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are
-    left out. Several relations between one pair add up, as in GREAT. Such labels combine with distances by ``+`` or
-    ``*``; for ``CodeRelations(duplicates="first") | ClippedDistance(8)`` one of them has to be chosen, the first of the
-    graph.
+    Types count from 0, as in :data:`~relgraph.GREAT_TYPES`. The files of GREAT's data count from 1 (``CALLS`` is 11
+    there): map them by name, or subtract 1. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are left
+    out. Several relations of one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``; for
+    ``|`` only one relation may count: ``CodeRelations(duplicates="first") | ClippedDistance(8)``.
 
     Source: Hellendoorn et al. 2020 (GREAT).
 
     Args:
         default: what pairs without an edge do: ``"unlabeled"``, they attend without a label; None, they do not attend
-            (edges-only attention); ``"none"``, they carry the label ``none``.
-        duplicates: what several edges between one pair do when a default makes every pair attend: the terms of all
-            of them ``"sum"``, the ``"first"`` counts, or ``"error"``.
+            (edges-only attention); ``"none"``, they have the label ``none``.
+        duplicates: what several edges of one pair do if a default makes every pair attend: the terms of all add up,
+            ``"sum"``; only the ``"first"`` counts; or ``"error"``.
 
     Raises:
-        ValueError: an unknown choice.
+        TypeError, ValueError: an unknown choice.
 
     Example:
         >>> labeler = rg.CodeRelations()
@@ -90,21 +80,20 @@ class CodeRelations(Labeler):
         return (*both, "none") if self.default == "none" else both
 
     def _why_never_unlabeled(self) -> str | None:
-        return why_no_rest(self)
+        return why_default_labels(self)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a program, or of a packed batch.
 
         Args:
-            graph: its ``edge_type`` counts :data:`~relgraph.GREAT_TYPES` from 0; edges of the type after them, 11, are
-                left out.
+            graph: its ``edge_type`` counts :data:`~relgraph.GREAT_TYPES` from 0; edges of type 11 are left out.
 
         Returns:
             Edge labels; id 2t is called ``"T"``, id 2t + 1 ``"T⁻¹"``, for the t-th type T.
 
         Raises:
-            TypeError: what is no Graph.
-            ValueError: no edge types or higher ones, or several edges between one pair where these are an error.
+            TypeError: ``graph`` is not a Graph.
+            ValueError: missing edge types or one above 11, or several edges of one pair with ``duplicates="error"``.
         """
         types = check_graph(graph).edge_type
         if types is None:
@@ -112,17 +101,9 @@ class CodeRelations(Labeler):
         _check_range(types)
         known = types < NEXT_USE
         edges, types = graph.edge_index[:, known], types[known]
-        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
-        return EdgeLabels(
-            # An edge and its reverse stand side by side, so that "first" follows the order of the graph's edges.
-            torch.stack([edges, edges.flip(0)], 2).flatten(1),
-            torch.stack([2 * types, 2 * types + 1], 1).flatten(),
-            self.num_labels,
-            q_len=graph.num_nodes,
-            default=default,
-            duplicates=self.duplicates,
-            ptr=graph.ptr,
-        )
+        # An edge is followed by its reverse, so that "first" follows the order of the graph's edges.
+        both = torch.stack([edges, edges.flip(0)], 2).flatten(1)
+        return edge_labels(self, graph, both, torch.stack([2 * types, 2 * types + 1], 1).flatten())
 
 
 def _check_range(types: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Labels between the words of a question and the columns and tables of a database: RAT-SQL's relations."""
+"""RAT-SQL's labels between the words of a question and the columns and tables of a database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from relgraph.labels import BlockLabels, DenseLabels
 
 VALUE_KINDS = ("NUMBER", "TIME", "CELLMATCH")
 PUNCTUATION = frozenset(string.punctuation)
-_FIELDS = ("question", "columns", "tables", "primary_keys", "foreign_keys", "values")
 
 
 @final
@@ -25,8 +24,8 @@ _FIELDS = ("question", "columns", "tables", "primary_keys", "foreign_keys", "val
 class Schema:
     """A question and the database that it asks about: the input of :class:`~relgraph.SchemaRelations`.
 
-    Words are compared as they are: bring them to one form (lower case, lemmas) before. Items stand in the order
-    question, columns, tables, each counted from 0 where another argument refers to it.
+    Words are compared unchanged: normalise them first (lower case, lemmas). The items are the words, then the columns,
+    then the tables; each kind is numbered from 0.
 
     Source: the input of Wang et al. 2020 (RAT-SQL).
 
@@ -37,12 +36,12 @@ class Schema:
         tables: the words of each table's name.
         primary_keys: numbers of columns.
         foreign_keys: ``(column, column)``: the first holds keys of the second.
-        values: ``(word, column, kind)``: a word of the question that may be a value of a column, and why: it is a
-            number (``"NUMBER"``, ``"TIME"`` in a column of times), or it stands in a cell (``"CELLMATCH"``).
+        values: ``(word, column, kind)``: a word of the question that may be a value of a column. The kind says why: it
+            is a number (``"NUMBER"``, or ``"TIME"`` in a column of times), or a cell holds it (``"CELLMATCH"``).
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a number of a word, column or table that there is not, an empty name, an unknown kind of value.
+        ValueError: a number that no word, column or table has, an empty name, or an unknown kind of value.
 
     Example:
         >>> schema = rg.Schema(
@@ -77,32 +76,36 @@ class Schema:
         foreign_keys: Iterable[tuple[int, int]] = (),
         values: Iterable[tuple[int, int, str]] = (),
     ) -> None:
-        question = _words("question", question)
-        names = tuple(_name(f"tables[{t}]", words) for t, words in enumerate(_items("tables", tables)))
-        items = enumerate(_items("columns", columns))
-        whose = tuple(_column(f"columns[{c}]", column, len(names)) for c, column in items)
-        width = len(whose)
-        items = enumerate(_items("primary_keys", primary_keys))
-        keys = tuple(_number(f"primary_keys[{n}]", column, width, "columns") for n, column in items)
-        items = enumerate(_items("foreign_keys", foreign_keys))
-        links = tuple(_foreign_key(f"foreign_keys[{n}]", pair, width) for n, pair in items)
-        items = enumerate(_items("values", values))
-        matches = tuple(_value(f"values[{n}]", match, len(question), width) for n, match in items)
-        fields = (question, whose, names, keys, links, matches)
-        for name, value in zip(_FIELDS, fields, strict=True):
+        question = _checked_words("question", question)
+        names = tuple(_checked_name(at, words) for at, words in _each("tables", tables))
+        owned = tuple(_checked_column(at, column, len(names)) for at, column in _each("columns", columns))
+        width = len(owned)
+        fields = {
+            "question": question,
+            "columns": owned,
+            "tables": names,
+            "primary_keys": tuple(
+                _checked_number(at, c, width, "columns") for at, c in _each("primary_keys", primary_keys)
+            ),
+            "foreign_keys": tuple(
+                _checked_foreign_key(at, pair, width) for at, pair in _each("foreign_keys", foreign_keys)
+            ),
+            "values": tuple(_checked_value(at, match, len(question), width) for at, match in _each("values", values)),
+        }
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """How many words, columns and tables there are together."""
+        """The number of words, columns and tables together."""
         return len(self.question) + len(self.columns) + len(self.tables)
 
 
 @final
 @dataclass(frozen=True, init=False)
 class SchemaRelations(Labeler):
-    """RAT-SQL's relations between question words, columns and tables, which stand in this order: 51 with clip 2.
+    """RAT-SQL's relations between question words, columns and tables, in this order: 51 with clip 2.
 
-    A pair carries one relation. Of several that hold the published code keeps one, and so does this:
+    Each pair has one relation. If several hold, the first of these counts, as in the published code:
 
     - words: their distance;
     - word and column: the whole name (CEM), a part of it (CPM), CELLMATCH, then TIME or NUMBER;
@@ -111,23 +114,22 @@ class SchemaRelations(Labeler):
     - column and table: primary key, column of the table (or ``*``), then foreign key;
     - two tables: foreign keys both ways, or one way.
 
-    A word matches a whole name when the name stands in the question around it, and a part when the word, or with a
-    neighbour two words, stand in the name in this order; a stopword or a punctuation mark alone does not match. Three
-    facts differ from the published code: it finds parts only where a name begins with them; it looks at runs of up to
-    five words, so that a longer name never matches as a whole, as it does here; and its foreign key between column and
-    table looks at the column's own table, where here the column refers to the table.
+    A word matches a whole name if it is in a run of words that equals the name. It matches a part if the name contains
+    it, or contains it and a neighbour in this order; a single stopword or punctuation mark does not match. Three points
+    differ from the published code: it finds a part only at the beginning of a name; it reads runs of at most five
+    words, so that a longer name never matches as a whole; and its foreign key between column and table looks at the
+    column's own table, where here the column refers to the table.
 
     Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
 
     Args:
-        clip: how far distances between words are told apart, and within names.
-        spelled: whether each word of a name has a position of its own; else each name has one, and of the distances
+        clip: the largest distance with a label of its own, between words of the question and within names.
+        spelled: whether each word of a name has its own position; otherwise each name has one, and of the distances
             within names only 0 occurs.
-        stopwords: words that do not match a part of a name on their own.
+        stopwords: words that do not match a part of a name by themselves.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.SchemaRelations()
@@ -147,7 +149,7 @@ class SchemaRelations(Labeler):
         self._set(
             clip=check.integer("clip", clip, minimum=0),
             spelled=check.boolean("spelled", spelled),
-            stopwords=tuple(sorted(set(_words("stopwords", stopwords)))),
+            stopwords=tuple(sorted(set(_checked_words("stopwords", stopwords)))),
         )
         check.most_labels("clip", self.num_labels)
 
@@ -160,20 +162,17 @@ class SchemaRelations(Labeler):
     def names(self) -> tuple[str, ...]:
         """In the published order; ``qc`` is from question word to column, ``cq`` the other way."""
         steps = range(-self.clip, self.clip + 1)
-        columns = ("cc_default", "cc_foreign_key_forward", "cc_foreign_key_backward", "cc_table_match")
-        tables = ("tt_default", *(f"tt_foreign_key_{way}" for way in ("forward", "backward", "both")))
-        matches = ("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM")
         return (
             *(f"qq_dist {step}" for step in steps),
             *("qc_default", "qt_default", "cq_default"),
-            *columns,
+            *("cc_default", "cc_foreign_key_forward", "cc_foreign_key_backward", "cc_table_match"),
             *(f"cc_dist {step}" for step in steps),
             *("ct_default", "ct_foreign_key", "ct_primary_key", "ct_table_match", "ct_any_table"),
             "tq_default",
             *("tc_default", "tc_primary_key", "tc_table_match", "tc_any_table", "tc_foreign_key"),
-            *tables,
+            *("tt_default", "tt_foreign_key_forward", "tt_foreign_key_backward", "tt_foreign_key_both"),
             *(f"tt_dist {step}" for step in steps),
-            *matches,
+            *("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM"),
             *(f"{way}_{kind}" for kind in VALUE_KINDS for way in ("qc", "cq")),
         )
 
@@ -184,27 +183,26 @@ class SchemaRelations(Labeler):
             schemas: a Schema, or a sequence of them.
 
         Returns:
-            Dense labels of N question words, columns and tables (of the words of all names when ``spelled``); block
+            Dense labels of N question words, columns and tables (of the words of all names if ``spelled``); block
             labels for several schemas. Id r is called ``names[r]``, query's kind first: ``"qc_CEM"``.
 
         Raises:
-            TypeError: what is no Schema.
-            ValueError: no schemas at all.
+            TypeError, ValueError: not a Schema, or no schemas.
         """
         if isinstance(schemas, Schema):
             return DenseLabels(self._ids(schemas)[None], self.num_labels)
-        items = _items("schemas", schemas)
+        items = _each("schemas", schemas)
         if not items:
             raise ValueError("schemas must hold at least one Schema, got none")
-        for index, schema in enumerate(items):
+        for at, schema in items:
             if not isinstance(schema, Schema):
-                raise TypeError(f"schemas[{index}] must be a Schema, got {type(schema).__name__}")
-        return BlockLabels.from_blocks([self._ids(schema) for schema in items], self.num_labels)
+                raise TypeError(f"{at} must be a Schema, got {type(schema).__name__}")
+        return BlockLabels.from_blocks([self._ids(schema) for _, schema in items], self.num_labels)
 
     def _ids(self, schema: Schema) -> Tensor:
         """The relation of every pair, ``[N, N]``."""
         id_of = {name: number for number, name in enumerate(self.names)}
-        ids = _Relations(schema, id_of, frozenset(self.stopwords)).ids()
+        ids = _RelationPainter(schema, id_of, frozenset(self.stopwords)).ids()
         counts = torch.tensor([len(schema.question), len(schema.columns), len(schema.tables)])
         kind = torch.arange(3).repeat_interleave(counts)
         item = torch.arange(len(schema))
@@ -219,7 +217,7 @@ class SchemaRelations(Labeler):
         return torch.where(near, zeros[kind][:, None] + distance, ids)
 
 
-class _Relations:
+class _RelationPainter:
     """The relations of a schema's items as masks, painted over one another."""
 
     def __init__(self, schema: Schema, id_of: dict[str, int], stopwords: frozenset[str]) -> None:
@@ -235,86 +233,63 @@ class _Relations:
         self.tables_refer = (self.owned.T.int() @ self.refers_to_table.int()) > 0
 
     def ids(self) -> Tensor:
-        """``[N, N]``; pairs of two words, or of an item with itself, are still to come."""
-        words = len(self.schema.question)
-        by_column, by_table = self._columns_matched(), self._tables_matched()
-        qq = torch.zeros(words, words, dtype=torch.int64)
-        qc, cq = self._paint("qc", by_column), self._paint("cq", by_column).T
-        qt, tq = self._paint("qt", by_table), self._paint("tq", by_table).T
-        cc = self._paint(
-            "cc",
-            {
-                "default": torch.ones_like(self.together),
-                "foreign_key_forward": self.refers,
-                "foreign_key_backward": self.refers.T,
-                "table_match": self.together,
-            },
-        )
+        """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
+        schema = self.schema
+        names = [() if table is None else name for table, name in schema.columns]
+        shape = (len(schema.question), len(names))
+        by_column = {kind: _mask(shape, [(w, c) for w, c, k in schema.values if k == kind]) for kind in VALUE_KINDS}
+        by_column |= {"CPM": self._matches(names, _part_matches), "CEM": self._matches(names, _whole_matches)}
+        tables = schema.tables
+        by_table = {"TPM": self._matches(tables, _part_matches), "TEM": self._matches(tables, _whole_matches)}
         belongs = {
-            "default": torch.ones_like(self.owned),
             "foreign_key": self.refers_to_table,
             "any_table": self.starred,
             "table_match": self.owned,
             "primary_key": self.primary,
         }
-        ct, tc = self._paint("ct", belongs), self._paint("tc", belongs).T
         forward, backward = self.tables_refer, self.tables_refer.T
+        qq = torch.zeros(shape[0], shape[0], dtype=torch.int64)
+        qc, cq = self._paint("qc", **by_column), self._paint("cq", **by_column).T
+        qt, tq = self._paint("qt", **by_table), self._paint("tq", **by_table).T
+        ct, tc = self._paint("ct", **belongs), self._paint("tc", **belongs).T
+        cc = self._paint(
+            "cc", foreign_key_forward=self.refers, foreign_key_backward=self.refers.T, table_match=self.together
+        )
         tt = self._paint(
-            "tt",
-            {
-                "default": torch.ones_like(forward),
-                "foreign_key_forward": forward,
-                "foreign_key_backward": backward,
-                "foreign_key_both": forward & backward,
-            },
+            "tt", foreign_key_forward=forward, foreign_key_backward=backward, foreign_key_both=forward & backward
         )
         return torch.cat([torch.cat(row, 1) for row in ((qq, qc, qt), (cq, cc, ct), (tq, tc, tt))])
 
-    def _paint(self, way: str, layers: dict[str, Tensor]) -> Tensor:
-        """Ids where masks hold, the last mask on top; the first covers everything."""
-        ids = torch.zeros(next(iter(layers.values())).shape, dtype=torch.int64)
+    def _paint(self, way: str, **layers: Tensor) -> Tensor:
+        """Ids from masks, a later one over an earlier one; ``default`` where none is True."""
+        ids = torch.full(next(iter(layers.values())).shape, self.id_of[f"{way}_default"])
         for name, mask in layers.items():
             ids = ids.masked_fill(mask, self.id_of[f"{way}_{name}"])
         return ids
 
-    def _columns_matched(self) -> dict[str, Tensor]:
-        schema = self.schema
-        shape = (len(schema.question), len(schema.columns))
-        names = [() if table is None else words for table, words in schema.columns]
-        layers = {"default": torch.ones(shape, dtype=torch.bool)}
-        for kind in VALUE_KINDS:
-            layers[kind] = _mask(shape, [(word, column) for word, column, k in schema.values if k == kind])
-        return layers | {"CPM": self._named(names, _parts), "CEM": self._named(names, _wholes)}
-
-    def _tables_matched(self) -> dict[str, Tensor]:
-        shape = (len(self.schema.question), len(self.schema.tables))
-        tables = self.schema.tables
-        layers = {"default": torch.ones(shape, dtype=torch.bool)}
-        return layers | {"TPM": self._named(tables, _parts), "TEM": self._named(tables, _wholes)}
-
-    def _named(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
-        """Which words of the question ``find`` finds in which names, ``[words, names]``."""
+    def _matches(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
+        """The words of the question that ``find`` matches with each name, ``[words, names]``."""
         question = self.schema.question
         found = [(word, n) for n, name in enumerate(names) for word in find(question, name, self.stopwords)]
         return _mask((len(question), len(names)), found)
 
 
-def _wholes(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
-    """The words of the question in whose midst the whole name stands."""
+def _whole_matches(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:
+    """The words of the question that are in a run equal to the name."""
     width = len(name)
     starts = [start for start in range(len(question) - width + 1) if question[start : start + width] == name]
     return {word for start in starts for word in range(start, start + width)}
 
 
-def _parts(question: tuple[str, ...], name: tuple[str, ...], stopwords: frozenset[str]) -> set[int]:
-    """The words of the question that stand in the name; a stopword only together with a neighbour.
+def _part_matches(question: tuple[str, ...], name: tuple[str, ...], stopwords: frozenset[str]) -> set[int]:
+    """The words of the question that the name contains; a stopword only together with a neighbour.
 
-    Longer runs of words need no look: each of their words is in a run of two.
+    Runs of two are enough: each word of a longer run is in a run of two.
     """
-    alone = {word for word in name if word not in stopwords and word not in PUNCTUATION}
+    telling = {word for word in name if word not in stopwords and word not in PUNCTUATION}
     pairs = set(pairwise(name))
     twos = {at for at, pair in enumerate(pairwise(question)) if pair in pairs}
-    return {at for at, word in enumerate(question) if word in alone} | twos | {at + 1 for at in twos}
+    return {at for at, word in enumerate(question) if word in telling} | twos | {at + 1 for at in twos}
 
 
 def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:
@@ -324,55 +299,60 @@ def _mask(shape: tuple[int, ...], places: Sequence[tuple[int, ...]]) -> Tensor:
     return mask
 
 
-def _items(name: str, value: Any, count: int | None = None) -> tuple[Any, ...]:
-    """The items of an iterable other than a string; ``count`` of them."""
-    items = check.items(name, value, "a sequence")
-    if count is not None and len(items) != count:
+def _each(name: str, value: Any) -> list[tuple[str, Any]]:
+    """The items of an iterable other than a string, each with the name that an error gives it."""
+    return [(f"{name}[{index}]", item) for index, item in enumerate(check.items(name, value, "a sequence"))]
+
+
+def _entries(name: str, value: Any, count: int) -> list[Any]:
+    """The items of an iterable; raise ValueError unless there are ``count``."""
+    items = [item for _, item in _each(name, value)]
+    if len(items) != count:
         raise ValueError(f"{name} must have {count} entries, got {len(items)}")
     return items
 
 
-def _words(name: str, value: Any) -> tuple[str, ...]:
-    words = _items(name, value)
-    for index, word in enumerate(words):
+def _checked_words(name: str, value: Any) -> tuple[str, ...]:
+    words = _each(name, value)
+    for at, word in words:
         if not isinstance(word, str):
-            raise TypeError(f"{name}[{index}] must be a string, got {type(word).__name__}")
-    return words
+            raise TypeError(f"{at} must be a string, got {type(word).__name__}")
+    return tuple(word for _, word in words)
 
 
-def _name(name: str, value: Any) -> tuple[str, ...]:
-    words = _words(name, value)
+def _checked_name(name: str, value: Any) -> tuple[str, ...]:
+    words = _checked_words(name, value)
     if not words:
         raise ValueError(f"{name} must have a name of at least one word, got none")
     return words
 
 
-def _number(name: str, value: Any, count: int, what: str) -> int:
-    """``value`` when it numbers one of ``count`` things."""
+def _checked_number(name: str, value: Any, count: int, what: str) -> int:
+    """Return ``value``; raise an error unless it is the number of one of ``count`` items."""
     if not 0 <= check.integer(name, value) < count:
         raise ValueError(f"{name} must be one of the {count} {what}, numbered from 0, got {value}")
     return value
 
 
-def _column(name: str, value: Any, tables: int) -> tuple[int | None, tuple[str, ...]]:
+def _checked_column(name: str, value: Any, tables: int) -> tuple[int | None, tuple[str, ...]]:
     try:
-        table, words = _items(name, value, 2)
-        table = None if table is None else _number(f"{name}[0]", table, tables, "tables")
-        return table, _name(f"{name}[1]", words)
+        table, words = _entries(name, value, 2)
+        table = None if table is None else _checked_number(f"{name}[0]", table, tables, "tables")
+        return table, _checked_name(f"{name}[1]", words)
     except (TypeError, ValueError) as error:
         form = "a column is (number of its table, or None for '*', words of its name)"
         raise type(error)(f"{error}; {form}") from None
 
 
-def _foreign_key(name: str, value: Any, columns: int) -> tuple[int, int]:
-    column, referred = _items(name, value, 2)
-    return _number(name, column, columns, "columns"), _number(name, referred, columns, "columns")
+def _checked_foreign_key(name: str, value: Any, columns: int) -> tuple[int, int]:
+    column, referred = _entries(name, value, 2)
+    return _checked_number(name, column, columns, "columns"), _checked_number(name, referred, columns, "columns")
 
 
-def _value(name: str, value: Any, words: int, columns: int) -> tuple[int, int, str]:
-    word, column, kind = _items(name, value, 3)
+def _checked_value(name: str, value: Any, words: int, columns: int) -> tuple[int, int, str]:
+    word, column, kind = _entries(name, value, 3)
     return (
-        _number(name, word, words, "words"),
-        _number(name, column, columns, "columns"),
+        _checked_number(name, word, words, "words"),
+        _checked_number(name, column, columns, "columns"),
         check.choice(name, kind, VALUE_KINDS),
     )

@@ -169,17 +169,17 @@ def test_refuses_what_is_no_labeler(symbol, compose):
 
 def test_refuses_a_sum_where_one_label_is_needed():
     for compose in (lambda: (A + B) * C, lambda: C * (A + B), lambda: (A + B) | C, lambda: C | ((A + B) & W)):
-        with pytest.raises(TypeError, match=r"must have one label a pair, got a sum, .*: compose its parts"):
+        with pytest.raises(TypeError, match=r"must have one label per pair, got a sum, .*: compose its parts"):
             compose()
 
 
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: EdgeType(2) | ShortestPath(4), r"EdgeType\(2\): its other pairs do not attend, as default=None"),
-        (lambda: EdgeType(2, default="none") | ShortestPath(4), "its other pairs carry the label 'none'"),
-        (lambda: CodeRelations(default=None) | A, "its other pairs do not attend, as default=None"),
-        (lambda: TreeRelation() | A, "its other pairs carry the label 'other', as default='other'"),
+        (lambda: EdgeType(2) | ShortestPath(4), r"EdgeType\(2\): its other pairs do not attend because default=None"),
+        (lambda: EdgeType(2, default="none") | ShortestPath(4), "its other pairs have the label 'none'"),
+        (lambda: CodeRelations(default=None) | A, "its other pairs do not attend because default=None"),
+        (lambda: TreeRelation() | A, "its other pairs have the label 'other' because default='other'"),
         (lambda: AncestorDistance(2, default=None) | A, "its other pairs do not attend"),
         (lambda: (EdgeType(2) * EdgeType(3)) | ShortestPath(4), "its other pairs do not attend"),
         (lambda: (EdgeType(2) & ShortestPath(4)) | ShortestPath(4), "its other pairs do not attend"),

@@ -48,7 +48,7 @@ def test_names_of_as_many_labels_as_may_be(make):
         (lambda: rg.ClippedDistance(1, 10**30), "right must fit into 64 bits"),
         (lambda: rg.BucketedDistance(10**9, 10**9), "num_buckets must be at most 1048576, got 1000000000"),
         (lambda: rg.BucketedDistance(8, 10**9), "max_distance must be at most 1048576, got 1000000000"),
-        (lambda: rg.Window(10**9, 0), "left and right must make less than 1,048,576 positions, got 1000000000: leave both out for a window"),
+        (lambda: rg.Window(10**9, 0), "left and right must make fewer than 1,048,576 positions, got 1000000000: leave both out for an unlimited window"),
         (lambda: rg.Segments(1025), f"num_segments {LABELS} 1050625"),
         (lambda: rg.Grid(10**9), f"row_clip and col_clip {LABELS} 4000000004000000001"),
         (lambda: rg.Grid(1, 10**9), f"row_clip and col_clip {LABELS} 6000000003"),
@@ -86,7 +86,7 @@ def test_too_many_labels(make, match):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 where pairs are written out, got 1000000000"),
+        (lambda: rg.FromFunction(torch.ge, 2)(3, 10**9), "q_len and k_len must be at most 16,777,216 if pairs are written out, got 1000000000"),
         (lambda: rg.FromFunction(torch.ge, 2)(10**5), f"q_len and k_len {PAIRS} 10000000000"),
         (lambda: rg.FromFunction(torch.ge, 2)(3, q_offset=torch.zeros(2**29, dtype=torch.int8)), "q_len and k_len must be at most 16,777,216"),
         (lambda: rg.ClippedDistance(1).dense()(10**9), "q_len and k_len must be at most 16,777,216"),

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 
 import relgraph as rg
-from relgraph.labelers.tree.walk import TreeWalk, walk
+from relgraph.labelers.tree.walk import TreeWalk, walk_tree
 
 from .drawn_trees import PACKED_FOREST, batches, depth, known, trees, way_up
 
@@ -15,7 +15,7 @@ from .drawn_trees import PACKED_FOREST, batches, depth, known, trees, way_up
 @given(trees(forest=True))
 @settings(max_examples=50)
 def test_against_networkx(graph):
-    tree = walk(graph, forest=True)
+    tree = walk_tree(graph, forest=True)
     parents = tree.parents.tolist()
     assert tree.depth.tolist() == depth(graph)
     for node, parent in enumerate(parents):
@@ -34,7 +34,7 @@ def test_against_networkx(graph):
 @given(batches(forest=True))
 def test_graphs_of_a_batch_do_not_meet(graphs):
     batch = rg.Graph.batch(graphs)
-    tree = walk(batch, forest=True)
+    tree = walk_tree(batch, forest=True)
     assert tree.depth.tolist() == [d for graph in graphs for d in depth(graph)]
     count = batch.num_nodes
     everything = torch.arange(count).repeat_interleave(count), torch.arange(count).repeat(count)

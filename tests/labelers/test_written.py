@@ -50,7 +50,7 @@ def test_refuses_bad_input():
         rg.label_pairs(ALONE, [0] * 9, 3)
     with pytest.raises(TypeError, match="num_labels must be an int, got float"):
         rg.label_pairs(ALONE, query, 3.0)
-    with pytest.raises(ValueError, match="ids may be truth values where num_labels is 2, got them with num_labels = 3"):
+    with pytest.raises(ValueError, match="ids may be truth values only if num_labels is 2, got num_labels = 3"):
         rg.label_pairs(ALONE, query < key, 3)
     with pytest.raises(ValueError, match="ids must have an integer dtype, got torch.float32"):
         rg.label_pairs(ALONE, query.float(), 3)
@@ -58,7 +58,7 @@ def test_refuses_bad_input():
         rg.label_pairs(ALONE, query.view(1, 3, 3), 3)
     with pytest.raises(ValueError, match=r"ids must have shape \[P\] or \[N, N\] = \[3, 3\], got \[2, 3\]"):
         rg.label_pairs(ALONE, query.view(3, 3)[:2], 3)
-    with pytest.raises(ValueError, match="ids must hold one id a pair, 9 in all, got 8"):
+    with pytest.raises(ValueError, match="ids must hold one id per pair, 9 in all, got 8"):
         rg.label_pairs(ALONE, query[1:], 3)
     with pytest.raises(ValueError, match="ids must hold one id a pair of each graph, 13 in all, got 9"):
         rg.label_pairs(BATCH, query, 3)

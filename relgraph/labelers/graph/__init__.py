@@ -4,6 +4,6 @@
 - ``shortest_path``: lengths of shortest paths; ``path_edges``: the edge types along them.
 - ``paths``: whole paths as labels.
 - ``random_walk``: bins of random-walk probabilities and of personalised PageRank.
-- ``degree``, ``node_type``: what the two nodes of a pair are; virtual nodes.
+- ``degree``, ``node_type``: degrees and types of the two nodes of a pair; virtual nodes.
 - ``published``: labelers of published models.
 """

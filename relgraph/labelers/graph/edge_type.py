@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
 from relgraph.arguments.hints import has_graph, in_place_of_types
 from relgraph.graphs import Graph, check_graph
-from relgraph.labelers.base import Labeler, unusual, why_no_rest
+from relgraph.labelers.base import Labeler, unusual, why_default_labels
 from relgraph.labels import UNLABELED, EdgeLabels
 from relgraph.labels.edge import DUPLICATES
 
@@ -29,21 +29,21 @@ class EdgeType(Labeler):
     key its source; the inverse of an edge lets the source look at the target. Edges stay a list, nothing is n².
 
     Args:
-        types: the names of the edge types in the order of their numbers, or how many there are (then named ``"0"``,
-            ``"1"`` and so on). A graph without types has one.
-        inverse: whether every edge also goes the other way, under a label of its own.
-        self_loop: whether every node also looks at itself, under the label ``self``; one with a loop in the graph too.
-            Such a node has two edges to itself, and with ``inverse`` three: in edges-only attention each attends on its
-            own, with a default ``duplicates`` says what becomes of them, and ``"first"`` keeps the loop's own type.
+        types: the names of the edge types in the order of their numbers; or how many there are, then named ``"0"``,
+            ``"1"`` and so on. A graph without types has one.
+        inverse: whether every edge also goes the other way, with a label of its own.
+        self_loop: whether every node also looks at itself, with the label ``self``. A node with a loop in the graph
+            then has two edges to itself, three with ``inverse``. In edges-only attention each attends separately; with
+            a default ``duplicates`` applies, and ``"first"`` keeps the loop's own type.
         default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
-            attend without a label, so that ``|`` can fill in another; ``"none"``, they carry the label ``none``.
-        duplicates: what several edges between one pair do when a default makes every pair attend: ``"error"``, the
-            ``"first"`` counts, or ``"sum"`` (see :class:`~relgraph.EdgeLabels`). All edges come before any inverse,
-            and inverses before ``self``: between two nodes with an edge each way, the first is never an inverse.
+            attend without a label, so that ``|`` can add another; ``"none"``, they have the label ``none``.
+        duplicates: what several edges of one pair do if a default makes every pair attend: ``"error"``, ``"first"`` or
+            ``"sum"`` (see :class:`~relgraph.EdgeLabels`). Edges come before inverses, and inverses before ``self``, so
+            an inverse is never first between two nodes with an edge each way.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types or more than 2^20, an unknown choice, or names that are not different.
+        ValueError: a negative number of types or more than 2^20, an unknown choice, or repeated names.
 
     Example:
         >>> labeler = rg.EdgeType(["bond"], inverse=True, self_loop=True)
@@ -76,7 +76,7 @@ class EdgeType(Labeler):
             default=None if default is None else check.choice("default", default, DEFAULTS),
             duplicates=check.choice("duplicates", duplicates, DUPLICATES),
         )
-        _ = self.names
+        _ = self.names  # raises if one repeats
 
     @property
     def num_labels(self) -> int:
@@ -85,7 +85,7 @@ class EdgeType(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The types' names, ``"name⁻¹"``, ``"self"`` and ``"none"``."""
+        """The types' names, ``"name⁻¹"`` for inverses, ``"self"`` and ``"none"``."""
         inverses = tuple(f"{name}⁻¹" for name in self.types) if self.inverse else ()
         names = (*self.types, *inverses, *["self"] * self.self_loop, *["none"] * (self.default == "none"))
         if len(set(names)) != len(names):
@@ -95,7 +95,7 @@ class EdgeType(Labeler):
         return names
 
     def _why_never_unlabeled(self) -> str | None:
-        return why_no_rest(self)
+        return why_default_labels(self)
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch.
@@ -104,11 +104,11 @@ class EdgeType(Labeler):
             graph: its ``edge_type`` in ``[0, len(types))``.
 
         Returns:
-            Edge labels; id r is called ``names[r]``. Types come first, then inverses, then ``self``, then ``none``.
+            Edge labels; id r is called ``names[r]``.
 
         Raises:
-            TypeError: what is no Graph.
-            ValueError: edge types out of range or missing, or several edges between one pair without a choice.
+            TypeError: ``graph`` is not a Graph.
+            ValueError: edge types out of range or missing, or several edges of one pair with ``duplicates="error"``.
         """
         types = edge_types(check_graph(graph), len(self.types))
         index, ids = [graph.edge_index], [types]
@@ -119,38 +119,35 @@ class EdgeType(Labeler):
             nodes = torch.arange(graph.num_nodes, device=graph.device)
             index.append(torch.stack([nodes, nodes]))
             ids.append(torch.full_like(nodes, len(self.types) * (1 + self.inverse)))
-        default = {None: None, "unlabeled": UNLABELED, "none": self.num_labels - 1}[self.default]
         try:
-            return EdgeLabels(
-                torch.cat(index, 1),
-                torch.cat(ids),
-                self.num_labels,
-                q_len=graph.num_nodes,
-                default=default,
-                duplicates=self.duplicates,
-                ptr=graph.ptr,
-            )
+            return edge_labels(self, graph, torch.cat(index, 1), torch.cat(ids))
         except ValueError as error:
-            raise ValueError(f"{error}{self._added(index, graph.num_nodes)}") from None
+            raise ValueError(f"{error}{self._count_added(index, graph.num_nodes)}") from None
 
-    def _added(self, index: list[Tensor], nodes: int) -> str:
-        """How many edges of the first pair with several were added, and by which option."""
+    def _count_added(self, index: list[Tensor], nodes: int) -> str:
+        """How many edges of the first pair with several were added, by each option."""
         pairs = [target * nodes + source for source, target in index]
         pair, count = torch.cat(pairs).unique(return_counts=True)
         several = pair[count > 1]
         options = ["inverse=True"] * self.inverse + ["self_loop=True"] * self.self_loop
         counts = [int((added == several[:1]).sum()) for added in pairs[1:]]
-        told = zip(options, counts, strict=True)
-        return "".join(f", {number} of them added by {option}" for option, number in told if number)
+        added = zip(options, counts, strict=True)
+        return "".join(f", {number} of them added by {option}" for option, number in added if number)
 
     def __repr__(self) -> str:
-        numbers = self.types == type_names("types", len(self.types))
         options = unusual(self, inverse=False, self_loop=False, default=None, duplicates="error")
-        return f"EdgeType({len(self.types) if numbers else self.types!r}{options})"
+        return f"EdgeType({types_argument(self.types)}{options})"
+
+
+def edge_labels(labeler: Any, graph: Graph, edge_index: Tensor, ids: Tensor) -> EdgeLabels:
+    """Labels of listed edges, with the ``default`` and ``duplicates`` of a labeler."""
+    default = {None: None, "unlabeled": UNLABELED, "none": labeler.num_labels - 1}[labeler.default]
+    options = {"q_len": graph.num_nodes, "default": default, "duplicates": labeler.duplicates, "ptr": graph.ptr}
+    return EdgeLabels(edge_index, ids, labeler.num_labels, **options)
 
 
 def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> tuple[str, ...]:
-    """Different names of types, from the names themselves or from how many there are."""
+    """Names of types, all different, from the names themselves or from how many there are."""
     if isinstance(types, int):
         return tuple(str(number) for number in range(check.length(name, types, most=check.MOST_LABELS)))
     if isinstance(types, str) or not isinstance(types, Sequence) or has_graph(types):
@@ -163,6 +160,11 @@ def type_names(name: str, types: int | Sequence[str], *, kind: str = "edge") -> 
     if len(set(names)) != len(names):
         raise ValueError(f"{name} must be different names, got {cut(str(list(names)))}")
     return names
+
+
+def types_argument(types: tuple[str, ...]) -> str:
+    """The argument of :func:`type_names` as ``repr`` shows it."""
+    return str(len(types)) if types == type_names("types", len(types)) else repr(types)
 
 
 def edge_types(graph: Graph, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Labels by node type: what the query is and what the key is, and virtual nodes that all others see."""
+"""Labels by node type: the types of query and key, and virtual nodes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph
 from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.graph.edge_type import type_names
-from relgraph.labelers.written import label_pairs
+from relgraph.labelers.graph.edge_type import type_names, types_argument
+from relgraph.labelers.written import AllPairsLabeler, label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, EdgeLabels
 
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class NodeType(Labeler):
+class NodeType(AllPairsLabeler):
     """One label for each ordered pair of node types: ``type_i * num_types + type_j``, the query's first.
 
-    A name reads query→key, ``"C→N"`` for a query C that looks at a key N: against the direction of edges, which lead
-    from key to query. A node of type -1 has none, and its pairs carry no label. Labels of all pairs of a graph are
-    written out.
+    A name reads query→key: ``"C→N"`` for a query C that looks at a key N. (Edges lead the other way, from key to
+    query.) Pairs of a node of type -1 have no label. The ids are written out.
 
     Args:
-        types: the names of the node types in the order of their numbers, or how many there are (then named ``"0"``,
-            ``"1"`` and so on).
+        types: the names of the node types in the order of their numbers; or how many there are, then named ``"0"``,
+            ``"1"`` and so on.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative number of types, more than 2^20 pairs of them, or names that are not different.
+        ValueError: a negative number of types, more than 2^20 pairs of types, or repeated names.
 
     Example:
         >>> labeler = rg.NodeType(["C", "N"])
@@ -53,28 +52,15 @@ class NodeType(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """The number of types, squared."""
+        """``num_types²``."""
         return len(self.types) ** 2
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"query's type→key's type"``: who looks, then who is looked at."""
+        """``"query's type→key's type"``."""
         return distinct(f"{query}→{key}" for query in self.types for key in self.types)
 
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: its ``node_type`` in ``[-1, len(types))``.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id ``a · len(types) + b`` is called ``"A→B"``, the query's type first.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: a graph without node types, or a type out of range.
-        """
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         types = _node_types(graph)
         check.id_range("node_type", types, len(self.types))
         query, key = (types[end] for end in graph.pairs())
@@ -82,29 +68,26 @@ class NodeType(Labeler):
         return label_pairs(graph, ids, self.num_labels)
 
     def __repr__(self) -> str:
-        numbers = self.types == type_names("types", len(self.types))
-        return f"NodeType({len(self.types) if numbers else self.types!r})"
+        return f"NodeType({types_argument(self.types)})"
 
 
 @final
 @dataclass(frozen=True)
 class VirtualNode(Labeler):
-    """Labels for the pairs of a virtual node, which stands for a whole graph; all other pairs attend without a label.
+    """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 
-    Made for priority: ``VirtualNode(9) | ShortestPath(4)`` tells a virtual node's pairs from all others, whatever edges
-    it has. A virtual node with edges to all nodes shortens every path through it: leave them out.
+    Made for priority: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own labels, whatever
+    edges it has. Edges from it to all nodes would shorten every path: leave them out.
 
-    Ids: 0 where a virtual node is the key alone, 1 where it is the query alone, 2 where both are virtual. A name reads
-    query→key, against the direction of edges, which lead from key to query.
+    The id is 0 if only the key is virtual, 1 if only the query is, 2 if both are. A name reads query→key.
 
     Source: Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
 
     Args:
-        node_type: the type of the virtual nodes in ``graph.node_type``; a graph may have none, one or several.
+        node_type: the type of virtual nodes in ``graph.node_type``; a graph may have none, one or several of them.
 
     Raises:
-        TypeError: a type that is no int.
-        ValueError: a negative type.
+        TypeError, ValueError: a type that is not an int or is negative.
 
     Example:
         >>> labeler = rg.VirtualNode(1)
@@ -123,26 +106,24 @@ class VirtualNode(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """3."""
         return 3
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"node→virtual"``, ``"virtual→node"`` and ``"virtual→virtual"``, who looks before who is looked at."""
+        """``"node→virtual"``, ``"virtual→node"`` and ``"virtual→virtual"``."""
         return ("node→virtual", "virtual→node", "virtual→virtual")
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch; only the pairs of virtual nodes are listed.
 
         Args:
-            graph: its ``node_type`` tells which nodes are virtual.
+            graph: its ``node_type`` says which nodes are virtual.
 
         Returns:
             Edge labels with ids 0, 1 and 2; pairs that are not listed attend without a label.
 
         Raises:
-            TypeError: what is no Graph.
-            ValueError: a graph without node types.
+            TypeError, ValueError: ``graph`` is not a Graph, or has no node types.
         """
         is_virtual = _node_types(graph) == self.node_type
         nodes = is_virtual.nonzero()[:, 0]
@@ -153,7 +134,7 @@ class VirtualNode(Labeler):
         begin = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
         other = first + torch.arange(virtual.shape[0], device=graph.device) - begin
         plain = ~is_virtual[other]
-        # As queries virtual nodes look at all nodes; as keys they are listed for plain queries, so no pair comes twice.
+        # A virtual query looks at all nodes; a virtual key is listed only for plain queries, so no pair comes twice.
         key, query = torch.cat([other, virtual[plain]]), torch.cat([virtual, other[plain]])
         ids = torch.where(is_virtual[query] & is_virtual[key], 2, is_virtual[query].long())
         return EdgeLabels(torch.stack([key, query]), ids, 3, q_len=graph.num_nodes, default=UNLABELED, ptr=graph.ptr)

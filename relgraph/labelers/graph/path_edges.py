@@ -1,4 +1,4 @@
-"""Labels by the edges of a shortest path: which type of edge is passed on each hop from the query to the key."""
+"""Labels by the edges of a shortest path: the edge type of each hop from the query to the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from relgraph.arguments import check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, distinct
-from relgraph.labelers.graph.edge_type import type_names
+from relgraph.labelers.graph.edge_type import type_names, types_argument
 from relgraph.labelers.graph.paths import path_edges, walked_types, with_columns
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths
 from relgraph.labelers.written import label_pairs
@@ -21,24 +21,23 @@ from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabe
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class PathEdges(Labeler):
-    """For each hop of a shortest path, a label for the path's length and the type of the edge: a sum, one part a hop.
+    """For each hop of a shortest path, a label for the path's length and the edge's type: a sum, one part per hop.
 
-    Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``; pairs whose path is shorter
-    than h hops carry no label there, and a path longer than ``max_path`` counts as that long. Which of several shortest
+    Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``. A pair whose path is shorter
+    than h hops has no label there, and a path longer than ``max_path`` counts as that long. Which of several shortest
     paths is taken, and how edges walked against their direction count, is as in :class:`~relgraph.ShortestPathTypes`.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.3.
 
     Args:
-        max_path: how many hops to label.
+        max_path: how many hops to label, at least 1.
         types: the names of the edge types, or how many there are. A graph without types has one.
-        directed: whether paths follow edges from source (key) to target (query) only; otherwise either way, with
-            labels of their own for edges walked against their direction.
+        directed: whether paths follow edges only from source (key) to target (query); otherwise either way, with other
+            labels for edges walked against their direction.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: fewer than one hop, a negative number of types, more than 2^20 labels, or names that are not
-            different.
+        ValueError: fewer than one hop, a negative number of types, more than 2^20 labels, or repeated names.
 
     Example:
         >>> labeler = rg.PathEdges(2, ["single", "double"], directed=True)
@@ -64,17 +63,17 @@ class PathEdges(Labeler):
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
-        """One number a hop, the lengths from there on, times the types (twice those unless directed)."""
-        numbers = tuple(len(names) for names in self._names())
+        """One number per hop, the lengths from there on times the types (twice as many unless directed)."""
+        numbers = tuple(len(names) for names in self._names_by_hop())
         return numbers if self.max_path > 1 else numbers[0]
 
     @property
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
         """For each hop ``"hop 1 of 3: type"``."""
-        names = self._names()
+        names = self._names_by_hop()
         return names if self.max_path > 1 else names[0]
 
-    def _names(self) -> tuple[tuple[str, ...], ...]:
+    def _names_by_hop(self) -> tuple[tuple[str, ...], ...]:
         types = self.types if self.directed else distinct((*self.types, *(f"{name}⁻¹" for name in self.types)))
         lengths = [*map(str, range(1, self.max_path)), f">={self.max_path}"]
         return tuple(
@@ -83,18 +82,17 @@ class PathEdges(Labeler):
         )
 
     def __call__(self, graph: Graph) -> Labels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch; no sum where there is one hop.
+        """The labels of all pairs of a graph, or of each graph of a packed batch.
 
         Args:
             graph: its ``edge_type`` in ``[0, len(types))``.
 
         Returns:
-            Sum labels with a part for each hop, the part itself where ``max_path`` is 1; each part is dense for a graph
-            alone, block labels for a packed batch. Id r of part h is called ``names[h - 1][r]``.
+            Sum labels with one part per hop, or just the part if ``max_path`` is 1; parts are dense for a single graph,
+            block labels for a packed batch. Id r of part h is called ``names[h - 1][r]``.
 
         Raises:
-            TypeError: what is no Graph.
-            ValueError: a graph without edge types where there are several, or a type out of range.
+            TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, directed=self.directed)
         walked = walked_types(graph, len(self.types))
@@ -103,13 +101,12 @@ class PathEdges(Labeler):
         lengths = lengths.clamp(max=self.max_path).long()
         width = len(self.types) * (2 - self.directed)
         parts: list[DenseLabels | BlockLabels] = []
-        for hop, names in enumerate(self._names(), start=1):
+        for hop, names in enumerate(self._names_by_hop(), start=1):
             kind = types[:, hop - 1]
             ids = torch.where(kind < 0, UNLABELED, (lengths - hop) * width + kind)
             parts.append(label_pairs(graph, ids, len(names)))
         return SumLabels(*parts) if len(parts) > 1 else parts[0]
 
     def __repr__(self) -> str:
-        numbers = self.types == type_names("types", len(self.types))
         directed = ", directed=True" if self.directed else ""
-        return f"PathEdges({self.max_path}, {len(self.types) if numbers else self.types!r}{directed})"
+        return f"PathEdges({self.max_path}, {types_argument(self.types)}{directed})"

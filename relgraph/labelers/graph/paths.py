@@ -1,7 +1,8 @@
-"""Labels that are paths: ids of a batch's unique sequences, and the sequences for a bank to compute rows from."""
+"""Paths as labels: ids of a batch's unique sequences, and these sequences for a bank to compute table rows from."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, final
 
@@ -12,23 +13,22 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
 from relgraph.graphs import Graph
 from relgraph.labelers.graph.edge_type import edge_types
-from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths, walkable
+from relgraph.labelers.graph.shortest_path import pair_positions, shortest_path_lengths, walkable_edges
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, LabelCounts, Labels, SumCounts
 
-MOST_STEPS = 1 << 16
-"""How long the paths are at most that labels are made of."""
+MOST_STEPS = 1 << 16  # of a path that becomes a label
 
 
 class PathLabels(NamedTuple):
     """Labels whose ids number sequences of types, and those sequences.
 
-    Attention takes ``labels``; a bank (see :class:`~relgraph.LabelTable`) takes ``paths`` as its features and computes
-    one row for each path that occurs, however many pairs it joins. :class:`~relgraph.ShortestPathTypes` and
-    :class:`~relgraph.TreePaths` give them.
+    Attention takes ``labels``. A bank (see :class:`~relgraph.LabelTable`) takes ``paths`` as its features and computes
+    one row per path, however many pairs have it. Made by :class:`~relgraph.ShortestPathTypes` and
+    :class:`~relgraph.TreePaths`.
 
     Args:
-        labels: which of the paths every pair carries, by its row in ``paths``; -1 for none.
+        labels: the row in ``paths`` that every pair has; -1 for none.
         paths: ``[U, L]``, int64, the unique sequences of types, each padded at its end with -1.
 
     Example:
@@ -53,11 +53,11 @@ class PathLabels(NamedTuple):
 
     @property
     def lengths(self) -> Tensor:
-        """How many types each path has, ``[U]``; 0 for the path from a node to itself."""
+        """The number of types of each path, ``[U]``; 0 for the path from a node to itself."""
         return (self.paths >= 0).sum(1)
 
     def describe(self) -> LabelCounts | SumCounts:
-        """How many pairs each path joins, as a value that prints a table; a path is named by its types, ``"2 0"``.
+        """Count the pairs of each path, as a value that prints a table; a path is named by its types, ``"2 0"``.
 
         Returns:
             :class:`~relgraph.LabelCounts`.
@@ -72,7 +72,7 @@ class PathLabels(NamedTuple):
 
 
 def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """Each different row once, and which of them every row is.
+    """The unique rows, and which of them every row is.
 
     Args:
         sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.
@@ -82,8 +82,8 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ``paths[ids] == sequences``.
 
     Raises:
-        TypeError: no tensor.
-        ValueError: another shape or dtype, an entry below -1, or a tensor on the device ``meta``.
+        TypeError: ``sequences`` is not a tensor.
+        ValueError: a wrong shape or dtype, an entry below -1, or a tensor on the device ``meta``.
 
     Example:
         >>> ids, paths = rg.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
@@ -97,12 +97,12 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
     if low < -1:
         raise ValueError(f"sequences must be at least -1, got {low}")
     entries, base = sequences, high + 2
-    if high > check.MOST_IDS:  # the products below would overflow: entries by their rank
+    if high > check.MOST_IDS:  # replace entries by their rank, or the products below would overflow
         ranked, entries = sequences.unique(return_inverse=True)
         entries, base = entries - 1, ranked.shape[0] + 1
     ids, known = sequences.new_zeros(count), 1
     for column in range(length):
-        # One number a prefix, made small again before it can overflow: sorting numbers is far faster than rows.
+        # One number per prefix, renumbered before it can overflow: sorting numbers is far faster than sorting rows.
         if known > 2**62 // base:
             unique, ids = ids.unique(return_inverse=True)
             known = unique.shape[0]
@@ -112,30 +112,59 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
     return ids, sequences[first]
 
 
+@dataclass(frozen=True)
+class GraphPaths(ABC):
+    """The base class of callables that label pairs by paths; every batch has its own labels, so it is not a Labeler."""
+
+    max_length: int
+    num_types: int
+
+    def __post_init__(self) -> None:
+        check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
+        check.integer("num_types", self.num_types, minimum=1, maximum=check.MOST_LABELS)
+
+    @abstractmethod
+    def __call__(self, graph: Graph) -> PathLabels: ...
+
+    @final
+    def describe(self, graph: Graph) -> LabelCounts | SumCounts:
+        """Count the pairs of each path of a graph; see :class:`~relgraph.PathLabels`.
+
+        Args:
+            graph: as in a call.
+
+        Returns:
+            :class:`~relgraph.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one ``"empty"``.
+
+        Raises:
+            TypeError, ValueError: as in a call.
+        """
+        return self(graph).describe()
+
+
 @final
 @dataclass(frozen=True)
-class ShortestPathTypes:
+class ShortestPathTypes(GraphPaths):
     """Paths as labels: the types of the edges along one shortest path, one id for each different sequence of types.
 
     A sequence begins with the edge next to the query and ends with the one next to the key. An edge that leads towards
     the query (its source on the key's side) counts as its type t, one walked against its direction as
-    ``t + num_types``. Of several shortest paths the one is taken that comes first by the place of its edges in
-    ``edge_index``, edge by edge from the query on, edges that lead towards the query before the others. The path of a
-    node to itself is empty. Pairs without a path, or with a longer one, carry no label.
+    ``t + num_types``. The path of a node to itself is empty. Pairs without a path, or with a longer one, have no label.
+    Of several shortest paths the first in the order of ``edge_index`` is taken, edge by edge from the query on; edges
+    that lead towards the query come before the others.
 
-    This is no :class:`~relgraph.Labeler`: how many labels there are, and what they mean, differs from batch to batch.
-    A bank computes the rows of the tables from the paths (see :class:`~relgraph.LabelTable`).
+    This is not a :class:`~relgraph.Labeler`, because the number and meaning of labels differ from batch to batch. A
+    bank computes the rows of the tables from the paths (see :class:`~relgraph.LabelTable`).
 
     Source: Cai and Lam 2020 (Graph Transformer).
 
     Args:
         max_length: the most edges of a path, at least 1.
         num_types: how many edge types there are, at least 1. A graph without types has one.
-        directed: whether paths follow edges from source (key) to target (query) only; otherwise either way.
+        directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a number below 1, more than 2^16 edges or 2^20 types.
+        TypeError, ValueError: a wrong type, a number below 1, or more than 2^16 edges or 2^20 types.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
@@ -148,19 +177,16 @@ class ShortestPathTypes:
                  [3, 2, 0]]])
     """
 
-    max_length: int
-    num_types: int
     _: KW_ONLY
     directed: bool = False
 
     def __post_init__(self) -> None:
-        check.integer("max_length", self.max_length, minimum=1, maximum=MOST_STEPS)
-        check.integer("num_types", self.num_types, minimum=1, maximum=check.MOST_LABELS)
+        super().__post_init__()
         check.boolean("directed", self.directed)
 
     @property
     def num_steps(self) -> int:
-        """How many different entries a path may have, for the bank to embed; the types, twice unless directed."""
+        """How many different entries paths may have, for the bank to embed; the types, twice unless directed."""
         return self.num_types * (2 - self.directed)
 
     def __call__(self, graph: Graph) -> PathLabels:
@@ -174,8 +200,7 @@ class ShortestPathTypes:
             below ``num_types`` is a type walked along its edge, one from there on a type walked against it.
 
         Raises:
-            TypeError: what is no Graph.
-            ValueError: a graph without edge types where there are several, or a type out of range.
+            TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, self.max_length, directed=self.directed)
         types = walked_types(graph, self.num_types)
@@ -185,43 +210,21 @@ class ShortestPathTypes:
         ids[reached], paths = unique_paths(types[edges[reached]])
         return PathLabels(label_pairs(graph, ids, paths.shape[0]), with_columns(paths, self.max_length))
 
-    def describe(self, graph: Graph) -> LabelCounts | SumCounts:
-        """The paths of a graph and how many pairs each joins; see :class:`~relgraph.PathLabels`.
-
-        Args:
-            graph: its ``edge_type`` in ``[0, num_types)``.
-
-        Returns:
-            :class:`~relgraph.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one ``"empty"``.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: edge types out of range, or missing where there are several.
-        """
-        return self(graph).describe()
-
 
 def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool) -> Tensor:
-    """The edges of one shortest path for each pair, from the query on.
+    """The first L = ``max_length`` edges of one shortest path for each pair, from the query on.
 
-    Args:
-        graph: a graph, or a packed batch.
-        lengths: what :func:`~relgraph.shortest_path_lengths` says of it.
-        max_length: L, how many edges to list; what is left of a longer path, towards the key, is dropped.
-        directed: as in the search.
-
-    Returns:
-        ``[sum of n_g², L]``, columns of :func:`walkable`: e along edge e, e + E against it, -1 for none; fewer columns
-        where no path has L edges.
+    ``[sum of n_g², L]``, columns of :func:`walkable_edges`: e along edge e, e + E against it, -1 for none. There are
+    fewer columns if no path has L edges. ``lengths`` are those of :func:`~relgraph.shortest_path_lengths`.
     """
     (row, column), (query, key) = pair_positions(graph), graph.pairs()
-    source, target = walkable(graph, directed=directed)
+    source, target = walkable_edges(graph, directed=directed)
     order = target.argsort(stable=True)
     degree = torch.bincount(target, minlength=graph.num_nodes)
     begin = degree.cumsum(0) - degree
     last = torch.full_like(query, -1)
     left, rank = (lengths > 0).nonzero()[:, 0], 0
-    while left.numel():  # try the first edge into each query, then the second of those where it led away, ...
+    while left.numel():  # try the first edge into each query; if it leads away, the second, and so on
         edge = order[begin[query[left]] + rank]
         nearer = lengths[row[source[edge]] + column[key[left]]] == lengths[left] - 1
         last[left[nearer]] = edge[nearer]
@@ -235,11 +238,11 @@ def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool
 
 
 def with_columns(sequences: Tensor, count: int) -> Tensor:
-    """The sequences with ``count`` columns, those that are missing filled with -1."""
+    """The sequences, padded with -1 to ``count`` columns."""
     return torch.nn.functional.pad(sequences, (0, count - sequences.shape[1]), value=-1)
 
 
 def walked_types(graph: Graph, num_types: int) -> Tensor:
-    """The type of each edge walked along it, then of each walked against it, then -1: looked up by ``path_edges``."""
+    """The type of each edge along it, then of each edge against it, then -1; indexed by :func:`path_edges`."""
     types = edge_types(graph, num_types)
     return torch.cat([types, types + num_types, types.new_full((1,), -1)])

@@ -1,4 +1,4 @@
-"""The labels of published graph Transformers, as sums of labelers of this library."""
+"""Labelers of published graph Transformers, as sums of labelers of this library."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from relgraph.labelers.graph.shortest_path import ShortestPath
 def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int = 5) -> Sum:
     """Graphormer's labels: the distance along edges, and the types of the edges on the way, hop by hop.
 
-    ``ShortestPath(max_distance, directed=True) + PathEdges(max_path, types, directed=True)``.
+    ``ShortestPath(max_distance, directed=True) + PathEdges(max_path, types, directed=True)``. Paths lead from the key
+    to the query along the edges.
 
-    The paper adds a bias alone, one scalar a head: take tables of the kind ``"bias"``, ``per_head=True``. Its edge term
-    is the mean over a path's N edges of a product of the edge's features with weights of that hop. Here each (hop n,
-    length N, type t) has a scalar of its own, which is the paper's where it equals ``w_n(t) / N``; to tie them so, take
-    :class:`~relgraph.ShortestPathTypes` and a bank that computes the mean. A virtual node's two scalars are those of
-    :class:`~relgraph.VirtualNode`; centrality is added to the nodes, not to the pairs, and is not in here. Paths lead
-    from the key to the query along the edges, as everywhere in this library.
+    The paper adds only a bias, one scalar per head: use tables of the kind ``"bias"``, ``per_head=True``. Its edge term
+    is the mean over a path's N edges of a product of the edge's features with the weights of that hop. Here each (hop
+    n, length N, type t) has its own scalar, which is the paper's if it equals ``w_n(t) / N``; to tie them so, use
+    :class:`~relgraph.ShortestPathTypes` and a bank that computes the mean. For a virtual node's two scalars add
+    :class:`~relgraph.VirtualNode`. Centrality is added to nodes, not to pairs, and is not included.
 
     Source: Ying et al. 2021, sections 3.1.2 and 3.1.3.
 
     Args:
-        max_distance: the largest distance told apart; unreachable pairs have a label of their own.
+        max_distance: the largest distance with a label of its own; unreachable pairs share another label.
         types: the names of the edge types, or how many there are.
         max_path: how many edges of a path count, from the query on.
 
@@ -34,8 +34,7 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
         ``"unreachable"``, then for each hop ``"hop 1 of 2: single"`` and so on.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: sizes too small or too large, or names that are not different.
+        TypeError, ValueError: a wrong type, sizes out of range, or repeated names.
 
     Example:
         >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
@@ -53,26 +52,25 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
 def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = False, duplicates: str = "error") -> Sum:
     """GRPE's two channels: the clipped distance in hops, and the edge's type, ``self`` or ``none``.
 
-    The paper gives each channel a query and a key table in the scores and a value table: take tables of the kinds
-    ``("key", "value", "query")``. Its task token is a node of the graph without edges, whose labels come first:
-    ``VirtualNode(9) | ShortestPath(4)`` in place of the first part, likewise for the second.
+    The paper gives each channel a query and a key table in the scores and a value table: use tables of the kinds
+    ``("key", "value", "query")``. Its task token is a node without edges whose labels come first:
+    ``VirtualNode(9) | ShortestPath(4)`` instead of the first part, and the same for the second.
 
     Source: Park et al. 2022 (GRPE).
 
     Args:
-        max_distance: the largest distance told apart; unreachable pairs have a label of their own.
+        max_distance: the largest distance with a label of its own; unreachable pairs share another label.
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
-        directed: whether paths follow edges from source to target only; otherwise either way.
-        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`); a self-loop is parallel to ``self``, so
-            that graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``.
+        directed: whether paths follow edges only from source to target; otherwise either way.
+        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`). A self-loop is parallel to ``self``, so
+            graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``.
 
     Returns:
         A labeler of a sum of two parts, distances named ``"0"`` to ``f">={max_distance}"`` and ``"unreachable"``, then
         the types, ``"self"`` and ``"none"``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: sizes too small or too large, an unknown choice, or names that are not different.
+        TypeError, ValueError: a wrong type, sizes out of range, an unknown choice, or repeated names.
 
     Example:
         >>> labeler = rg.grpe(5, ["single", "double"])

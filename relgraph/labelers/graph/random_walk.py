@@ -1,4 +1,4 @@
-"""Labels by random walk: how likely a walk that starts at the query is to land on the key."""
+"""Labels by random walk: the probability that a walk from the query lands on the key."""
 
 from __future__ import annotations
 
@@ -13,24 +13,17 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
-from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import label_pairs
+from relgraph.graphs import Graph
+from relgraph.labelers.written import AllPairsLabeler, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 
-LEAST = 1e-12
-"""A probability below this counts as 0: it is what rounding leaves of one."""
-
-SLACK = 1e-9
-"""How far below an edge, in proportion, a probability still counts as on it: whatever the rounding, 1/2 is 1/2."""
+LEAST = 1e-12  # a probability below this counts as 0, because rounding can leave this much of a zero
+SLACK = 1e-9  # relative distance below a bin edge that still counts as on it, so that rounding does not move 1/2
+MOST_HALVES = 1024  # bins that halve: a float holds no power of 1/2 beyond 1074
 
 
-MOST_HALVES = 1024
-"""How many bins that halve there are at most: a float holds 1/2 no smaller than to the power of 1074."""
-
-
-class WalkLabeler(Labeler):
-    """A labeler that bins the probability of landing on a key; ids do not depend on what else is in the batch."""
+class WalkLabeler(AllPairsLabeler):
+    """A labeler that bins a probability per pair; ids do not depend on the other graphs of a batch."""
 
     bins: int | Sequence[float]
     directed: bool
@@ -44,7 +37,7 @@ class WalkLabeler(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """One for probability 0, and one a bin."""
+        """One for probability 0, and one per bin."""
         return len(self.edges) + 2
 
     @property
@@ -58,24 +51,11 @@ class WalkLabeler(Labeler):
 
     @abstractmethod
     def _landing(self, step: Tensor) -> Tensor:
-        """The probability for each pair from that of one step, both ``[B, n, n]``, float64."""
+        """The probability of landing for each pair, from that of one step; both ``[B, n, n]``, float64."""
 
     @final
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: whose edges are walked; their types do not matter, and parallel ones count once.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id 0 is probability 0, the others are bins from the least probability up, called as in ``names``.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: more than 2^32 pairs, which are written out.
-        """
-        landing = _of_every_pair(check_pairs(check_graph(graph)), self._landing, directed=self.directed)
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
+        landing = _apply_per_graph(graph, self._landing, directed=self.directed)
         edges = torch.tensor(self.edges, dtype=torch.float64, device=graph.device) * (1 - SLACK)
         ids = torch.bucketize(landing, edges, right=True) + 1
         return label_pairs(graph, ids.masked_fill(landing < LEAST, 0), self.num_labels)
@@ -86,21 +66,21 @@ class WalkLabeler(Labeler):
 class RandomWalk(WalkLabeler):
     """One label for each range of the probability that a walk of ``step`` steps from the query ends at the key.
 
-    A step goes to one of the neighbours, each as likely as the others: (D⁻¹A)^step, row i, column j. A walk from a node
-    without neighbours ends nowhere. Several lengths add up: ``RandomWalk(1) + RandomWalk(2)``.
+    Each step goes to one of the neighbours with equal probability: (D⁻¹A)^step, row i, column j. A walk from a node
+    without neighbours ends nowhere. For several walks add labelers: ``RandomWalk(1) + RandomWalk(2)``.
 
-    Source: Ma et al. 2023 (GRIT), section 3.1; there the probabilities themselves are features, in no bins.
+    Source: Ma et al. 2023 (GRIT), section 3.1, where the probabilities themselves are features.
 
     Args:
-        step: how many steps a walk has, from 0; after 0 it is still at the query.
-        bins: how many labels there are, one for probability 0 and the others parted at 1/2, 1/4, 1/8, ...; or the
-            edges to part them at, rising, between 0 and 1.
-        directed: whether a query steps to its keys alone, against the edges from target to source; otherwise either
+        step: how many steps a walk has, from 0, where it stays at the query.
+        bins: the number of labels, one for probability 0 and the others split at 1/2, 1/4, 1/8, ...; or a rising
+            sequence of the values to split at, between 0 and 1.
+        directed: whether a query steps only to its keys, against its edges from target to source; otherwise either
             way. Parallel edges count once.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a negative step, fewer than 2 bins or more than 1024, or edges that do not rise between 0 and 1.
+        ValueError: a negative step, fewer than 2 bins or more than 1024, or values that do not rise between 0 and 1.
 
     Example:
         >>> labeler = rg.RandomWalk(2, bins=4)
@@ -132,22 +112,20 @@ class PersonalizedPageRank(WalkLabeler):
     """One label for each range of the probability that a walk from the query, stopping at any time, stops at the key.
 
     Before each step the walk stops with probability ``alpha``: alpha · (I − (1 − alpha) D⁻¹A)⁻¹, row i, column j. Bins
-    that halve are bins of equal width in its negative logarithm. A walk is lost if it must leave a node without
+    that halve have equal width in the negative logarithm. A walk ends nowhere if it must leave a node without
     neighbours, so such a node stops at itself with probability ``alpha``, and nowhere else.
 
-    Source: Zügner et al. 2021 (Code Transformer), who space the bins by how often each occurs; here they are fixed, so
+    Source: Zügner et al. 2021 (Code Transformer), where bins depend on how often each occurs; here they are fixed, so
     that a graph has the same labels in every batch.
 
     Args:
-        bins: how many labels there are, one for probability 0 and the others parted at 1/2, 1/4, 1/8, ...; or the
-            edges to part them at, rising, between 0 and 1.
-        alpha: how likely the walk is to stop before a step.
-        directed: whether a query steps to its keys alone, against the edges from target to source; otherwise either
-            way. Parallel edges count once.
+        bins: as in :class:`~relgraph.RandomWalk`.
+        alpha: the probability that the walk stops before a step.
+        directed: as in :class:`~relgraph.RandomWalk`.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: ``alpha`` not between 0 and 1, fewer than 2 bins or more than 1024, or edges that do not rise
+        ValueError: ``alpha`` not between 0 and 1, fewer than 2 bins or more than 1024, or values that do not rise
             between 0 and 1.
 
     Example:
@@ -176,11 +154,10 @@ class PersonalizedPageRank(WalkLabeler):
         return torch.linalg.solve(identity - (1 - self.alpha) * step, self.alpha * identity)
 
 
-def _of_every_pair(graph: Graph, landing: Callable[[Tensor], Tensor], *, directed: bool) -> Tensor:
-    """What ``landing`` makes of each graph's steps, in the order of :meth:`Graph.pairs`.
+def _apply_per_graph(graph: Graph, landing: Callable[[Tensor], Tensor], *, directed: bool) -> Tensor:
+    """Apply ``landing`` to each graph's step probabilities; the results are in the order of :meth:`Graph.pairs`.
 
-    Graphs are padded to the next power of two, which depends on nothing but their own size, and those of one width are
-    computed together.
+    Each graph is padded to the next power of two, whatever the batch, and all graphs of one width run together.
     """
     check.outside_compiled_code("a random walk")
     ptr, home = graph.borders(), graph.graph_of()

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import label_pairs
+from relgraph.labelers.written import AllPairsLabeler, label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 BEYOND = ("clip", "label", "unreachable")
@@ -21,25 +20,24 @@ UNREACHABLE = ("label", "unlabeled")
 
 @final
 @dataclass(frozen=True)
-class ShortestPath(Labeler):
-    """One label a distance in hops, from key j to query i; with ``directed`` only along the edges.
+class ShortestPath(AllPairsLabeler):
+    """One label per distance in hops, from key j to query i; if ``directed``, only along the edges.
 
-    Ids are distances from 0; then come the labels for pairs ``beyond`` the last one and for ``unreachable`` pairs,
-    where these have labels of their own. A node is at distance 0 from itself.
+    Ids are distances from 0, then the labels of pairs ``beyond`` the last distance and of ``unreachable`` pairs, if
+    these have any. A node is at distance 0 from itself.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.2.
 
     Args:
         max_distance: the largest distance with a label of its own, in hops from 0.
-        directed: whether edges lead from source (key) to target (query) only; otherwise either way.
+        directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
         beyond: what pairs farther than that do: ``"clip"``, count as ``max_distance``; ``"label"``, share a label;
             ``"unreachable"``, do as unreachable pairs do, which lets the search stop early.
         unreachable: what pairs without a path do: ``"label"``, share a label; ``"unlabeled"``, attend without one;
             None, they do not attend.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative distance, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative distance, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.ShortestPath(2, directed=True)
@@ -67,56 +65,42 @@ class ShortestPath(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """The distances 0 to ``max_distance``, and one each for pairs beyond and for unreachable pairs."""
+        """The distances from 0 to ``max_distance``, and one each for pairs beyond and for unreachable pairs."""
         return self.max_distance + 1 + (self.beyond == "label") + (self.unreachable == "label")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances, the last as ``">=4"`` when clipped; ``">4"``; ``"unreachable"``."""
+        """The distances, the last as ``">=4"`` if clipped; ``">4"``; ``"unreachable"``."""
         last = f">={self.max_distance}" if self.beyond == "clip" else str(self.max_distance)
         beyond = [f">{self.max_distance}"] if self.beyond == "label" else []
         unreachable = ["unreachable"] if self.unreachable == "label" else []
         return (*map(str, range(self.max_distance)), last, *beyond, *unreachable)
 
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a graph, or of each graph of a packed batch.
-
-        Args:
-            graph: whose edges are followed; their types do not matter.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id r is called ``names[r]``: distances, then those beyond, then unreachable pairs.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: more than 2^32 pairs, which are written out.
-        """
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         limit = self.max_distance if self.beyond == "unreachable" else None
         lengths = shortest_path_lengths(graph, limit, directed=self.directed)
         reached = lengths >= 0
-        rest = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
-        ids = lengths.clamp(max=self.max_distance + (self.beyond == "label")).masked_fill(~reached, rest)
+        other = self.num_labels - 1 if self.unreachable == "label" else UNLABELED
+        ids = lengths.clamp(max=self.max_distance + (self.beyond == "label")).masked_fill(~reached, other)
         return label_pairs(graph, ids, self.num_labels, attend=reached if self.unreachable is None else None)
 
 
 def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, directed: bool = False) -> Tensor:
-    """How many edges the shortest path from key j to query i has, for every pair of each graph.
+    """The number of edges on the shortest path from key j to query i, for every pair of each graph.
 
-    All nodes search at once: a hop passes on which keys were reached, 64 of them to a word, along every edge.
+    All nodes search at once: in each hop, every edge passes on the set of keys reached so far, 64 keys per int64.
 
     Args:
         graph: a graph, or a packed batch.
         max_distance: where the search stops, in hops; None for no limit.
-        directed: whether paths follow edges from source to target only; otherwise either way.
+        directed: whether paths follow edges only from source to target; otherwise either way.
 
     Returns:
-        ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs <relgraph.Graph.pairs>`; -1 where there is no path
+        ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs <relgraph.Graph.pairs>`; -1 if there is no path
         within the limit.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative ``max_distance``, or more than 2^32 pairs.
+        TypeError, ValueError: a wrong type, a negative ``max_distance``, or more than 2^32 pairs.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
@@ -132,14 +116,14 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
     row, column = pair_positions(graph)
     lengths = torch.full((int(graph.borders().diff().square().sum()),), -1, dtype=torch.int32, device=graph.device)
     lengths[row + column] = 0
-    source, target = walkable(graph, directed=check.boolean("directed", directed))
+    source, target = walkable_edges(graph, directed=check.boolean("directed", directed))
     if source.numel() == 0:
         return lengths
     source, target = (ends[target.argsort(stable=True)] for ends in (source, target))
     degree = torch.bincount(target, minlength=graph.num_nodes)
-    entered = degree.nonzero()[:, 0]  # the nodes that an edge leads to, which alone can be reached
+    entered = degree.nonzero()[:, 0]  # only a node with an incoming edge can be reached
     begin = degree.cumsum(0) - degree
-    joins = _joins(torch.arange(target.shape[0], device=graph.device) - begin[target], degree[target])
+    rounds = _merge_rounds(torch.arange(target.shape[0], device=graph.device) - begin[target], degree[target])
     bit = torch.arange(64, device=graph.device)
     reached = torch.zeros(graph.num_nodes, int(column.max()) // 64 + 1, dtype=torch.int64, device=graph.device)
     reached[torch.arange(graph.num_nodes, device=graph.device), column // 64] = 1 << (column % 64)
@@ -147,7 +131,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
         if max_distance is not None and hop > max_distance:
             break
         passed = reached[source]
-        for into, other in joins:
+        for into, other in rounds:
             passed[into] |= passed[other]
         fresh = passed[begin[entered]] & ~reached[entered]
         query, word = fresh.nonzero(as_tuple=True)
@@ -160,7 +144,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
 
 def pair_positions(graph: Graph) -> tuple[Tensor, Tensor]:
-    """``[N]`` each: pair (i, j) of a graph stands at ``row[i] + column[j]`` in :meth:`Graph.pairs`."""
+    """``row`` and ``column``, ``[N]`` each: :meth:`Graph.pairs` has pair (i, j) at ``row[i] + column[j]``."""
     ptr = graph.borders()
     sizes = ptr.diff()
     width = sizes.repeat_interleave(sizes)
@@ -168,21 +152,19 @@ def pair_positions(graph: Graph) -> tuple[Tensor, Tensor]:
     return width.cumsum(0) - width, column
 
 
-def walkable(graph: Graph, *, directed: bool) -> Tensor:
-    """The edges that a path may take as (from, to): E along their direction, and unless directed E against it."""
+def walkable_edges(graph: Graph, *, directed: bool) -> Tensor:
+    """The edges that a path may take as (from, to): all E along their direction, then, unless directed, against it."""
     return graph.edge_index if directed else torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1)
 
 
-def _joins(rank: Tensor, count: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Which words to join turn by turn, (into, other), until the first edge into a node holds those of all edges.
+def _merge_rounds(rank: Tensor, count: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The edges (into, other) to merge in each round, until the first edge of each target holds the union of all.
 
-    Args:
-        rank: which edge of its target each one is, edges of one target standing together.
-        count: how many edges that target has.
+    Edges of one target are consecutive; ``rank`` is an edge's place among them, ``count`` their number.
     """
-    joins, step, most = [], 1, int(count.max())
+    rounds, step, most = [], 1, int(count.max())
     while step < most:
         into = ((rank % (2 * step) == 0) & (rank + step < count)).nonzero()[:, 0]
-        joins.append((into, into + step))
+        rounds.append((into, into + step))
         step *= 2
-    return joins
+    return rounds

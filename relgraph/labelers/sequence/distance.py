@@ -1,4 +1,4 @@
-"""Labels of a sequence by relative position: how far the key stands after the query."""
+"""Labels of a sequence by relative position: how far the key is after the query."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.graphs import Graph, alone
-from relgraph.labelers.base import Labeler
+from relgraph.graphs import Graph, check_only_graph
+from relgraph.labelers.base import Labeler, one_or_both
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 
 
 class DistanceLabeler(Labeler):
-    """A labeler that looks at the distance j - i alone, key position minus query position.
+    """A labeler that reads only the distance j - i, key position minus query position.
 
-    This class is abstract: one of your own has a ``lookup``, its ``reach``, ``num_labels`` and ``names``, as properties
-    of a frozen dataclass or as constants, and is called like every sequence labeler.
-    :class:`~relgraph.ClippedDistance`, :class:`~relgraph.BucketedDistance` and :class:`~relgraph.Window` are such
-    labelers.
+    This class is abstract. Your own subclass defines ``lookup``, ``reach``, ``num_labels`` and ``names``, as properties
+    of a frozen dataclass or as constants; it is then called like every sequence labeler.
 
     Attributes:
-        lookup: the id of each distance from ``-reach`` up (-1 no label, -2 does not attend); the entry at either end
-            stands for all distances beyond. Read in every call.
-        reach: how far to the left the lookup begins.
+        lookup: the id of each distance from ``-reach`` up (-1: no label, -2: does not attend). The first and the last
+            entry hold for all distances beyond them. Read in every call.
+        reach: minus the distance of the first entry.
 
     Example:
         >>> from dataclasses import dataclass
@@ -72,26 +70,26 @@ class DistanceLabeler(Labeler):
         ptr: Tensor | None = None,
         q_ptr: Tensor | None = None,
     ) -> DistanceLabels:
-        """The labels of ``q_len`` queries against ``k_len`` keys; nothing of size N_q · N_k is stored.
+        """The labels of ``q_len`` queries and ``k_len`` keys; nothing of size N_q · N_k is stored.
 
         Args:
-            q_len: N_q, number of queries; or a graph alone, whose nodes are the sequence (each graph of a batch one).
-            k_len: N_k, number of keys; ``q_len`` when left out.
-            q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` with ``ptr``; 0 when
-                left out.
+            q_len: N_q, number of queries; or just a graph, whose nodes are the sequence (each graph of a batch is one).
+            k_len: N_k, number of keys; ``q_len`` by default.
+            q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` with ``ptr``; 0 by
+                default.
             ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a sequence.
-            q_ptr: ``[G+1]``, integer, borders of the queries, where they differ from the keys'.
+            q_ptr: ``[G+1]``, integer, borders of the queries if they differ from the keys'.
 
         Returns:
             Distance labels; id r is called ``names[r]``.
 
         Raises:
-            TypeError: a length or offset that is no int, or borders that are no tensor.
-            ValueError: a negative length, borders that do not fit the lengths, an offset of floats or of another length
-                than there are graphs, or anything else beside a graph.
+            TypeError: a length or offset that is not an int, or borders that are not a tensor.
+            ValueError: a negative length, borders that do not fit the lengths, offsets that are floats or not one per
+                graph, or another argument with a graph.
         """
         if isinstance(q_len, Graph):
-            graph = alone(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
+            graph = check_only_graph(q_len, k_len=k_len, q_offset=q_offset, ptr=ptr, q_ptr=q_ptr)
             q_len, ptr = graph.num_nodes, graph.ptr
         return DistanceLabels(
             q_len,
@@ -108,20 +106,19 @@ class DistanceLabeler(Labeler):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class ClippedDistance(DistanceLabeler):
-    """One label a distance, clipped on both sides: ``clip(j - i, -left, right) + left``.
+    """One label per distance, clipped on both sides: ``clip(j - i, -left, right) + left``.
 
-    Id r is the distance ``r - left``, key position j minus query position i; the first and the last id also stand for
-    all distances beyond. Called with a length it gives :class:`~relgraph.DistanceLabels`.
+    Id r is the distance ``r - left``, key position j minus query position i. The first and the last id also hold for
+    all distances beyond. Gives :class:`~relgraph.DistanceLabels`.
 
     Source: Shaw et al. 2018, section 3.2.
 
     Args:
-        left: how far before the query distances are told apart, in positions, from 0.
-        right: how far after it; ``left`` when left out, 0 for causal attention.
+        left: how many positions before the query have a label of their own, from 0.
+        right: the same after the query; ``left`` by default, 0 for causal attention.
 
     Raises:
-        TypeError: a clip that is no int.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)
@@ -138,7 +135,7 @@ class ClippedDistance(DistanceLabeler):
     right: int
 
     def __init__(self, left: int, right: int | None = None) -> None:
-        left, right = _sides(left, right)
+        left, right = _checked_sides(left, right)
         check.most_labels("left and right", left + right + 1)
         self._set(left=left, right=right, lookup=tuple(range(left + right + 1)), reach=left)
 
@@ -149,33 +146,33 @@ class ClippedDistance(DistanceLabeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances; those at either end stand for all beyond."""
+        """The distances, ``"-2"`` to ``"2"``."""
         return tuple(str(distance) for distance in range(-self.left, self.right + 1))
 
     def __repr__(self) -> str:
-        return f"ClippedDistance({_shown(self.left, self.right)})"
+        return f"ClippedDistance({one_or_both(self.left, self.right)})"
 
 
 @final
 @dataclass(frozen=True)
 class BucketedDistance(DistanceLabeler):
-    """T5's buckets: small distances have one each, larger ones share buckets that widen with the logarithm.
+    """T5's buckets: each small distance has its own, larger ones share buckets that widen with the logarithm.
 
-    Of the buckets of one side the first half hold one distance each; the others are spaced evenly in log distance, and
-    the last holds everything from a little below ``max_distance`` on. When bidirectional, the first half of all ids is
-    for keys at or before the query and the second half for keys after it (the first of these is never used).
-    Otherwise every key after the query falls in bucket 0.
+    On each side, the first half of the buckets hold one distance each. The others are spaced evenly in log distance,
+    and the last holds everything from slightly below ``max_distance`` on. If bidirectional, the first half of all ids
+    is for keys at or before the query and the second half for keys after it (its first id is never used). Otherwise
+    every key after the query is in bucket 0.
 
     Source: Raffel et al. 2020 (T5), section 2.1, and the code released with it.
 
     Args:
-        num_buckets: R, at least 2, or 4 when bidirectional.
-        max_distance: where the logarithm ends; more than the number of exact distances of one side.
-        bidirectional: whether keys after the query are told apart.
+        num_buckets: R, at least 2, or 4 if bidirectional.
+        max_distance: where the logarithm ends; more than the number of single distances on one side.
+        bidirectional: whether keys after the query have buckets of their own.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: too few buckets, ``max_distance`` within the exact ones, or more than 2^20 of either.
+        TypeError, ValueError: a wrong type, too few buckets, ``max_distance`` within the single
+            distances, or more than 2^20 of either.
 
     Example:
         >>> rg.BucketedDistance(8, 20).names
@@ -203,7 +200,6 @@ class BucketedDistance(DistanceLabeler):
 
     @property
     def num_labels(self) -> int:
-        """``num_buckets``."""
         return self.num_buckets
 
     @property
@@ -226,18 +222,17 @@ class BucketedDistance(DistanceLabeler):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Window(DistanceLabeler):
-    """Attends only within a distance, and labels nothing: made for restriction, ``labeler & Window(64)``.
+    """Attends only within a distance, without labels: made for restriction, ``labeler & Window(64)``.
 
-    Query i sees key j where ``-left <= j - i <= right``; other pairs do not attend. ``num_labels`` is 0.
+    Query i attends to key j if ``-left <= j - i <= right``. ``num_labels`` is 0.
 
     Args:
-        left: how many positions before the query it sees; all of them, and all after it, when left out. ``Window()``
-            gives plain attention, within each graph of a batch.
-        right: how many after it; ``left`` when left out, 0 for causal attention.
+        left: how many positions before the query are visible. ``Window()`` has no limits: plain attention, within each
+            graph of a batch.
+        right: how many after it; ``left`` by default, 0 for causal attention.
 
     Raises:
-        TypeError: a side that is no int.
-        ValueError: a negative side, or 2^20 positions and more.
+        TypeError, ValueError: a side that is not an int, is negative, or 2^20 positions or more in all.
 
     Example:
         >>> near = rg.ClippedDistance(4) & rg.Window(1, 0)
@@ -254,44 +249,35 @@ class Window(DistanceLabeler):
         if left is None and right is None:
             self._set(left=None, right=None, lookup=(UNLABELED,), reach=0)
             return
-        left, right = _sides(left, right)  # pyright: ignore[reportArgumentType]
+        left, right = _checked_sides(left, right)  # pyright: ignore[reportArgumentType]
         if left + right >= check.MOST_LABELS:
             raise ValueError(
-                f"left and right must make less than {check.MOST_LABELS:,} positions, got {left + right}: "
-                "leave both out for a window without end"
+                f"left and right must make fewer than {check.MOST_LABELS:,} positions, got {left + right}: "
+                "leave both out for an unlimited window"
             )
         inside = (UNLABELED,) * (left + right + 1)
         self._set(left=left, right=right, lookup=(NOT_ATTENDING, *inside, NOT_ATTENDING), reach=left + 1)
 
     @property
     def num_labels(self) -> int:
-        """There are none, so 0."""
         return 0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """There are none, so empty."""
         return ()
 
     def __repr__(self) -> str:
-        return f"Window({'' if self.left is None or self.right is None else _shown(self.left, self.right)})"
+        return f"Window({'' if self.left is None or self.right is None else one_or_both(self.left, self.right)})"
 
 
-def _sides(left: int, right: int | None) -> tuple[int, int]:
-    """Both sides, checked; the right one is like the left when it is not given."""
+def _checked_sides(left: int, right: int | None) -> tuple[int, int]:
     check.integer("left", left, minimum=0)
     return left, left if right is None else check.integer("right", right, minimum=0)
 
 
-def _shown(left: int, right: int) -> str:
-    return str(left) if right == left else f"{left}, {right}"
-
-
 def _log_buckets(count: int, max_distance: int) -> list[int]:
-    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket.
-
-    In float32 like the published code, so that distances on the edge of a bucket fall where checkpoints expect them.
-    """
+    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket."""
+    # In float32 like the published code, so that a distance on a bucket's edge has the bucket that checkpoints expect.
     exact = count // 2
     distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
     steps = torch.log(distance / exact) / math.log(max_distance / exact) * (count - exact)

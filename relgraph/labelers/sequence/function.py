@@ -1,4 +1,4 @@
-"""Labels by any function of the positions of query and key."""
+"""Labels by your own function of the positions of query and key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import cut, shown
-from relgraph.graphs import Graph, alone
+from relgraph.graphs import Graph, check_only_graph
 from relgraph.labelers.base import Labeler
-from relgraph.labelers.written import label_pairs, truth_as_ids
+from relgraph.labelers.written import bool_as_ids, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.labels.distance import check_offset
 
@@ -22,21 +22,21 @@ from relgraph.labels.distance import check_offset
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class FromFunction(Labeler):
-    """The labels that a function of positions gives: ``fn(i, j)``, vectorised.
+    """The labels that a vectorised function of positions returns: ``fn(i, j)``.
 
-    ``fn`` receives int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``, and
-    returns integer ids that broadcast to ``[N_q, N_k]``; -1 is no label. Truth values, of a comparison, are the ids 0
-    and 1 where R is 2. Query positions count among the keys: i begins at ``q_offset``. The ids are written out. For a
-    function of j - i alone, :class:`~relgraph.DistanceLabeler` stores nothing of that size.
+    ``fn`` receives two int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``.
+    It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. A comparison's bools are the ids 0 and 1
+    if R is 2. Query positions begin at ``q_offset``. The ids are written out; a function of j - i stores nothing of
+    that size as a :class:`~relgraph.DistanceLabeler`.
 
     Args:
-        fn: the function; one defined at the top of a module if the labeler is to be pickled.
+        fn: the function; define it at the top of a module if the labeler is to be pickled.
         num_labels: R; ``fn`` returns ids in ``[-1, R)``.
-        names: R different names; the numbers when left out.
+        names: R different names; the numbers by default.
 
     Raises:
-        TypeError: ``fn`` cannot be called, ``num_labels`` is no int, or a name is no string.
-        ValueError: a negative ``num_labels`` or more than 2^20, a wrong number of names, or one that comes twice.
+        TypeError: ``fn`` is not callable, ``num_labels`` not an int, or a name not a string.
+        ValueError: ``num_labels`` is negative or more than 2^20, or names are repeated or not R.
 
     Example:
         >>> parity = rg.FromFunction(lambda i, j: (i + j) % 2, num_labels=2, names=["same", "other"])
@@ -57,43 +57,41 @@ class FromFunction(Labeler):
         if not callable(fn):
             raise TypeError(f"fn must be callable, got {type(fn).__name__}")
         check.length("num_labels", num_labels, most=check.MOST_LABELS)
-        named = _numbers(num_labels) if names is None else _words(names)
+        named = _numbers(num_labels) if names is None else _checked_names(names)
         if len(named) != num_labels or len(set(named)) != num_labels:
             raise ValueError(f"names must hold num_labels = {num_labels} different names, got {cut(str(list(named)))}")
         self._set(fn=fn, _num_labels=num_labels, _names=named)
 
     @property
     def num_labels(self) -> int:
-        """R, as given."""
         return self._num_labels
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names given, or the numbers."""
         return self._names
 
     def __call__(
         self, q_len: int | Graph, k_len: int | None = None, *, q_offset: int | Tensor | None = None
     ) -> DenseLabels | BlockLabels:
-        """The labels of ``q_len`` queries against ``k_len`` keys.
+        """The labels of ``q_len`` queries and ``k_len`` keys.
 
         Args:
-            q_len: N_q, number of queries; or a graph alone, whose nodes are the sequence. ``fn`` then receives one flat
-                tensor of positions each, those of all pairs within a graph.
-            k_len: N_k, number of keys; ``q_len`` when left out.
+            q_len: N_q, number of queries; or just a graph, whose nodes are the sequence. ``fn`` then receives flat
+                tensors with the positions of all pairs within a graph.
+            k_len: N_k, number of keys; ``q_len`` by default.
             q_offset: key position of query row 0: an int, a scalar tensor or ``[B]`` (i is ``[B, N_q, 1]`` then).
 
         Returns:
             Dense labels, or block labels for a packed batch of graphs; id r is called ``names[r]``.
 
         Raises:
-            TypeError: a length or offset that is no int, or ``fn`` returned no tensor.
-            ValueError: a negative length, more than 2^32 pairs (which are written out) or 2^24 queries or keys, lengths
-                beside a graph, or ``fn`` returned other than integers, truth values where R is not 2, a shape that does
-                not broadcast, or ids out of range.
+            TypeError: a length or offset that is not an int, or ``fn`` did not return a tensor.
+            ValueError: a negative length, more than 2^32 pairs (which are written out) or 2^24 queries or keys, another
+                argument with a graph, or ``fn`` returned a wrong dtype, a shape that does not broadcast, bools if R is
+                not 2, or ids out of range.
         """
         if isinstance(q_len, Graph):
-            return self._of_graph(alone(q_len, k_len=k_len, q_offset=q_offset))
+            return self._of_graph(check_only_graph(q_len, k_len=k_len, q_offset=q_offset))
         check.length("q_len", q_len)
         k_len = q_len if k_len is None else check.length("k_len", k_len)
         check_offset(q_offset)
@@ -106,17 +104,17 @@ class FromFunction(Labeler):
         elif q_offset is not None:
             i = i + q_offset
         ids = self._ids(i, j, (0, 1, 2, 3))
-        return DenseLabels(_spread(ids, (*i.shape[:-1], k_len)), self.num_labels)
+        return DenseLabels(_expanded(ids, (*i.shape[:-1], k_len)), self.num_labels)
 
     def _of_graph(self, graph: Graph) -> DenseLabels | BlockLabels:
         query, key = graph.pairs()
         start = graph.borders()[graph.graph_of()[query]]
         ids = self._ids(query - start, key - start, (0, 1))
-        return label_pairs(graph, _spread(ids, tuple(query.shape)), self.num_labels)
+        return label_pairs(graph, _expanded(ids, tuple(query.shape)), self.num_labels)
 
     def _ids(self, i: Tensor, j: Tensor, dims: tuple[int, ...]) -> Tensor:
         name = "the ids that fn returns"
-        ids = check.integer_tensor(name, truth_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
+        ids = check.integer_tensor(name, bool_as_ids(name, self.fn(i, j), self.num_labels), dim=dims)
         check.id_range("fn's ids", ids, self.num_labels)
         return ids
 
@@ -140,10 +138,10 @@ class FromFunction(Labeler):
         return f"FromFunction({fn}, {self.num_labels}{names})"
 
 
-def _words(names: Any) -> tuple[str, ...]:
-    named = () if isinstance(names, str) else check.items("names", names, "strings, one a label")
+def _checked_names(names: Any) -> tuple[str, ...]:
+    named = () if isinstance(names, str) else check.items("names", names, "strings, one per label")
     if isinstance(names, str) or not all(isinstance(name, str) for name in named):
-        raise TypeError(f"names must be strings, one a label, got {shown(names)}")
+        raise TypeError(f"names must be strings, one per label, got {shown(names)}")
     return named
 
 
@@ -151,8 +149,8 @@ def _numbers(count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(count))
 
 
-def _spread(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """``ids`` broadcast to one number a pair; a batch of ids may come for a single batch of positions."""
+def _expanded(ids: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``ids`` broadcast to one per pair; ``fn`` may return a batch of ids for a single batch of positions."""
     wanted = shape if ids.dim() <= len(shape) else (ids.shape[0], *shape)
     try:
         return ids.expand(wanted).contiguous()

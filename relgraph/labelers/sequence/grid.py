@@ -1,15 +1,15 @@
-"""Labels of an image or a board: how many rows and columns the key stands from the query."""
+"""Labels of an image or a board: how many rows and columns the key is away from the query."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import Labeler, one_or_both
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 
@@ -19,20 +19,19 @@ from relgraph.labels.base import smallest_dtype
 class Grid(Labeler):
     """One label for each relative position on a grid: so many rows down and so many columns right of the query.
 
-    The positions of a ``height × width`` grid are numbered row by row. A row distance is no function of j - i, so the
-    ids are written out: ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and
-    ``col`` are the distances, key minus query, clipped and shifted to begin at 0. ``Grid(r, c)`` has the ids of
+    The positions of a ``height × width`` grid are numbered row by row, and the ids are written out,
+    ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and ``col`` are the
+    distances, key minus query, clipped and shifted to begin at 0. ``Grid(r, c)`` has the ids of
     ``GridRows(r) * GridColumns(c)``.
 
     Source: Liu et al. 2021 (Swin), section 3.2.
 
     Args:
-        row_clip: how many rows up and down are told apart, from 0.
-        col_clip: how many columns left and right; ``row_clip`` when left out.
+        row_clip: how many rows up and down have labels of their own, from 0.
+        col_clip: how many columns left and right; ``row_clip`` by default.
 
     Raises:
-        TypeError: a clip that is no int.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
         >>> grid = rg.Grid(1)
@@ -62,8 +61,8 @@ class Grid(Labeler):
     @property
     def names(self) -> tuple[str, ...]:
         """``"(rows, columns)"``."""
-        columns = _distances(self.col_clip)
-        return tuple(f"({row}, {col})" for row in _distances(self.row_clip) for col in columns)
+        rows, columns = (range(-clip, clip + 1) for clip in (self.row_clip, self.col_clip))
+        return tuple(f"({row}, {column})" for row in rows for column in columns)
 
     def __call__(self, height: int, width: int) -> DenseLabels:
         """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
@@ -73,37 +72,72 @@ class Grid(Labeler):
             width: how many columns.
 
         Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is ``names[r]``, rows, then columns.
+            Dense labels of ``height · width`` queries and as many keys; id r is called ``names[r]``.
 
         Raises:
-            TypeError: a size that is no int.
-            ValueError: a negative size, or more than 2^32 pairs.
+            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
         """
-        _check_sides(height, width)
-        rows, cols = _clipped(height, self.row_clip), _clipped(width, self.col_clip)
-        return _written_out(rows * (2 * self.col_clip + 1), cols, self.num_labels)
+        return _grid_labels(height, width, self.row_clip, self.col_clip, self.num_labels)
 
     def __repr__(self) -> str:
-        shown = str(self.row_clip) if self.col_clip == self.row_clip else f"{self.row_clip}, {self.col_clip}"
-        return f"Grid({shown})"
+        return f"Grid({one_or_both(self.row_clip, self.col_clip)})"
+
+
+@dataclass(frozen=True)
+class _GridAxis(Labeler):
+    """What labelers by the distance along one axis of a grid share."""
+
+    axis: ClassVar[str]
+
+    clip: int
+
+    def __post_init__(self) -> None:
+        check.integer("clip", self.clip, minimum=0)
+        check.most_labels("clip", 2 * self.clip + 1)
+
+    @property
+    def num_labels(self) -> int:
+        """``2 · clip + 1``."""
+        return 2 * self.clip + 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, such as ``"row -1"`` or ``"column -1"``."""
+        return tuple(f"{self.axis} {distance}" for distance in range(-self.clip, self.clip + 1))
+
+    @final
+    def __call__(self, height: int, width: int) -> DenseLabels:
+        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
+
+        Args:
+            height: how many rows there are.
+            width: how many columns.
+
+        Returns:
+            Dense labels of ``height · width`` queries and as many keys; id r is the distance ``r - clip``.
+
+        Raises:
+            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
+        """
+        row_clip, col_clip = (self.clip, 0) if self.axis == "row" else (0, self.clip)
+        return _grid_labels(height, width, row_clip, col_clip, self.num_labels)
 
 
 @final
 @dataclass(frozen=True)
-class GridRows(Labeler):
-    """The row distance alone on a grid, clipped: ``clip(row_j - row_i, -clip, clip) + clip``.
+class GridRows(_GridAxis):
+    """The row distance on a grid, clipped: ``clip(row_j - row_i, -clip, clip) + clip``.
 
-    ``GridRows(r) + GridColumns(c)`` gives rows and columns tables of their own whose terms add up: 2r + 2c + 2 vectors
-    in place of the (2r + 1)(2c + 1) of ``Grid(r, c)``. The ids are written out, ``(height · width)²`` of them.
+    ``GridRows(r) + GridColumns(c)`` gives rows and columns separate tables whose terms add up: 2r + 2c + 2 vectors
+    instead of the (2r + 1)(2c + 1) of ``Grid(r, c)``. The ids are written out, ``(height · width)²`` of them.
 
     Source: Bello et al. 2019, section 3.2.
 
     Args:
-        clip: how many rows up and down are told apart.
+        clip: how many rows up and down have a label of their own, from 0.
 
     Raises:
-        TypeError: a clip that is no int.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
         >>> rg.GridRows(1).names
@@ -117,56 +151,23 @@ class GridRows(Labeler):
         (3, 5)
     """
 
-    clip: int
-
-    def __post_init__(self) -> None:
-        check.integer("clip", self.clip, minimum=0)
-        check.most_labels("clip", 2 * self.clip + 1)
-
-    @property
-    def num_labels(self) -> int:
-        """``2 · clip + 1``."""
-        return 2 * self.clip + 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The row distances, ``"row -1"``."""
-        return tuple(f"row {distance}" for distance in _distances(self.clip))
-
-    def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
-
-        Args:
-            height: how many rows there are.
-            width: how many columns.
-
-        Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is called ``f"row {r - clip}"``.
-
-        Raises:
-            TypeError: a size that is no int.
-            ValueError: a negative size, or more than 2^32 pairs.
-        """
-        _check_sides(height, width)
-        rows, cols = _clipped(height, self.clip), _clipped(width, 0)
-        return _written_out(rows, cols, self.num_labels)
+    axis = "row"
 
 
 @final
 @dataclass(frozen=True)
-class GridColumns(Labeler):
-    """The column distance alone on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
+class GridColumns(_GridAxis):
+    """The column distance on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
 
     The other half of :class:`~relgraph.GridRows`. The ids are written out, ``(height · width)²`` of them.
 
     Source: Bello et al. 2019, section 3.2.
 
     Args:
-        clip: how many columns left and right are told apart.
+        clip: how many columns left and right have a label of their own, from 0.
 
     Raises:
-        TypeError: a clip that is no int.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
         >>> rg.GridColumns(1).names
@@ -177,61 +178,22 @@ class GridColumns(Labeler):
                  [0, 0, 1]]])
     """
 
-    clip: int
-
-    def __post_init__(self) -> None:
-        check.integer("clip", self.clip, minimum=0)
-        check.most_labels("clip", 2 * self.clip + 1)
-
-    @property
-    def num_labels(self) -> int:
-        """``2 · clip + 1``."""
-        return 2 * self.clip + 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The column distances, ``"column -1"``."""
-        return tuple(f"column {distance}" for distance in _distances(self.clip))
-
-    def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
-
-        Args:
-            height: how many rows there are.
-            width: how many columns.
-
-        Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is called ``f"column {r - clip}"``.
-
-        Raises:
-            TypeError: a size that is no int.
-            ValueError: a negative size, or more than 2^32 pairs.
-        """
-        _check_sides(height, width)
-        rows, cols = _clipped(height, 0), _clipped(width, self.clip)
-        return _written_out(rows, cols, self.num_labels)
+    axis = "column"
 
 
-def _distances(clip: int) -> range:
-    return range(-clip, clip + 1)
-
-
-def _check_sides(height: Any, width: Any) -> None:
-    """A grid of that size has few enough pairs to be written out, along each side too."""
+def _grid_labels(height: Any, width: Any, row_clip: int, col_clip: int, num_labels: int) -> DenseLabels:
+    """Labels ``row · (2 · col_clip + 1) + col`` of all pairs of grid positions, from clipped distances."""
     check.written("height", check.length("height", height), height)
     check.written("width", check.length("width", width), width)
-    check.written("height and width", height * width, height * width)
+    count = height * width
+    check.written("height and width", count, count)
+    dtype = smallest_dtype(num_labels)
+    rows = _clipped(height, row_clip) * (2 * col_clip + 1)
+    ids = rows.to(dtype)[:, None, :, None] + _clipped(width, col_clip).to(dtype)[None, :, None, :]
+    return DenseLabels(ids.reshape(count, count), num_labels)
 
 
 def _clipped(length: int, clip: int) -> Tensor:
     """Clipped distances along one axis, shifted to begin at 0, ``[length, length]``."""
     at = torch.arange(length)
     return (at - at[:, None]).clamp(-clip, clip) + clip
-
-
-def _written_out(rows: Tensor, cols: Tensor, num_labels: int) -> DenseLabels:
-    """``rows + cols`` of every pair of grid positions, added up in the type that stores them."""
-    dtype = smallest_dtype(num_labels)
-    ids = rows.to(dtype)[:, None, :, None] + cols.to(dtype)[None, :, None, :]
-    n = rows.shape[0] * cols.shape[0]
-    return DenseLabels(ids.reshape(n, n), num_labels)

@@ -1,4 +1,4 @@
-"""Labels by segment: which segment asks and which one answers, such as question → passage."""
+"""Labels by segment: which segment the query is in and which one the key, such as question → passage."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from relgraph.labels import UNLABELED, DenseLabels
 class Segments(Labeler):
     """One label for each ordered pair of segments: ``segment_i * num_segments + segment_j``, query's segment first.
 
-    A name reads query→key, ``"0→1"`` for a query in segment 0 that looks at a key in segment 1; an edge of a graph
-    leads the other way, from key to query. Called with the segment of every position, such as 0 for a question and 1
-    for a passage, it gives :class:`~relgraph.DenseLabels`. A position of segment -1 is in none, and its pairs carry no
-    label.
+    A name reads query→key: ``"0→1"`` for a query in segment 0 that looks at a key in segment 1. (A graph's edge leads
+    the other way, from key to query.) Called with the segment of every position, such as 0 for a question and 1 for a
+    passage, it gives :class:`~relgraph.DenseLabels`. Pairs of a position in segment -1 have no label.
 
     Args:
-        num_segments: how many segments there are, at least 1.
+        num_segments: how many segments there are, from 1 to 1024 (which have 2^20 labels).
 
     Raises:
-        TypeError: ``num_segments`` is no int.
-        ValueError: fewer than one segment, or more than 1024, which have 2^20 labels.
+        TypeError, ValueError: ``num_segments`` is not an int in this range.
 
     Example:
         >>> labeler = rg.Segments(2)
@@ -53,7 +51,7 @@ class Segments(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"query's segment→key's segment"``: who looks, then who is looked at."""
+        """``"query's segment→key's segment"``."""
         segments = range(self.num_segments)
         return tuple(f"{query}→{key}" for query in segments for key in segments)
 
@@ -62,14 +60,14 @@ class Segments(Labeler):
 
         Args:
             segments: ``[N_q]`` or ``[B, N_q]``, integer in ``[-1, num_segments)``, the segment of each query.
-            k_segments: ``[N_k]`` or ``[B, N_k]``, the segment of each key; ``segments`` when left out.
+            k_segments: ``[N_k]`` or ``[B, N_k]``, the segment of each key; ``segments`` by default.
 
         Returns:
             Dense labels; id ``a · num_segments + b`` is called ``"a→b"``, query's segment first.
 
         Raises:
-            TypeError: segments that are no tensor.
-            ValueError: segments of another rank, type, device or batch, or out of range; more than 2^32 pairs.
+            TypeError: segments that are not a tensor.
+            ValueError: segments of a wrong rank, dtype, device or batch size, or out of range; more than 2^32 pairs.
         """
         query = self._checked("segments", segments)
         key = query if k_segments is None else self._checked("k_segments", k_segments)

@@ -1,4 +1,4 @@
-"""Labels by dependency: whether the key is the head of the query or a dependent of it, and under which relation."""
+"""Labels of dependency trees: whether the key is the head of the query or a dependent, and by which relation."""
 
 from __future__ import annotations
 
@@ -12,35 +12,30 @@ UD_RELATIONS = (
     *("nmod", "nsubj", "nummod", "obj", "obl", "orphan", "parataxis", "punct", "reparandum", "root", "vocative"),
     "xcomp",
 )
-"""The 37 universal relations of Universal Dependencies, version 2, in the order of the alphabet."""
+"""The 37 universal relations of Universal Dependencies, version 2, in alphabetical order."""
 
 
 def dependency_relations(
-    relations: int | Sequence[str] = UD_RELATIONS,
-    *,
-    self_loop: bool = False,
-    default: str | None = "unlabeled",
+    relations: int | Sequence[str] = UD_RELATIONS, *, self_loop: bool = False, default: str | None = "unlabeled"
 ) -> EdgeType:
-    """A labeler of dependency trees: ``"obj"`` where the key is the query's head, ``"obj⁻¹"`` where it is a dependent.
+    """A labeler of dependency trees: ``"obj"`` if the key is the query's head, ``"obj⁻¹"`` if it is a dependent.
 
-    It is :class:`~relgraph.EdgeType` with inverses, for graphs whose edges lead from head to dependent and carry the
-    relation as their type, as :func:`relgraph.interop.conllu.read` makes them: the dependent receives, and looks at its
-    head under the relation's own name.
+    This is :class:`~relgraph.EdgeType` with inverses. It reads graphs whose edges lead from head to dependent with the
+    relation as their type, as :func:`relgraph.interop.conllu.read` makes them: a dependent looks at its head under the
+    relation's own name.
 
     Source: Universal Dependencies, version 2, for the relations.
 
     Args:
         relations: the names of the relations in the order of their numbers, or how many there are.
-        self_loop: whether every word also looks at itself, under the label ``self``.
-        default: what pairs without an edge do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
-            another; ``"none"``, they carry the label ``none``; None, they do not attend.
+        self_loop: as in :class:`~relgraph.EdgeType`.
+        default: as in :class:`~relgraph.EdgeType`.
 
     Returns:
         A labeler of edges. Ids count the relations in their order, then their inverses, then ``self`` and ``none``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, names that are not different, or more than 2^20 of them.
+        TypeError, ValueError: a wrong type, an unknown choice, repeated names, or more than 2^20 of them.
 
     Example:
         >>> labeler = rg.dependency_relations(["nsubj", "obj"])

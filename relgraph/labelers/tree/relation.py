@@ -1,4 +1,4 @@
-"""Labels by kinship in a tree: parent, child, sibling, or steps up and down through the common ancestor."""
+"""Labels by kinship in a tree: parent, child, sibling and so on; or steps up and down via the common ancestor."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, unusual, why_no_rest
-from relgraph.labelers.tree.walk import walk
-from relgraph.labelers.written import check_default, label_pairs, with_other, written_with_rest
+from relgraph.labelers.base import one_or_both, unusual, why_default_labels
+from relgraph.labelers.tree.walk import walk_tree
+from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import BlockLabels, DenseLabels
 
 KINDS = ("self", "parent", "child", "sibling", "ancestor", "descendant")
 
-# The kind of a pair by steps up and steps down, 0, 1, or 2 and more of each; the last entry is for two trees.
+# The kind of a pair by steps up (rows: 0, 1, more) and steps down (columns); the last entry is for different trees.
 _BY_STEPS = (
     *("self", "child", "descendant"),
     *("parent", "sibling", "other"),
@@ -29,22 +29,21 @@ _BY_STEPS = (
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class TreeRelation(Labeler):
+class TreeRelation(AllPairsLabeler):
     """What the key is to the query in a tree: itself, its parent, child, sibling, ancestor, descendant, or other.
 
-    ``ancestor`` and ``descendant`` are those farther than ``parent`` and ``child``. Every pair gets an id written out;
-    where parents and children alone attend, ``EdgeType(["parent"], inverse=True)`` lists the edges instead.
+    A parent is not an ``ancestor`` too, nor a child a ``descendant``. Every pair gets an id written out; if only
+    parents and children attend, use ``EdgeType(["parent"], inverse=True)``, which lists the edges instead.
 
     Args:
         kinds: which of these have a label, in the order of ids: ``"self"``, ``"parent"``, ``"child"``, ``"sibling"``,
             ``"ancestor"``, ``"descendant"``.
-        default: what all other pairs do: ``"other"``, they carry that label; ``"unlabeled"``, they attend without one,
-            so that ``|`` can fill in another; None, they do not attend.
+        default: what all other pairs do: ``"other"``, they have that label; ``"unlabeled"``, they attend without one,
+            so that ``|`` can add another; None, they do not attend.
         forest: whether a graph may hold several trees; pairs across them are others.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: an unknown choice, or a kind that is there twice.
+        TypeError, ValueError: a wrong type, an unknown choice, or a repeated kind.
 
     Example:
         >>> labeler = rg.TreeRelation()
@@ -73,35 +72,23 @@ class TreeRelation(Labeler):
 
     @property
     def num_labels(self) -> int:
-        """One a kind, and one more for ``other``."""
+        """One per kind, and one more for ``other``."""
         return len(self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The kinds, and ``"other"``."""
-        return with_other(self.kinds, self.default)
+        return names_and_other(self.kinds, self.default)
 
     def _why_never_unlabeled(self) -> str | None:
-        return why_no_rest(self)
+        return why_default_labels(self)
 
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a tree, or of each tree of a packed batch.
-
-        Args:
-            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id r is called ``names[r]``; ``other`` comes last.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        up, down = walk(graph, forest=self.forest).steps(*graph.pairs())
-        which = torch.where(up < 0, len(_BY_STEPS) - 1, up.clamp(max=2) * 3 + down.clamp(max=2))
-        ids = [self.kinds.index(kind) if kind in self.kinds else -1 for kind in _BY_STEPS]
-        return written_with_rest(graph, torch.tensor(ids, device=graph.device)[which], self.num_labels, self.default)
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
+        up, down = walk_tree(graph, forest=self.forest).steps(*graph.pairs())
+        kind = torch.where(up < 0, len(_BY_STEPS) - 1, up.clamp(max=2) * 3 + down.clamp(max=2))
+        id_of = [self.kinds.index(kind) if kind in self.kinds else -1 for kind in _BY_STEPS]
+        ids = torch.tensor(id_of, device=graph.device)[kind]
+        return label_with_default(graph, ids, self.num_labels, self.default)
 
     def __repr__(self) -> str:
         options = unusual(self, default="other", forest=False)
@@ -111,19 +98,18 @@ class TreeRelation(Labeler):
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class UpDown(Labeler):
+class UpDown(AllPairsLabeler):
     """How many steps lead up from the query to the lowest common ancestor, and how many down from there to the key.
 
-    ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
+    The id is ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
 
     Args:
-        max_up: how many steps up are told apart, from 0; more count as this many.
-        max_down: how many steps down; ``max_up`` when left out.
-        forest: whether a graph may hold several trees; pairs across them carry the label ``unconnected``.
+        max_up: the largest number of steps up with labels of its own, from 0; more count as this many.
+        max_down: the same for steps down; ``max_up`` by default.
+        forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative number of steps, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative number of steps, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.UpDown(2, 1)
@@ -156,28 +142,14 @@ class UpDown(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"↑2↓1"``, two up and one down; the largest of either stands for all beyond."""
+        """``"↑2↓1"``, two up and one down; the largest numbers hold for all beyond."""
         names = [f"↑{up}↓{down}" for up in range(self.max_up + 1) for down in range(self.max_down + 1)]
         return (*names, *["unconnected"] * self.forest)
 
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a tree, or of each tree of a packed batch.
-
-        Args:
-            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id r is called ``names[r]``, such as ``"↑2↓1"``; ``unconnected`` comes last.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        up, down = walk(graph, forest=self.forest).steps(*graph.pairs())
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
+        up, down = walk_tree(graph, forest=self.forest).steps(*graph.pairs())
         ids = up.clamp(max=self.max_up) * (self.max_down + 1) + down.clamp(max=self.max_down)
         return label_pairs(graph, torch.where(up < 0, self.num_labels - 1, ids), self.num_labels)
 
     def __repr__(self) -> str:
-        sides = str(self.max_up) if self.max_down == self.max_up else f"{self.max_up}, {self.max_down}"
-        return f"UpDown({sides}{unusual(self, forest=False)})"
+        return f"UpDown({one_or_both(self.max_up, self.max_down)}{unusual(self, forest=False)})"

@@ -1,4 +1,4 @@
-"""Labels by signed distance in a tree: along an ancestor line, among siblings, or by depth and order."""
+"""Labels by signed distance in a tree: between ancestors, between siblings, or by depth and order."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph
-from relgraph.labelers.base import Labeler, unusual, why_no_rest
-from relgraph.labelers.tree.walk import TreeWalk, walk
-from relgraph.labelers.written import check_default, label_pairs, with_other, written_with_rest
+from relgraph.labelers.base import unusual, why_default_labels
+from relgraph.labelers.tree.walk import TreeWalk, walk_tree
+from relgraph.labelers.written import AllPairsLabeler, check_default, label_pairs, label_with_default, names_and_other
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels
 
 
 @dataclass(frozen=True, repr=False)
-class TreeDistance(Labeler):
-    """What labelers by a clipped, signed distance between some of the pairs of a tree share."""
+class TreeDistance(AllPairsLabeler):
+    """The base class of labelers by a clipped, signed distance that some pairs of a tree have."""
 
     clip: int
     default: str | None = "unlabeled"
@@ -38,30 +38,17 @@ class TreeDistance(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances, those at either end for all beyond, and ``"other"``."""
-        return with_other(_distances(self.clip), self.default)
+        """The distances from ``-clip`` up, and ``"other"``."""
+        return names_and_other(_distances(self.clip), self.default)
 
     def _why_never_unlabeled(self) -> str | None:
-        return why_no_rest(self)
+        return why_default_labels(self)
 
     @final
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a tree, or of each tree of a packed batch.
-
-        Args:
-            graph: edges from parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes it.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id r is called ``names[r]``, a distance from ``-clip`` up; ``other`` comes last.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        distance, related = self._distance(walk(graph, forest=self.forest), *graph.pairs())
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
+        distance, related = self._distance(walk_tree(graph, forest=self.forest), *graph.pairs())
         ids = torch.where(related, _clipped(distance, self.clip), UNLABELED)
-        return written_with_rest(graph, ids, self.num_labels, self.default)
+        return label_with_default(graph, ids, self.num_labels, self.default)
 
     @abstractmethod
     def _distance(self, tree: TreeWalk, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,22 +62,20 @@ class TreeDistance(Labeler):
 @final
 @dataclass(frozen=True, repr=False)
 class AncestorDistance(TreeDistance):
-    """How many levels the key is below the query where one is an ancestor of the other: ``depth_j - depth_i``, clipped.
+    """How many levels the key is below the query if one is an ancestor of the other: ``depth_j - depth_i``, clipped.
 
-    An ancestor is at a negative distance, a descendant at a positive one, a node itself at 0. Id r is the distance
-    ``r - clip``.
+    Negative for an ancestor, positive for a descendant, 0 for the node itself. Id r is the distance ``r - clip``.
 
     Source: Zügner et al. 2021 (Code Transformer), the distance ``ancestor_sp``.
 
     Args:
-        clip: how far either way distances are told apart, from 0.
-        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
-            another; ``"other"``, they carry that label; None, they do not attend.
+        clip: the largest distance either way with a label of its own, from 0.
+        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can add another;
+            ``"other"``, they have that label; None, they do not attend.
         forest: whether a graph may hold several trees; pairs across them are others.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.AncestorDistance(2, default="other")
@@ -111,21 +96,18 @@ class AncestorDistance(TreeDistance):
 @final
 @dataclass(frozen=True, repr=False)
 class SiblingDistance(TreeDistance):
-    """How many siblings the key stands after the query, where both have one parent: ``rank_j - rank_i``, clipped.
+    """How many siblings the key is after the query, if both have the same parent: ``rank_j - rank_i``, clipped.
 
-    Siblings stand in the order of nodes; a node is at distance 0 from itself. Id r is the distance ``r - clip``.
+    Siblings are in the order of nodes; a node is at distance 0 from itself. Id r is the distance ``r - clip``.
 
     Source: Zügner et al. 2021 (Code Transformer), the distance ``sibling_sp``.
 
     Args:
-        clip: how far either way distances are told apart, from 0.
-        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can fill in
-            another; ``"other"``, they carry that label; None, they do not attend.
-        forest: whether a graph may hold several trees; their roots are no siblings.
+        clip, default: as in :class:`~relgraph.AncestorDistance`.
+        forest: whether a graph may hold several trees; their roots are not siblings.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, more than 2^20 labels, or an unknown choice.
+        TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or an unknown choice.
 
     Example:
         >>> labeler = rg.SiblingDistance(1)
@@ -146,22 +128,20 @@ class SiblingDistance(TreeDistance):
 
 @final
 @dataclass(frozen=True, repr=False)
-class StructuralPosition(Labeler):
+class StructuralPosition(AllPairsLabeler):
     """Distance by depth along one branch of a tree, and by depth and the order of nodes across branches; clipped.
 
-    ``depth_j - depth_i`` where one node is an ancestor of the other; elsewhere ``depth_i + depth_j``, negative where
-    the key stands before the query. Signs are those of j - i, as everywhere; counted as i - j, all are opposite. Id r
-    is the distance ``r - clip``.
+    ``depth_j - depth_i`` if one node is an ancestor of the other; otherwise ``depth_i + depth_j``, negative if the key
+    comes before the query in the order of nodes. All signs are those of j - i. Id r is the distance ``r - clip``.
 
     Source: Wang et al. 2019, relative structural positions.
 
     Args:
-        clip: how far either way distances are told apart, from 0.
-        forest: whether a graph may hold several trees; pairs across them carry the label ``unconnected``.
+        clip: the largest distance either way with a label of its own, from 0.
+        forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
 
     Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: a negative clip, or more than 2^20 labels.
+        TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
         >>> labeler = rg.StructuralPosition(3)
@@ -189,24 +169,11 @@ class StructuralPosition(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The distances, those at either end for all beyond, and ``"unconnected"``."""
+        """The distances from ``-clip`` up, and ``"unconnected"``."""
         return (*_distances(self.clip), *["unconnected"] * self.forest)
 
-    def __call__(self, graph: Graph) -> DenseLabels | BlockLabels:
-        """The labels of all pairs of a tree, or of each tree of a packed batch.
-
-        Args:
-            graph: edges from parent to child, nodes in the order of words.
-
-        Returns:
-            Dense labels for a graph alone, ``[1, N, N]``; block labels for a packed batch.
-            Id r is called ``names[r]``, a distance from ``-clip`` up; ``unconnected`` comes last.
-
-        Raises:
-            TypeError: what is no Graph.
-            ValueError: no tree: two parents, a cycle, or several roots in a graph.
-        """
-        tree = walk(graph, forest=self.forest)
+    def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
+        tree = walk_tree(graph, forest=self.forest)
         query, key = graph.pairs()
         steps = tree.steps(query, key)
         across = (tree.depth[query] + tree.depth[key]) * (key - query).sign()

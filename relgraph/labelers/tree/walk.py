@@ -1,4 +1,4 @@
-"""Walks through trees: depths, ancestors and lowest common ancestors, for all trees of a packed batch at once."""
+"""Depths, ancestors and lowest common ancestors in trees, for all trees of a packed batch at once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 
 
 class Steps(NamedTuple):
-    """The way between two nodes through their lowest common ancestor; -1 up and down where there is none.
-
-    Attributes:
-        up: steps from the query up to the ancestor, ``[P]``.
-        down: steps from there down to the key, ``[P]``.
-    """
+    """Steps from the query up to the lowest common ancestor and down to the key, ``[P]``; -1 if there is none."""
 
     up: Tensor
     down: Tensor
@@ -28,46 +23,39 @@ class Steps(NamedTuple):
 
 
 class TreeWalk:
-    """What is asked of a tree again and again, made once: no loop over nodes, only over powers of two.
+    """A tree, or a batch of them, prepared for queries; every loop is over powers of two, none over nodes.
 
-    Nodes get a second number, their place in preorder, where every subtree is a run. The lowest common ancestor of two
-    nodes is then one step above the shallowest node after the first and up to the second of them, and minima over runs
-    of 1, 2, 4, ... nodes answer that in two look-ups (Bender and Farach-Colton 2000). Between two trees lies a root, at
-    depth 0, and one step above it is nothing.
+    Nodes are also numbered in preorder, in which every subtree is a contiguous run. The lowest common ancestor of two
+    nodes is one step above the shallowest node after the first and up to the second of them. Minima over runs of 1, 2,
+    4, ... nodes find that in two look-ups (Bender and Farach-Colton 2000). Between nodes of two trees there is a root,
+    at depth 0, which gives -1.
 
     Attributes:
-        parents: the parent of every node, ``[N]``, -1 at a root.
+        parents: the parent of every node, ``[N]``, -1 for a root; checked by :meth:`Graph.parents`.
         depth: steps from the root, ``[N]``.
-        rank: how many siblings stand before, in the order of nodes, ``[N]``.
-
-    Args:
-        parents: ``[N]``, as from :meth:`Graph.parents`, which has checked them.
+        rank: how many siblings come before, in the order of nodes, ``[N]``.
     """
-
-    parents: Tensor
-    depth: Tensor
-    rank: Tensor
 
     def __init__(self, parents: Tensor) -> None:
         jumps = _jumps(parents)
         self.parents = parents
         self.depth = _sum_above(torch.ones_like(parents), jumps) - 1
-        before, self.rank = _among_siblings(parents, _sum_below(torch.ones_like(parents), jumps))
-        self._place = _sum_above(before + 1, jumps) - 1
-        self._minima = _minima_of_runs(torch.empty_like(parents).scatter(0, self._place, self.depth))
-        self._levels, self._by_level = (self.depth * parents.shape[0] + self._place).sort()
+        before, self.rank = _before_siblings(parents, _sum_below(torch.ones_like(parents), jumps))
+        self._preorder = _sum_above(before + 1, jumps) - 1
+        self._minima = _run_minima(torch.empty_like(parents).scatter(0, self._preorder, self.depth))
+        self._levels, self._by_level = (self.depth * parents.shape[0] + self._preorder).sort()
 
     def common_depth(self, query: Tensor, key: Tensor) -> Tensor:
         """The depth of the lowest common ancestor, ``[P]``; -1 for nodes of different trees."""
-        first, last = torch.aminmax(torch.stack([self._place[query], self._place[key]]), dim=0)
-        size = torch.frexp((last - first).double()).exponent.to(torch.int64) - 1  # floor of the logarithm to base 2
+        first, last = torch.aminmax(torch.stack([self._preorder[query], self._preorder[key]]), dim=0)
+        size = torch.frexp((last - first).double()).exponent.to(torch.int64) - 1  # floor(log2)
         size = size.clamp(min=0)
         start = (first + 1).clamp(max=last)
         shallowest = torch.minimum(self._minima[size, start], self._minima[size, last + 1 - (1 << size)])
         return torch.where(first == last, self.depth[query], shallowest - 1)
 
     def steps(self, query: Tensor, key: Tensor) -> Steps:
-        """Steps up from the query and down to the key, of every pair."""
+        """Steps up from the query and down to the key, for every pair."""
         common = self.common_depth(query, key)
         apart = common < 0
         up, down = self.depth[query] - common, self.depth[key] - common
@@ -75,18 +63,18 @@ class TreeWalk:
 
     def ancestor(self, node: Tensor, depth: Tensor) -> Tensor:
         """The ancestor of each node at a depth from 0 to its own."""
-        # Nodes of one depth stand in preorder, so an ancestor is the last of them that does not come after the node.
-        at = torch.searchsorted(self._levels, depth * self.parents.shape[0] + self._place[node], right=True) - 1
+        # Nodes of one depth are sorted in preorder, so the ancestor is the last of them up to the node.
+        at = torch.searchsorted(self._levels, depth * self.parents.shape[0] + self._preorder[node], right=True) - 1
         return self._by_level[at]
 
 
-def walk(graph: Graph, *, forest: bool) -> TreeWalk:
-    """The walks of a graph that is a tree, or several where ``forest`` allows it."""
+def walk_tree(graph: Graph, *, forest: bool) -> TreeWalk:
+    """Check that a graph is a tree, or several if ``forest``, and prepare it for queries."""
     return TreeWalk(check_pairs(check_graph(graph)).parents(forest=forest))
 
 
 def _jumps(parents: Tensor) -> list[Tensor]:
-    """The ancestors 1, 2, 4, ... steps up, ``[N+1]`` each; N stands above all roots and above itself."""
+    """The ancestors 1, 2, 4, ... steps up, ``[N+1]`` each; N is above all roots and above itself."""
     count = parents.shape[0]
     above = torch.cat([torch.where(parents < 0, count, parents), parents.new_full((1,), count)])
     jumps: list[Tensor] = []
@@ -112,19 +100,18 @@ def _sum_below(values: Tensor, jumps: list[Tensor]) -> Tensor:
     return values[:-1]
 
 
-def _among_siblings(parents: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the siblings before each node: the nodes in their subtrees, and how many they are. Roots count as siblings."""
+def _before_siblings(parents: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the nodes below each node's earlier siblings, and these siblings. Roots count as siblings."""
     grouped, order = parents.sort(stable=True)
     first = torch.searchsorted(grouped, grouped)
     before = sizes[order].cumsum(0) - sizes[order]
     rank = torch.arange(order.shape[0], device=order.device) - first
-    return torch.empty_like(sizes).scatter(0, order, before - before[first]), torch.empty_like(rank).scatter(
-        0, order, rank
-    )
+    before = torch.empty_like(sizes).scatter(0, order, before - before[first])
+    return before, torch.empty_like(rank).scatter(0, order, rank)
 
 
-def _minima_of_runs(values: Tensor) -> Tensor:
-    """The minima of runs of 1, 2, 4, ... values, by the run's first place: ``[K, N]``; runs past the end are cut."""
+def _run_minima(values: Tensor) -> Tensor:
+    """The minima of runs of 1, 2, 4, ... values, by the run's first index: ``[K, N]``; runs past the end are cut."""
     rows = [values]
     length = 1
     while 2 * length <= values.shape[0]:
