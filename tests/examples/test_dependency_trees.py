@@ -67,34 +67,6 @@ def test_the_form_of_a_verb_reaches_nothing_but_the_target():
     assert ate.targets != eats.targets
 
 
-def test_rare_words_go_by_their_endings(questions):
-    first, second = questions
-    words = example.Vocabulary([first, first, second])
-    assert sorted(words.values()) == list(range(1, len(words) + 1))
-    assert words["going"] == 0
-    assert words["go"] == words["-go"] > 0
-    assert words["1999"] == words["2nd"] == words["-<number>"]
-
-
-def test_batches_hold_every_sentence_once_and_keep_their_size(questions):
-    batches = example.make_batches(questions * 400, example.Vocabulary(questions))
-    assert sum(batch.graph.num_graphs for batch in batches) == 800
-    assert sum((batch.targets >= 0).sum().item() for batch in batches) == 400 * 3
-    for batch in batches:
-        assert len(batch.words) == len(batch.targets) == len(batch.helpers) == batch.graph.num_nodes
-        assert batch.graph.num_nodes <= example.BATCH_WORDS + max(len(question.shown) for question in questions)
-
-
-@pytest.mark.parametrize("labeler", example.VARIANTS.values(), ids=example.VARIANTS)
-def test_a_sentence_is_answered_in_a_batch_as_alone(questions, labeler):
-    words = example.Vocabulary(questions)
-    model = example.Inflector(len(words) + 1, labeler).eval()
-    together = example.Batch.make(questions, words)
-    alone = [example.Batch.make([question], words) for question in questions]
-    scores = torch.cat([model(batch, model.labeler(batch.graph)) for batch in alone])
-    torch.testing.assert_close(model(together, model.labeler(together.graph)), scores)
-
-
 def test_accuracy_by_the_nearest_helper(questions):
     words = example.Vocabulary(questions)
 

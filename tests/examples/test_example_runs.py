@@ -13,7 +13,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
-from example_runs import Runs, bars, percent, picture, train, until_stopped
+from example_runs import Runs, train, until_stopped
 
 
 @dataclass
@@ -84,14 +84,6 @@ def test_what_is_stopped_goes_on_where_it_was(tmp_path, capsys):
     assert [run.seed for run in Runs(tmp_path, Run, {}).done] == [0, 0, 1, 1]
 
 
-def test_fresh_begins_anew(tmp_path):
-    Runs(tmp_path, Run, {"steps": 1}).each(["a"], [0], Trainer())
-    runs = Runs(tmp_path, Run, {"steps": 2}, fresh=True)
-    assert runs.done == []
-    runs.each(["b"], [0], Trainer())
-    assert [run.variant for run in Runs(tmp_path, Run, {"steps": 2}).done] == ["b"]
-
-
 def test_runs_count_with_the_same_settings_only(tmp_path):
     settings = {"sizes": (1, 2), "by": {3: 4}}
     runs = Runs(tmp_path, Run, settings)
@@ -102,6 +94,7 @@ def test_runs_count_with_the_same_settings_only(tmp_path):
     for other in ({}, {**settings, "sizes": [2]}, {**settings, "more": None, "steps": 1}):
         with pytest.raises(ValueError, match=r"results\.json must hold runs with these settings, .* --fresh"):
             Runs(tmp_path, Run, other)
+    assert Runs(tmp_path, Run, {}, fresh=True).done == []
 
 
 def test_a_write_that_fails_leaves_what_stood(tmp_path, monkeypatch):
@@ -133,14 +126,3 @@ def test_ctrl_c_outside_of_runs_is_no_traceback():
 
     assert until_stopped(main) == 130
     assert until_stopped(lambda: 0) == 0
-
-
-def test_bars_and_percents_are_means_of_several_seeds(tmp_path):
-    assert percent([0.5, 0.6, 0.7]) == "60.0 % ± 10.0"
-    columns = {"near": {"a": [0.2, 0.4], "b": [0.5]}, "far": {"a": [0.1], "b": [0.0, 0.2]}}
-    with picture(tmp_path / "bars.png") as ax:
-        bars(ax, columns, "Right")
-        assert [round(bar.get_width(), 9) for bar in ax.patches] == [30, 50, 10, 10]
-        assert [line.get_xdata().tolist() for line in ax.lines] == [[20, 40], [0, 20]]
-        assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
-    assert (tmp_path / "bars.png").read_bytes().startswith(b"\x89PNG")

@@ -22,8 +22,6 @@ import graph_classification as example
 import made_up_molecules as made_up
 from graph_classification import Run
 
-import relgraph as rg
-
 NAME = "Mutagenicity"
 DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 BONDS, ATOMS = 3, 5
@@ -69,21 +67,6 @@ def test_rows_score_a_graph_in_a_batch_as_alone_and_see_bonds_or_do_not(name):
     other.edge_attr = other.edge_attr.roll(1, 1)
     changed = model(Batch.from_data_list([ROWS[name].prepare(other)])).item()
     assert (abs(alone[2].item() - changed) > 1e-6) == (name not in ("relgraph paths", "relgraph no labels"))
-
-
-def test_every_pair_of_a_molecule_has_one_label():
-    transform = ROWS["relgraph bonds | paths"].labels
-    graph = molecules()[2]
-    ids, attend = rg.pyg.relation_labels(transform(graph), transform).to_dense()
-    assert attend.all()
-    assert torch.equal(ids[0, graph.edge_index[1], graph.edge_index[0]], graph.edge_attr.argmax(1))
-    hops = (torch.arange(7)[:, None] - torch.arange(7)).abs()
-    assert torch.equal(ids[0][hops != 1], BONDS + hops[hops != 1])
-
-
-def test_rows_have_about_as_many_parameters():
-    counts = [sum(p.numel() for p in example.Classifier(row, ATOMS).parameters()) for row in ROWS.values()]
-    assert max(counts) < 1.03 * min(counts)
 
 
 def runs(ours: list[float], theirs: list[float]) -> list[Run]:

@@ -57,18 +57,6 @@ def test_a_family_answers_as_the_links_on_the_way_from_ego_do(links):
         assert links in family.away
 
 
-def test_a_batch_holds_what_its_families_hold():
-    batch = Batch.make(3, 4, random.Random(1))
-    rng = random.Random(1)
-    families = [Family.grow(3, rng) for _ in range(4)]
-    assert batch.kin.tolist() == [turns + 4 * flip for family in families for turns, flip in family.section]
-    assert batch.away.tolist() == [away for family in families for away in family.away]
-    ego = kinship.LABELER.names.index("ego")
-    egos = batch.labels.edge_index[0][batch.labels.ids == ego]
-    assert egos.tolist() == batch.labels.k_ptr[:-1].tolist() == [0, 14, 28, 42]
-    assert ego not in batch.quiet.ids.tolist()
-
-
 @pytest.mark.parametrize("name", kinship.VARIANTS)
 def test_without_a_value_table_all_persons_are_one(name):
     """The proof of the docstring, on a model whose tables are far from zero."""

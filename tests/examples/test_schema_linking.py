@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -52,27 +51,3 @@ def test_words_of_test_questions_are_in_none_of_training():
     train, test = (make_batches(3, 24, 0, part) for part in ("train", "test"))
     seen, asked = ({word for batch in part for word in batch.words.tolist()} for part in (train, test))
     assert seen & asked == {0, 1}  # the marks
-
-
-def test_a_batch_holds_what_its_questions_hold():
-    number = {word: at for at, word in enumerate((*example.MARKS, *WORDS))}
-    rng = random.Random(3)
-    questions = [make_question(rng, WORDS) for _ in range(3)]
-    batch = example.Batch.make(questions, number)
-    ptr = batch.relations.k_ptr.tolist()
-    assert ptr[-1] == len(batch.words) == len(batch.kinds) == batch.distance.q_len
-    for question, start, end in zip(questions, ptr[:-1], ptr[1:], strict=True):
-        assert end - start == len(question.schema)
-        column = start + (batch.kinds[start:end] == 0).sum().item() + question.target
-        assert batch.kinds[column] == 1
-        assert batch.words[column] == number[question.schema.columns[question.target][1][0]]
-
-
-@pytest.mark.parametrize("variant", example.VARIANTS.values(), ids=example.VARIANTS)
-def test_each_schema_scores_its_own_columns(variant):
-    torch.manual_seed(0)
-    (batch,) = make_batches(1, 5, 0, "test")
-    scores = example.Pointer(variant)(batch)
-    counts = [(part == 1).sum().item() for part in batch.kinds.split(batch.relations.k_ptr.diff().tolist())]
-    assert torch.isfinite(scores).sum(1).tolist() == counts
-    assert (scores.gather(1, batch.target[:, None]) > float("-inf")).all()

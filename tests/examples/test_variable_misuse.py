@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import great_data
 import variable_misuse as example
-from great_data import Batch, from_json, plant, read_source
+from great_data import Batch, from_json, plant
 from stdlib_functions import Sizes, read_functions
 
 import relgraph as rg
@@ -99,20 +98,6 @@ def test_no_project_is_in_two_parts():
     assert from_json(line()).part == from_json(line(bug=False)).part
 
 
-def test_a_planted_misuse_and_its_edges(tmp_path):
-    function, clean = source_record(tmp_path)
-    _, record = source_record(tmp_path, "one", 2, "two")
-    (changed,) = [at for at, (a, b) in enumerate(zip(clean.tokens, record.tokens, strict=True)) if a != b]
-    assert changed == record.error
-    assert record.tokens[changed] == "two"
-    assert [record.tokens[at] for at, v in enumerate(record.variables) if v == record.repair] == ["one", "one"]
-    assert (clean.error, clean.repair, clean.tokens) == (0, -1, function.tokens)
-    reads = record.graph.of_type(rg.GREAT_TYPES.index("LAST_READ")).edge_index.T.tolist()
-    second = record.tokens.index("two", record.tokens.index("two") + 1)
-    assert [changed, second] in reads
-    assert [changed, second] not in clean.graph.of_type(rg.GREAT_TYPES.index("LAST_READ")).edge_index.T.tolist()
-
-
 def test_a_planted_function_is_the_function_with_that_source(tmp_path):
     """Nothing else tells of the misuse: reading the changed text gives the same tokens, variables and edges."""
     _, record = source_record(tmp_path, "three", 1, "two")
@@ -121,45 +106,6 @@ def test_a_planted_function_is_the_function_with_that_source(tmp_path):
     ((other, _),) = read_functions(path, "a/module.py", Sizes(shortest=1))
     again = plant(other)
     assert (again.tokens, again.variables, again.graph) == (record.tokens, record.variables, record.graph)
-
-
-def test_source_gives_two_questions_a_function(tmp_path):
-    path = tmp_path / "m.py"
-    path.write_text(SOURCE.replace("three = one", "three = 1 + one"))
-    first, second = read_source([path], 100, random.Random(0))
-    assert first.error == 0 < second.error
-    assert first.asks and second.asks
-    assert second.project == f"{tmp_path.name}/m.py"
-
-
-def test_a_batch_holds_what_its_functions_hold():
-    records = [from_json(line()), from_json(line(bug=False)), from_json(line(error_location=10))]
-    records[1] = from_json(line(bug=False, source_tokens=[*TOKENS, "+", "b"], repair_candidates=[2, 4, 10, 12, 14]))
-    batch = Batch.make(records)
-    assert batch.graph.ptr.tolist() == [0, 13, 28, 41]
-    assert batch.places.tolist() == [[0, 2, 4, 10, 12, 0], [13, 15, 17, 23, 25, 27], [28, 30, 32, 38, 40, 0]]
-    assert batch.owner.tolist() == [[-1, 0, 1, 0, 0, -1], [-1, 0, 1, 0, 0, 1], [-1, 0, 1, 0, 0, -1]]
-    assert batch.padding.sum(1).tolist() == [1, 0, 1]
-    assert batch.error.tolist() == [4, 0, 3]
-    assert batch.repair.tolist() == [1, -1, 1]
-    assert [len(b.error) for b in great_data.batches(records, 30)] == [2, 1]
-
-
-@pytest.mark.parametrize("name", example.VARIANTS)
-def test_a_function_in_a_batch_gets_what_it_gets_alone(name):
-    model = example.Detective(example.VARIANTS[name]).eval().double()
-    tokens = [*TOKENS, "+", "b", "c"]
-    records = [from_json(line()), from_json(line(source_tokens=tokens, repair_candidates=[15, 4, 2, 10, 12, 14]))]
-    together = Batch.make(records)
-    x, places = model(together)
-    repair = model.repair(x, together, together.error)
-    assert torch.isneginf(repair).tolist() == [[True, False, True], [True, False, False]]
-    for row, record in enumerate(records):
-        batch = Batch.make([record])
-        x, alone = model(batch)
-        torch.testing.assert_close(places[row, : alone.shape[1]], alone[0])
-        mine = model.repair(x, batch, batch.error)[0]
-        torch.testing.assert_close(repair[row, : len(mine)], mine)
 
 
 class Oracle(torch.nn.Module):

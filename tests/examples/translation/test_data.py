@@ -40,14 +40,6 @@ def test_lines_are_what_line_feeds_part(tmp_path, name):
         list(corpus.read_lines(_file(tmp_path, name, b"fine\nfine too\nna\xefve\n")))
 
 
-def test_a_broken_packed_file_is_named(tmp_path):
-    packed = gzip.compress("".join(f"{number * 7919 % 1000}\n" for number in range(2000)).encode())
-    for content in (packed[: len(packed) // 2], packed[:50] + bytes(200) + packed[250:], b"one\n"):
-        (tmp_path / "cut.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"cut\.gz must be a whole gzip file"):
-            list(corpus.read_lines(tmp_path / "cut.gz"))
-
-
 def test_a_corpus_is_tab_separated_or_in_two_files(tmp_path):
     content = "\ufeffHi.\tHallo!\tCC-BY 2.0\tmore\r\n  two  words \t zwei\tx\n\tleer\nempty\t\nlast\u2028one\tletzte"
     pairs = [("Hi.", "Hallo!"), ("two  words", "zwei"), ("", "leer"), ("empty", ""), ("last\u2028one", "letzte")]
@@ -59,18 +51,6 @@ def test_a_corpus_is_tab_separated_or_in_two_files(tmp_path):
         corpus.read_corpus([_file(tmp_path, "few", "1\n"), files[1]])
     with pytest.raises(ValueError, match=r"bad\.tsv, line 2: must be source, tab, target; got 'no tab'$"):
         corpus.read_corpus([_file(tmp_path, "bad.tsv", "a\tb\nno tab\nc\td")])
-
-
-_cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\ufeff"), min_size=1)
-_cells = _cells.map(str.strip).filter(bool)
-
-
-@given(st.lists(st.tuples(_cells, _cells)))
-def test_written_pairs_are_read_again(tmp_path_factory, pairs):
-    path = tmp_path_factory.mktemp("written") / "pairs.tsv"
-    corpus.write_pairs(path, pairs)
-    spaced = [(source.replace("\t", " "), target.replace("\t", " ")) for source, target in pairs]
-    assert corpus.read_corpus([path]) == spaced
 
 
 def test_case_and_punctuation_make_no_other_sentence():
@@ -139,16 +119,6 @@ def test_ids_and_text_are_each_others_inverse(vocabulary):
     assert all(len(text.splitlines()) <= 1 for text in vocabulary.decode([[i] for i in range(len(vocabulary))]))
 
 
-def test_a_vocabulary_is_saved_and_loaded_and_the_smallest_is_bytes(vocabulary):
-    again = Vocabulary(vocabulary.save_text())
-    assert again == vocabulary != Vocabulary.train(TEXT, 299)
-    assert again.encode(TEXT) == vocabulary.encode(TEXT)
-    assert Vocabulary.train(iter(TEXT), 300).save_text() == vocabulary.save_text()
-    assert [len(row) for row in Vocabulary.train(TEXT, 259).encode(["the", "ö"])] == [1 + 3, 1 + 2]
-    with pytest.raises(ValueError, match=r"a vocabulary must have at least 259 ids, got 258"):
-        Vocabulary.train(TEXT, 258)
-
-
 def _pairs(lengths):
     """Pairs of so many source tokens and so many target tokens that are asked for; every pair's ids are its own."""
     source = [[SPECIAL + 2 * number] * (length - 1) + [END] for number, (length, _) in enumerate(lengths)]
@@ -172,15 +142,6 @@ def test_every_pair_comes_once_and_an_epoch_follows_from_its_seed(lengths, token
         width = max(batch.source.shape[1], batch.target.shape[1] - 1)
         assert len(part) == 1 or 0 < len(part) * width <= tokens
         assert batch.tokens == sum(lengths[i][1] for i in part.tolist())
-
-
-@given(st.lists(st.lists(st.integers(1, 2**31 - 1), max_size=7), max_size=9), st.data())
-def test_lists_are_padded_on_the_right(rows, data):
-    ragged = Ragged.of(rows)
-    index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)) if rows else []
-    width = max((len(rows[i]) for i in index), default=0)
-    padded = ragged.padded(torch.tensor(index, dtype=torch.long))
-    assert padded.tolist() == [[*rows[i], *[PAD] * (width - len(rows[i]))] for i in index]
 
 
 def test_pairs_are_encoded_with_start_and_end_saved_and_loaded(tmp_path, vocabulary, monkeypatch):
@@ -252,17 +213,6 @@ def test_prepared_parts_are_disjoint_and_of_the_lengths_asked_for(tmp_path, sent
     (tmp_path / "data" / "test-own.tsv").write_text("a\tb\n")
     assert _prepare(tmp_path / "data", [path], "--max-words", 5, "--unseen", "6-7") == 0
     assert {path.name for path in (tmp_path / "data").iterdir()} == FILES - {"test-8-12.tsv"} | {"test-own.tsv"}
-
-
-def test_given_parts_are_taken_and_what_was_trained_on_is_told(tmp_path, sentences, capsys):
-    train = _file(tmp_path, "train.tsv", _tab_separated(sentences))
-    valid, test = [*sentences[:3], ("x y", "y x")], [("long " * 30 + "line", "t")] * 2
-    files = [_file(tmp_path, f"test.{side}", "".join(f"{pair[i]}\n" for pair in test)) for i, side in enumerate("ab")]
-    given = ["--valid", _file(tmp_path, "valid.tsv", _tab_separated(valid)), "--test", *files]
-    assert _prepare(tmp_path / "data", [train], *given) == 0
-    parts = _text(tmp_path / "data")
-    assert (sorted(parts["train"]), parts["valid"], parts["test"]) == (sorted(sentences), valid, test)
-    assert "note: 3 of the 4 sources of valid stand among the training pairs too" in capsys.readouterr().out
 
 
 def test_a_dash_makes_no_unseen_sentence(tmp_path):

@@ -107,13 +107,12 @@ def test_killed_twenty_times_it_ends_as_if_never_killed(data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_asked_to_stop_it_saves_and_goes_on(data, tmp_path, number):
+def test_asked_to_stop_it_saves_and_goes_on(data, tmp_path):
     whole, run = tmp_path / "whole", tmp_path / "run"
     train = ["train", str(data), "--no-tensorboard", *options(steps=200, **SETTINGS)]
     process = start(data, run, steps=STEPS, **SETTINGS)
     wait_for_step(process, run, 23, None)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 130
     step = step_of(run)
     assert 23 <= step < 200
@@ -126,61 +125,34 @@ def test_asked_to_stop_it_saves_and_goes_on(data, tmp_path, number):
     assert partial_files(run) == []
 
 
-def assert_near(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
-
-
-def without_key_bias(state):
-    """Moving all keys alike moves no softmax: the gradient of their bias is rounding alone, which Adam blows up."""
-
-    def kept(name, value):
-        return torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) if name.endswith("in_proj_bias") else value
-
-    return {name: kept(name, value) for name, value in state.items()}
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 class TestTwoProcesses:
     TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-    def test_they_learn_what_one_does_with_as_many_batches(self, data, tmp_path):
+    def test_interrupted_they_learn_what_one_does_with_as_many_batches(self, data, tmp_path, capsys):
         # Adam makes the rounding of tiny gradients as large as its rate: a small one keeps the weights comparable
         rate = {"learning_rate": 0.1, "warm_up": 10, "dropout": 0}
-        values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 20, **rate}
+        values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 60, **rate}
         two, one = tmp_path / "two", tmp_path / "one"
-        assert start(data, two, self.TWO, accumulate=2, **values).wait(PATIENCE) == 0, printed(two)
-        train = ["train", str(data), str(one), "--no-tensorboard", "--device", "cpu"]
-        assert cli.main([*train, *options(accumulate=4, **values)]) == 0
-        for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
-            torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-4, atol=0)
-        assert_near(*(without_key_bias(latest(run)["model"]) for run in (two, one)))
-        # what Adam divides out of the weights shows in its moments: the gradient's scale
-        moments = [{i: row["exp_avg"] for i, row in latest(run)["optimizer"]["state"].items()} for run in (two, one)]
-        assert_near(*moments)
-        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
-        assert printed(two).count("a new training") == 1
-
-    def test_interrupted_they_go_on_as_if_never_interrupted(self, data, tmp_path, capsys):
-        values = {**SETTINGS, "steps": 60}
-        whole, run = tmp_path / "whole", tmp_path / "run"
-        assert start(data, whole, self.TWO, **values).wait(PATIENCE) == 0, printed(whole)
-        process = start(data, run, self.TWO, **values)
-        wait_for_step(process, run, 7, None)
+        process = start(data, two, self.TWO, accumulate=2, **values)
+        wait_for_step(process, two, 7, None)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) != 0
-        step = step_of(run)
-        assert 7 <= step < 60
-        assert logged(run) == step
-        train = ["train", str(data), str(run), "--no-tensorboard", "--device", "cpu", *options(**values)]
-        assert cli.main(train) == 2
-        assert f"error: {run} was begun with processes=2, got 1" in capsys.readouterr().err
-        assert start(data, run, self.TWO, **values).wait(PATIENCE) == 0, printed(run)
-        assert f"going on after step {step}," in printed(run)
-        assert_near(latest(run)["model"], latest(whole)["model"])
-        assert partial_files(run) == []
+        step = step_of(two)
+        assert 7 <= step == logged(two) < 60
+        train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
+        assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
+        assert f"error: {two} was begun with processes=2, got 1" in capsys.readouterr().err
+        assert start(data, two, self.TWO, accumulate=2, **values).wait(PATIENCE) == 0, printed(two)
+        assert f"going on after step {step}," in printed(two)
+        assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
+        for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
+            torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)
+        # what Adam divides out of the weights shows in its moments: the gradient's scale
+        moments = [{i: row["exp_avg"] for i, row in latest(run)["optimizer"]["state"].items()} for run in (two, one)]
+        assert all(torch.allclose(moments[0][i], value, rtol=1e-2, atol=1e-4) for i, value in moments[1].items())
+        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
 
 
 @pytest.mark.slow
