@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from matplotlib.pyplot import imread
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 SOURCE = """class C:
     def f(self, one, two):

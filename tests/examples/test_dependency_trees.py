@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 
 pytest.importorskip("conllu")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import dependency_trees as example
 from dependency_trees import ask_all

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 from example_runs import Runs, train, until_stopped
+from torch import nn
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -14,13 +13,10 @@ import pytest
 import torch
 
 pytest.importorskip("torch_geometric")
-from torch_geometric.data import Batch, Data
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 import graph_classification as example
 import made_up_molecules as made_up
 from graph_classification import Run
+from torch_geometric.data import Batch, Data
 
 NAME = "Mutagenicity"
 DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from itertools import product
-from pathlib import Path
-
-import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import kinship
+import pytest
+import torch
 from kinship import Batch, Family, Kin, compose, inverse
 
 TURN, FLIP = torch.tensor([[0, -1], [1, 0]]), torch.tensor([[1, 0], [0, -1]])

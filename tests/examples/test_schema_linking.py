@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 import schema_linking as example
 from schema_linking import make_batches, make_question, words_of
 

@@ -6,14 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import translating_numbers as numbers
 from matplotlib.pyplot import imread

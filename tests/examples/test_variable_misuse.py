@@ -5,15 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import sys
 from pathlib import Path
 
+import great_data
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
-import great_data
 import variable_misuse as example
 from great_data import Batch, from_json, plant
 from stdlib_functions import Sizes, read_functions
@@ -81,14 +77,6 @@ def test_a_line_is_read():
     assert [rg.GREAT_TYPES[number] for number in graph.edge_type] == ["RETURNS_TO", "LAST_WRITE", "LAST_LEXICAL_USE"]
     with pytest.raises(ValueError, match=r"edges must have types of .* got \['NOVEL'\]"):
         from_json(line(edges=[[1, 2, 12, "enum_NOVEL"]]))
-
-
-def test_questions_without_an_answer_are_left_out(tmp_path):
-    path = tmp_path / "lines.jsonl"
-    texts = [line(), line(repair_targets=[7]), line(bug=False, repair_candidates=[2, 10, 12]), "", line(bug=False)]
-    path.write_text("\n".join(texts))
-    assert [record.error for record in great_data.read_great([path], 100)] == [12, 0]
-    assert list(great_data.read_great([path], 12)) == []
 
 
 def test_no_project_is_in_two_parts():

@@ -20,23 +20,6 @@ from examples.translation.settings import PRESETS, ModelSettings
 from tests.examples.translation.cases import train
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"steps": 0}, "steps must be a number of at least 1, got 0"),
-        ({"accumulate": 9999}, "an update takes 9999 batches"),
-        ({"device": "nonsense"}, "device must be one that is here, such as 'cpu', got 'nonsense'"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_wrong_values_are_one_line(data, tmp_path, values, message, capsys):
-    assert train(data, tmp_path / "run", **{"steps": 1, **values}) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_preset_is_the_librarys_and_gives_way_to_options(data, tmp_path):
     for preset in ("base", "big"):
         with torch.device("meta"):

@@ -140,15 +140,6 @@ def test_results_hold_curves_speeds_and_norms_of_the_tables(runs, written):
     assert record["similarity"]["key"][3][20] == pytest.approx(cosine, abs=1e-3)
 
 
-@pytest.mark.parametrize(("changes", "name"), [({"model": {"width": 32}}, "width"), ({"steps": 301}, "steps")])
-def test_runs_that_do_not_compare(tmp_path, changes, name):
-    write_run(tmp_path, "none")
-    write_run(tmp_path, "sinusoidal", **changes)
-    with pytest.raises(ValueError, match=rf"runs must have equal settings of the .* differ in \['{name}'\]"):
-        report.write_report(tmp_path, tmp_path / "page.md", tmp_path)
-    assert not (tmp_path / "page.md").exists()
-
-
 def test_the_command_leaves_out_what_has_no_finished_run(tmp_path, capsys):
     write_run(tmp_path / "runs", "sinusoidal")
     write_run(tmp_path / "runs", "relative-4")
