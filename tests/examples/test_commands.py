@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -55,7 +56,8 @@ def quickstart(example, patch, _):
     import stdlib_functions
 
     files = stdlib_functions.source_files
-    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::20])
+    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::30])
+    patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
     return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
 

@@ -88,6 +88,7 @@ def test_guesses_follow_the_counts_of_training(questions):
     assert example.guess(training[:3], questions, relation) == pytest.approx(1 / 3)  # parataxis is new
 
 
+@pytest.mark.slow
 def test_command_line_reads_the_treebank(tmp_path, monkeypatch):
     if not (DATA / "ud-ewt").is_dir():
         pytest.skip(f"the treebank UD English EWT is not in {DATA}; RELGRAPH_DATA names its folder")

@@ -97,6 +97,7 @@ def test_the_verdict_counts_seeds_that_both_rows_have():
         assert example.verdict(fewer).startswith("no verdict")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (DATA / "tudataset-cleaned" / f"{NAME}.zip").is_file(),
     reason=f"the environment's RELGRAPH_DATA must name a folder with tudataset-cleaned/{NAME}.zip",

@@ -148,6 +148,7 @@ def test_command_line_reads_lines(tmp_path):
     assert results["data"] == "GREAT"
 
 
+@pytest.mark.slow
 def test_command_line_reads_the_real_data(tmp_path, monkeypatch):
     if not great_data.great_files(REAL):
         pytest.skip(f"GREAT's JSON lines are not at {REAL}; RELGRAPH_DATA names the folder with great-varmisuse")
