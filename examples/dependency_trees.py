@@ -56,7 +56,7 @@ import os
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -64,11 +64,10 @@ from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from made_up_trees import treebank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 import relgraph as rg
 from relgraph.interop import conllu
@@ -241,30 +240,21 @@ class Inflector(nn.Module):
 # %%
 # Training
 # --------
+#
+# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
 
-LEARNING_RATE, WARM_UP = 4e-3, 0.1
+LEARNING_RATE = 4e-3
 STEPS, QUICK_STEPS, SECONDS_A_STEP = 800, 160, 0.04
 
 
-def train(model: Inflector, batches: Sequence[Batch], steps: int, seed: int, title: str = "") -> list[float]:
-    """The loss of every step; in every epoch each batch comes once."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / (WARM_UP * steps), 1 - s / steps))
-    rng, order, losses = random.Random(seed), [], []
+def losses(model: Inflector, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
+    """The loss of every step, without end; in every epoch each batch comes once."""
+    rng = random.Random(seed)
     labels = [model.labeler(batch.graph) for batch in batches]  # made once, used in every epoch
-    model.train()
-    for _ in tqdm(range(steps), desc=title, disable=None, leave=False):
-        order = order or rng.sample(range(len(batches)), len(batches))
-        at = order.pop()
-        hidden = batches[at].targets >= 0
-        loss = cross_entropy(model(batches[at], labels[at])[hidden], batches[at].targets[hidden])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
+    while True:
+        for at in reversed(rng.sample(range(len(batches)), len(batches))):
+            hidden = batches[at].targets >= 0
+            yield cross_entropy(model(batches[at], labels[at])[hidden], batches[at].targets[hidden])
 
 
 # %%
@@ -436,10 +426,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(name: str, seed: int) -> tuple[Run, Inflector]:
         torch.manual_seed(seed)
         model, start = Inflector(len(vocabulary) + 1, VARIANTS[name]), time.perf_counter()
-        losses = train(model, batches["train"], steps, seed, f"{name}, seed {seed}")
+        found = train(model, losses(model, batches["train"], seed), steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         seconds = time.perf_counter() - start
         validation, test = (accuracy(model, batches[part]) for part in ("dev", "test"))
-        return Run(name, seed, validation, test, seconds, losses), model
+        return Run(name, seed, validation, test, seconds, found), model
 
     finished = runs.each(list(VARIANTS), seeds, run)
     print(report(runs.done))

@@ -1,4 +1,4 @@
-"""What examples share: runs, each kept when it is done and not done again after a Ctrl-C; and pictures."""
+"""What examples share: training, runs that are kept so that the same command goes on after Ctrl-C, and pictures."""
 
 from __future__ import annotations
 
@@ -8,19 +8,51 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import nn
-from translation.files import save_json, whole
+from torch import Tensor, nn
+from tqdm import tqdm
+from translation.files import remove_partial, save_json, whole
 
 import relgraph as rg
 
 INTERRUPTED = 130
 """The exit status of a process that Ctrl-C ended, as shells have it."""
+
+
+def train(
+    model: nn.Module, losses: Iterable[Tensor], steps: int, learning_rate: float, *, warm_up: float = 0.1, title: str
+) -> list[float]:
+    """Train with AdamW for some steps, with warm-up and linear decay; the loss of every step.
+
+    Args:
+        model: what is trained.
+        losses: the loss of each step, computed when it is asked for.
+        steps: how many are taken; fewer if ``losses`` ends before.
+        learning_rate: its peak.
+        warm_up: the share of the steps in which the rate rises.
+        title: of the progress bar; without one there is no bar.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01)
+    rising = max(1.0, warm_up * steps)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
+    taken: list[float] = []
+    progress = tqdm(islice(losses, steps), title, steps, unit="step", leave=False, disable=None if title else True)
+    for loss in progress:
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        taken.append(loss.item())
+        if len(taken) % 20 == 0:
+            progress.set_postfix(loss=f"{mean(taken[-100:]):.3f}")
+    return taken
 
 
 class Runs:
@@ -44,6 +76,7 @@ class Runs:
         self.done: list[Any] = []
         if self.path.exists() and not fresh:
             self._read()
+        remove_partial(folder)
 
     def _read(self) -> None:
         record = json.loads(self.path.read_text(encoding="utf-8"))

@@ -48,16 +48,15 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, percent, picture, positive, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, percent, picture, positive, train, until_stopped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 import relgraph as rg
 
@@ -223,10 +222,11 @@ class Kin(nn.Module):
 # --------
 #
 # Everybody 2 to 4 links away is asked about at every step, from one step after the news can have come to them. Quiet
-# steps at the beginning let persons wait as long as those at the end of a long chain do.
+# steps at the beginning let persons wait as long as those at the end of a long chain do. ``train`` in
+# ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
 
 TRAINED, TESTED = (2, 3, 4), tuple(range(2, 11))
-LEARNING_RATE, WARM_UP, SLACK = 4e-3, 0.1, 1
+LEARNING_RATE, SLACK = 4e-3, 1
 
 
 @dataclass(frozen=True)
@@ -252,26 +252,16 @@ FULL, QUICK = Size(500, 24, 100, 2, 6), Size(340, 12, 40, 1, 1)
 SECONDS_A_STEP = {FULL: 0.06, QUICK: 0.03}
 
 
-def train(model: Kin, size: Size, seed: int, title: str = "") -> list[float]:
-    """The loss of every step."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
-    warm_up = max(1.0, WARM_UP * size.steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / size.steps))
-    rng, losses = random.Random(f"train {seed}"), []
-    for _ in tqdm(range(size.steps), title, unit="step", leave=False, disable=None):
+def losses(model: Kin, size: Size, seed: int) -> Iterator[Tensor]:
+    """The loss of every step, without end."""
+    rng = random.Random(f"train {seed}")
+    while True:
         batch = Batch.make(max(TRAINED), size.families, rng)
         count = max(TRAINED) + SLACK + rng.randint(0, size.spare)
         asked = (batch.away >= min(TRAINED)) & (batch.away <= max(TRAINED))
         when = asked & (torch.arange(1, count + 1)[:, None] >= batch.away + SLACK)
         scores = model(batch, count, rng.randint(0, size.quiet))
-        loss = cross_entropy(scores[when], batch.kin.expand(count, -1)[when])
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
+        yield cross_entropy(scores[when], batch.kin.expand(count, -1)[when])
 
 
 # %%
@@ -406,10 +396,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(name: str, seed: int) -> tuple[Run, Kin]:
         torch.manual_seed(seed)
         model, start = Kin(VARIANTS[name]), time.perf_counter()
-        losses = train(model, size, seed, f"{name}, seed {seed}")
+        found = train(model, losses(model, size, seed), size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         seconds = time.perf_counter() - start
         validation = accuracy(model, TRAINED, size.tested, "validation")
-        return Run(name, seed, validation, accuracy(model, TESTED, size.tested, "test"), seconds, losses), model
+        return Run(name, seed, validation, accuracy(model, TESTED, size.tested, "test"), seconds, found), model
 
     finished = runs.each(list(VARIANTS), seeds, run)
     print(report(runs.done))

@@ -48,18 +48,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from code_relations import question_graph
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
-from tqdm import tqdm
 
 import relgraph as rg
 from relgraph.interop.python import EDGE_TYPES
@@ -225,33 +224,18 @@ class Pointer(nn.Module):
 # Training
 # --------
 #
-# In every epoch each function comes once, with a hole drawn afresh.
+# In every epoch each function comes once, with a hole drawn afresh. ``train`` in ``example_runs.py`` takes the losses
+# one by one: AdamW with warm-up and linear decay.
 
-WARM_UP, WEIGHT_DECAY = 0.08, 0.01
+WARM_UP = 0.08
 STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 100, 250
 SECONDS_A_STEP = 0.09  # mean of the four rows
 
 
-def train(model: Pointer, batches: Iterator[Batch], steps: int, title: str = "") -> list[float]:
-    """Train for some steps, with warm-up and linear decay; the loss of every step."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), model.variant.learning_rate, (0.9, 0.98), weight_decay=WEIGHT_DECAY
-    )
-    warm_up = max(1.0, WARM_UP * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
-    losses: list[float] = []
-    progress = tqdm(islice(batches, steps), title, steps, unit="step", leave=False, disable=None if title else True)
-    for batch in progress:
-        loss = cross_entropy(model(batch), batch.target)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-        if len(losses) % 20 == 0:
-            progress.set_postfix(loss=f"{mean(losses[-100:]):.3f}")
-    return losses
+def fit(model: Pointer, batches: Iterator[Batch], steps: int, title: str = "") -> list[float]:
+    """Train for some steps; the loss of every step."""
+    losses = (cross_entropy(model(batch), batch.target) for batch in batches)
+    return train(model, losses, steps, model.variant.learning_rate, warm_up=WARM_UP, title=title)
 
 
 @dataclass
@@ -286,7 +270,7 @@ def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Point
     model = build(variant, len(data.train.vocabulary), seed)
     result = Run(variant.name, seed, sum(p.numel() for p in model.parameters() if p.requires_grad))
     start = time.perf_counter()
-    result.losses = train(model, data.training(seed), steps, f"{variant.name}, seed {seed}")
+    result.losses = fit(model, data.training(seed), steps, f"{variant.name}, seed {seed}")
     result.seconds = time.perf_counter() - start
     result.accuracy = accuracy(model, data)
     return result, model
@@ -310,7 +294,7 @@ def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: 
     """The number of steps that all runs together take about so many minutes for."""
     start = time.perf_counter()
     for variant in variants:
-        train(build(variant, len(data.train.vocabulary), 0), data.training(0), 10)
+        fit(build(variant, len(data.train.vocabulary), 0), data.training(0), 10)
     step = (time.perf_counter() - start) / 10
     return max(1, int(60 * minutes / (step * seeds)))
 

@@ -47,17 +47,16 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
 import relgraph as rg
 
@@ -245,8 +244,9 @@ class Pointer(nn.Module):
 # --------
 #
 # A question's columns compete in one softmax. Batches are drawn again and again from those that were made at the start.
+# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
 
-LEARNING_RATE, WARM_UP = 3e-3, 0.1
+LEARNING_RATE = 3e-3
 
 
 @dataclass(frozen=True)
@@ -270,22 +270,12 @@ FULL, QUICK = Size(700, 24, 150, 20), Size(320, 12, 150, 30)
 SECONDS_A_STEP = {FULL: 0.048, QUICK: 0.04}
 
 
-def train(model: Pointer, batches: Sequence[Batch], steps: int, seed: int, title: str = "") -> list[float]:
-    """The loss of every step."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=0.01)
-    warm_up = max(1.0, WARM_UP * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
-    rng, losses = random.Random(seed), []
-    for _ in tqdm(range(steps), title, unit="step", leave=False, disable=None):
+def losses(model: Pointer, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
+    """The loss of every step, without end."""
+    rng = random.Random(seed)
+    while True:
         batch = rng.choice(batches)
-        loss = cross_entropy(model(batch), batch.target)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
+        yield cross_entropy(model(batch), batch.target)
 
 
 # %%
@@ -430,9 +420,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(name: str, seed: int) -> tuple[Run, Pointer]:
         torch.manual_seed(seed)
         model, start = Pointer(VARIANTS[name]), time.perf_counter()
-        losses = train(model, training, size.steps, seed, f"{name}, seed {seed}")
+        found = train(model, losses(model, training, seed), size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
         seconds = time.perf_counter() - start
-        return Run(name, seed, **hits(model, tests), seconds=seconds, losses=losses), model
+        return Run(name, seed, **hits(model, tests), seconds=seconds, losses=found), model
 
     finished = runs.each(list(VARIANTS), seeds, run)
     print(report(runs.done))

@@ -72,14 +72,14 @@ import platform
 import random
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from great_data import PARTS, ROWS, Batch, Record, batches, great_files, read_great, read_source
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -188,8 +188,10 @@ class Detective(nn.Module):
 # %%
 # Training
 # --------
+#
+# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
 
-LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 2e-3, 0.1, 0.01
+LEARNING_RATE = 2e-3
 STEPS, QUICK_STEPS = 400, 250
 
 
@@ -202,22 +204,12 @@ def loss_of(model: Detective, batch: Batch) -> Tensor:
     return loss
 
 
-def train(model: Detective, data: Sequence[Batch], steps: int, seed: int, title: str = "") -> list[float]:
-    """The loss of every step; each epoch takes the batches in another order."""
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, (0.9, 0.98), weight_decay=WEIGHT_DECAY)
-    warm_up = max(1.0, WARM_UP * steps)
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / warm_up, 1 - s / steps))
-    rng, losses, waiting = random.Random(seed), [], []
-    for _ in tqdm(range(steps), desc=title, disable=None, leave=False):
-        waiting = waiting or rng.sample(data, len(data))
-        loss = loss_of(model, waiting.pop())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        losses.append(loss.item())
-    return losses
+def losses(model: Detective, data: Sequence[Batch], seed: int) -> Iterator[Tensor]:
+    """The loss of every step, without end; each epoch takes the batches in another order."""
+    rng = random.Random(seed)
+    while True:
+        for batch in reversed(rng.sample(data, len(data))):
+            yield loss_of(model, batch)
 
 
 # %%
@@ -412,10 +404,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(name: str, seed: int) -> tuple[Run, Detective]:
         torch.manual_seed(seed)
         model, start = Detective(VARIANTS[name]), time.perf_counter()
-        losses = train(model, data["train"], arguments.steps, seed, f"{name}, seed {seed}")
+        found = train(
+            model, losses(model, data["train"], seed), arguments.steps, LEARNING_RATE, title=f"{name}, seed {seed}"
+        )
         seconds = time.perf_counter() - start
         right = {part: accuracy(model, data[part]) for part in ("validation", "test")}
-        return Run(name, seed, right, seconds, losses), model
+        return Run(name, seed, right, seconds, found), model
 
     finished, baselines = runs.each(arguments.variants, range(arguments.seeds), run), guesses(parts["test"])
     print(report(runs.done, baselines))

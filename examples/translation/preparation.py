@@ -19,7 +19,7 @@ from examples.translation.corpus import (
     words,
     write_pairs,
 )
-from examples.translation.files import load_json, save_json, save_text
+from examples.translation.files import load_json, remove_partial, save_json, save_text
 from examples.translation.vocabulary import Vocabulary
 
 
@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> None:
             print(f"note: {shared:,} of the {len(part):,} sources of {name} stand among the training pairs too")
     tests = ", ".join(f"{name}.tsv" for name in parts)
     print(f"{args.out}: writes vocabulary.json, train.pt, valid.pt, {tests} and sizes.json")
+    remove_partial(args.out)
     with tqdm(total=4, desc="vocabulary", leave=False, disable=None) as bar:
         vocabulary = Vocabulary.train((line for pair in train for line in pair), args.vocabulary_size)
         bar.update()

@@ -3,94 +3,36 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import translating_numbers as numbers
 from matplotlib.pyplot import imread
 
 from examples.translation.corpus import read_corpus, words
-from examples.translation.model import Translator
-from examples.translation.settings import ModelSettings
 from examples.translation.training import Training
 
 NAMES = [
-    (0, "zero", "null"),
     (1, "one", "eins"),
-    (11, "eleven", "elf"),
-    (12, "twelve", "zwölf"),
     (16, "sixteen", "sechzehn"),
-    (17, "seventeen", "siebzehn"),
-    (20, "twenty", "zwanzig"),
     (21, "twenty one", "ein und zwanzig"),
-    (66, "sixty six", "sechs und sechzig"),
-    (70, "seventy", "siebzig"),
-    (100, "one hundred", "ein hundert"),
     (101, "one hundred and one", "ein hundert eins"),
-    (111, "one hundred and eleven", "ein hundert elf"),
-    (312, "three hundred and twelve", "drei hundert zwölf"),
-    (1000, "one thousand", "ein tausend"),
     (1001, "one thousand and one", "ein tausend eins"),
-    (1100, "one thousand one hundred", "ein tausend ein hundert"),
-    (21_000, "twenty one thousand", "ein und zwanzig tausend"),
     (30_080, "thirty thousand and eighty", "dreißig tausend achtzig"),
     (101_000, "one hundred and one thousand", "ein hundert ein tausend"),
-    (
-        999_999,
-        "nine hundred and ninety nine thousand nine hundred and ninety nine",
-        "neun hundert neun und neunzig tausend neun hundert neun und neunzig",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("number", "english", "german"), NAMES)
 def test_names(number, english, german):
     assert (numbers.english(number), numbers.german(number)) == (english, german)
-
-
-def _value(name, small, tens, hundred, thousand):
-    """A number from its name; ones and tens add up in either order."""
-    total = part = 0
-    for word in name.split():
-        if word == hundred:
-            part *= 100
-        elif word == thousand:
-            total, part = 1000 * part, 0
-        elif word in small:
-            part += small.index(word)
-        elif word in tens:
-            part += 10 * (2 + tens.index(word))
-        else:
-            assert word in ("and", "und")
-    return total + part
-
-
-def test_every_name_says_its_number():
-    rng = random.Random(0)
-    for number in [*range(1100), *(rng.randrange(1_000_000) for _ in range(2000))]:
-        name = numbers.german(number)
-        german = f"{name[:-1]}" if name.endswith("eins") else name
-        assert _value(numbers.english(number), numbers.ENGLISH, numbers.ENGLISH_TENS, "hundred", "thousand") == number
-        assert _value(german, numbers.GERMAN, numbers.GERMAN_TENS, "hundert", "tausend") == number
-
-
-def test_numbers_are_different_and_of_every_length():
-    drawn = numbers.numbers(2000, 0)
-    assert drawn == sorted(set(drawn))
-    assert len(drawn) == 2000
-    assert 0 <= drawn[0] < drawn[-1] < 1_000_000
-    assert {words(numbers.english(number)) for number in drawn} == set(range(1, 12))
-    assert drawn == numbers.numbers(2000, 0) != numbers.numbers(2000, 1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -110,11 +52,11 @@ def run(folder, *more):
 
 
 def results(folder):
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-
-def without_times(record):
-    return [{name: value for name, value in each.items() if name != "seconds"} for each in record["runs"]]
+    """What was written, without what is about the clock."""
+    record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    for each in record["runs"]:
+        del each["seconds"]
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +69,6 @@ def finished(tmp_path_factory):
 
 def test_command_line_trains_both_rows_and_draws(finished):
     record = results(finished)
-    assert record.keys() == {"python", "torch", "relgraph", "steps", "runs"}
     assert [each["variant"] for each in record["runs"]] == ["sinusoidal", "relative"]
     for each in record["runs"]:
         assert list(each["losses"]) == ["3"]
@@ -160,55 +101,22 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(finished, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Training, "update", stopped)
         assert run(tmp_path) == 130
-    printed = capsys.readouterr().out
-    assert f"stopped: 1 of 2 runs are kept in {tmp_path / 'results.json'}" in printed
-    assert f"{tmp_path / 'data'}: writes vocabulary.json, train.pt, valid.pt, valid.tsv, test.tsv" in printed
-    assert f"{tmp_path / 'relative-0'}: writes config.json, metrics.csv, and every 20 steps latest.pt" in printed
-    assert "\nsinusoidal " in printed
-    assert "\nrelative " not in printed
+    assert f"stopped: 1 of 2 runs are kept in {tmp_path / 'results.json'}" in capsys.readouterr().out
     assert [each["variant"] for each in results(tmp_path)["runs"]] == ["sinusoidal"]
     assert run(tmp_path) == 0
-    printed = capsys.readouterr().out
-    assert "1 of 2 runs stand in" in printed
-    assert "relative-0: going on after step 2," in printed
-    assert without_times(results(tmp_path)) == without_times(results(finished))
-
-
-def test_other_settings_are_refused_and_fresh_begins_anew(finished, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        numbers.main(["--steps", "2", "--seeds", "1", "--out", str(finished)])
-    assert "begin anew by --fresh" in capsys.readouterr().err
-    assert run(finished, "--fresh") == 0
+    assert "relative-0: going on after step 2," in capsys.readouterr().out
+    assert results(tmp_path) == results(finished)
+    assert run(tmp_path, "--fresh", "--steps", "1") == 0
     assert capsys.readouterr().out.count("a new training") == 2
 
 
-def test_a_command_that_fails_ends_the_example(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        numbers.command("average", tmp_path)
-    assert "must hold the models of a training" in capsys.readouterr().err
-
-
-def test_attention_to_the_source_sums_to_one():
-    model = Translator(ModelSettings(width=16, heads=2, layers=1, hidden=16), 300).eval()
-    weights = numbers.looks_at(model, [5, 6, 7, 2], [1, 8, 9])
-    assert weights.shape == (3, 4)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(3))
-
-
-def _run(variant, seed, right, found="zwei"):
-    asked, right = dict.fromkeys((2, 9, 10, 11), 10), dict.fromkeys((2, 9, 10, 11), right)
-    return numbers.Run(variant, seed, asked, right, {}, {9: ["one", "eins", found]}, 2.0)
-
-
-def test_report_shows_mean_and_spread():
-    table = numbers.report([_run("relative", seed, right) for seed, right in enumerate((5, 6, 7))])
-    assert table.count("60.0 ± 10.0") == 4
-    assert "relative" in table
-
-
-def test_translations_show_what_was_wanted_and_found():
-    assert "≠ zwei" in numbers.translations(_run("relative", 0, 5), [9])
-    assert "= found" in numbers.translations(_run("relative", 0, 5, "eins"), [9])
+def test_a_right_translation_is_right_to_the_last_word(tmp_path):
+    log = tmp_path / "metrics.csv"
+    log.write_text("step,split,nll\n3,train,2\n3,valid,1.5\n")
+    found = [(("two", "zwei"), "zwei"), (("two hundred", "zwei hundert"), "zwei"), (("four", "vier"), "vier")]
+    done = numbers.Run.of("relative", 0, found, log, 1.0)
+    assert (done.asked, done.right, done.losses) == ({1: 2, 2: 1}, {1: 2}, {3: 1.5})
+    assert (done.share([1]), done.share([1, 2])) == (1.0, pytest.approx(2 / 3))
 
 
 def test_it_runs_from_any_folder(tmp_path):

@@ -1,9 +1,7 @@
 """A small language to translate, and what a run has written, for the tests of the translation example."""
 
 import csv
-import os
 import random
-import sys
 from pathlib import Path
 
 import torch
@@ -43,19 +41,9 @@ def write_corpus(path, pairs=400):
 
 
 def options(**values):
-    """``train``'s options: the sizes of a tiny model and those given; True stands for a flag."""
-    given = [(f"--{name.replace('_', '-')}", value) for name, value in {**TINY, **BATCH, **values}.items()]
-    return [*(str(part) for name, value in given for part in ((name,) if value is True else (name, value)))]
-
-
-def command(*arguments):
-    """A command line of the example in a process of its own."""
-    return [sys.executable, "-m", "examples.translation", *map(str, arguments)]
-
-
-def environment(**more):
-    """Surroundings in which sums have one order."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+    """``train``'s options: the sizes of a tiny model and those given."""
+    given = {**TINY, **BATCH, **values}.items()
+    return [str(part) for name, value in given for part in (f"--{name.replace('_', '-')}", value)]
 
 
 def metrics(run):
@@ -104,15 +92,14 @@ def partial_files(folder):
     return sorted(path.name for path in folder.rglob("*.partial"))
 
 
-def train(data, run, *flags, tensorboard=False, **values):
+def train(data, run, *flags, **values):
     """The exit status of a training."""
-    board = [] if tensorboard else ["--no-tensorboard"]
     from examples.translation import cli  # it needs packages that tests check for first
 
-    return cli.main(["train", str(data), str(run), *board, *flags, *options(**values)])
+    return cli.main(["train", str(data), str(run), "--no-tensorboard", *flags, *options(**values)])
 
 
-def build(data, run, compiled=False, **values):
+def build(data, run, **values):
     """A tiny training that has not begun; what is no setting of the model is one of the training."""
     from examples.translation import processes, training
     from examples.translation.settings import ModelSettings, TrainingSettings
@@ -120,4 +107,4 @@ def build(data, run, compiled=False, **values):
     alone = processes.Processes(0, 1, torch.device("cpu"))
     model = {name: values.pop(name) for name in list(values) if name in ModelSettings.__dataclass_fields__}
     settings = TrainingSettings(**{**BATCH, "precision": "float32", **values})
-    return training.Training(data, run, ModelSettings(**{**TINY, **model}), settings, alone, compiled=compiled)
+    return training.Training(data, run, ModelSettings(**{**TINY, **model}), settings, alone)

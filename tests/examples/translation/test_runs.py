@@ -1,9 +1,11 @@
 """Trainings of the translation example as real processes: killed, interrupted, several at once, and swept."""
 
+import os
 import random
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -16,9 +18,7 @@ pytest.importorskip("tokenizers")
 from examples.translation import checkpoints, cli, files
 from tests.examples.translation.cases import (
     ROOT,
-    command,
     curve,
-    environment,
     latest,
     losses,
     metrics,
@@ -28,7 +28,7 @@ from tests.examples.translation.cases import (
     step_of,
 )
 
-KILLS = 20
+KILLS = 8
 STEPS = 600
 SETTINGS = {"log_every": 1, "validate_every": 20, "save_every": 5, "keep": 1000, "warm_up": 50, "dropout": 0.1}
 PATIENCE = 120
@@ -46,21 +46,22 @@ def _none_left():
     STARTED.clear()
 
 
-@pytest.fixture(scope="module")
-def unbroken(data, tmp_path_factory):
-    """A run that nothing disturbed."""
-    run = tmp_path_factory.mktemp("unbroken") / "run"
-    assert start(data, run, steps=STEPS, **SETTINGS).wait(PATIENCE) == 0
-    assert [row["step"] for row in metrics(run) if row["split"] == "train"] == [str(i + 1) for i in range(STEPS)]
-    return run
-
-
 def start(data, run, launcher=(), **values):
     """A training in a process of its own; what it prints stands in ``run.txt``."""
-    train = command("train", data, run, "--no-tensorboard", "--device", "cpu", *options(**values))
+    train = [
+        "-m",
+        "examples.translation",
+        "train",
+        data,
+        run,
+        "--no-tensorboard",
+        "--device",
+        "cpu",
+        *options(**values),
+    ]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with run.with_name(f"{run.name}.txt").open("w") as output:
-        call = [train[0], *launcher, *train[1:]]
-        env = environment(PYTHONUNBUFFERED="1", GLOO_SOCKET_IFNAME="lo")
+        call = list(map(str, [sys.executable, *launcher, *train]))
         STARTED.append(subprocess.Popen(call, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT))
     return STARTED[-1]
 
@@ -90,8 +91,9 @@ def wait_for_step(process, run, step, before):
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_it_ends_as_if_never_killed(data, unbroken, tmp_path):
-    run, draws, saved = tmp_path / "run", random.Random(0), [0]
+def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
+    unbroken, run, draws, saved = tmp_path / "unbroken", tmp_path / "run", random.Random(0), [0]
+    assert start(data, unbroken, steps=STEPS, **SETTINGS).wait(PATIENCE) == 0
     for kill in range(KILLS):
         before, share = opened(run), (STEPS - saved[-1]) // (KILLS - kill + 1)
         process = start(data, run, steps=STEPS, **SETTINGS)
@@ -106,7 +108,6 @@ def test_killed_twenty_times_it_ends_as_if_never_killed(data, unbroken, tmp_path
         saved.append(step_of(run))
         assert saved[-2] <= saved[-1] < STEPS
         assert len(done) - saved[-1] <= SETTINGS["save_every"]
-    assert {4 * step // STEPS for step in saved} == {0, 1, 2, 3}
     assert start(data, run, steps=STEPS, **SETTINGS).wait(PATIENCE) == 0
     assert curve(run) == curve(unbroken)
     assert same_weights(run, unbroken)
@@ -115,149 +116,56 @@ def test_killed_twenty_times_it_ends_as_if_never_killed(data, unbroken, tmp_path
     assert partial_files(run) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_asked_to_stop_it_saves_and_goes_on(data, unbroken, tmp_path, number):
-    run = tmp_path / "run"
-    process = start(data, run, steps=STEPS, **SETTINGS)
-    wait_for_step(process, run, 23, None)
-    process.send_signal(number)
-    assert process.wait(PATIENCE) == 130
-    step = step_of(run)
-    assert 23 <= step < 200
-    assert logged(run) == step
-    assert curve(run) == [row for row in curve(unbroken) if int(row["step"]) <= step]
-    assert "stopping after this step; the checkpoint will be saved" in printed(run)
-    assert f"{run}: stopped after step {step}; the same command goes on" in printed(run)
-    assert partial_files(run) == []
-    train = ["train", str(data), str(run), "--no-tensorboard"]
-    assert cli.main([*train, *options(steps=200, **SETTINGS)]) == 0
-    assert curve(run) == [row for row in curve(unbroken) if int(row["step"]) <= 200]
-    model, wanted = (torch.load(path / "step-00000200.pt", weights_only=True)["model"] for path in (run, unbroken))
-    assert all(torch.equal(model[name], value) for name, value in wanted.items())
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 class TestTwoProcesses:
     TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-    @pytest.mark.parametrize("accumulate", [1, 2])
-    def test_they_learn_what_one_does_with_as_many_batches(self, data, tmp_path, accumulate):
+    def test_interrupted_they_learn_what_one_does_with_as_many_batches(self, data, tmp_path, capsys):
         # Adam makes the rounding of tiny gradients as large as its rate: a small one keeps the weights comparable
         rate = {"learning_rate": 0.1, "warm_up": 10, "dropout": 0}
-        values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 20, **rate}
+        values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 60, **rate}
         two, one = tmp_path / "two", tmp_path / "one"
-        assert start(data, two, self.TWO, accumulate=accumulate, **values).wait(PATIENCE) == 0, printed(two)
-        train = ["train", str(data), str(one), "--no-tensorboard", "--device", "cpu"]
-        assert cli.main([*train, *options(accumulate=2 * accumulate, **values)]) == 0
-        for split, name in (("train", "loss"), ("train", "nll"), ("train", "learning_rate"), ("valid", "nll")):
-            torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-4, atol=0)
-        assert [(row["step"], row["split"]) for row in metrics(two)] == [
-            (row["step"], row["split"]) for row in metrics(one)
-        ]
-        assert_near(*(without_key_bias(latest(run)["model"]) for run in (two, one)), atol=1e-5)
-        # what Adam divides out of the weights shows in its moments: the gradient's scale
-        moments, wanted = (
-            {i: row["exp_avg"] for i, row in latest(run)["optimizer"]["state"].items()} for run in (two, one)
-        )
-        assert_near(moments, wanted, atol=1e-5)
-        assert max(float(value.abs().max()) for value in wanted.values()) > 0.01
-        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
-        assert printed(two).count("a new training") == 1
-        assert files.load_json(two / "config.json")["processes"] == 2
-
-    def test_interrupted_they_go_on_as_if_never_interrupted(self, data, tmp_path, capsys):
-        values = {**SETTINGS, "steps": 60}
-        whole, run = tmp_path / "whole", tmp_path / "run"
-        assert start(data, whole, self.TWO, **values).wait(PATIENCE) == 0, printed(whole)
-        process = start(data, run, self.TWO, **values)
-        wait_for_step(process, run, 7, None)
+        process = start(data, two, self.TWO, accumulate=2, **values)
+        wait_for_step(process, two, 7, None)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) != 0
-        step = step_of(run)
-        assert 7 <= step < 60
-        assert logged(run) == step
-        assert printed(run).count(f"stopped after step {step}; the same command goes on") == 1
-
-        train = ["train", str(data), str(run), "--no-tensorboard", "--device", "cpu", *options(**values)]
-        assert cli.main(train) == 2
-        assert f"error: {run} was begun with processes=2, got 1" in capsys.readouterr().err
-        assert step_of(run) == step
-
-        assert start(data, run, self.TWO, **values).wait(PATIENCE) == 0, printed(run)
-        assert f"going on after step {step}," in printed(run)
-        for split in ("train", "valid"):
-            torch.testing.assert_close(losses(run, split), losses(whole, split), rtol=1e-6, atol=0)
-        assert_near(latest(run)["model"], latest(whole)["model"], atol=1e-6)
-        assert partial_files(run) == []
+        step = step_of(two)
+        assert 7 <= step == logged(two) < 60
+        train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
+        assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
+        assert f"error: {two} was begun with processes=2, got 1" in capsys.readouterr().err
+        assert start(data, two, self.TWO, accumulate=2, **values).wait(PATIENCE) == 0, printed(two)
+        assert f"going on after step {step}," in printed(two)
+        assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
+        for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
+            torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)
+        # what Adam divides out of the weights shows in its moments: the gradient's scale
+        moments = [{i: row["exp_avg"] for i, row in latest(run)["optimizer"]["state"].items()} for run in (two, one)]
+        assert all(torch.allclose(moments[0][i], value, rtol=1e-2, atol=1e-4) for i, value in moments[1].items())
+        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
 
 
-def without_key_bias(state):
-    """Moving all keys alike moves no softmax: the gradient of their bias is rounding alone, which Adam blows up."""
-
-    def kept(name, value):
-        return torch.cat([value.chunk(3)[0], value.chunk(3)[2]]) if name.endswith("in_proj_bias") else value
-
-    return {name: kept(name, value) for name, value in state.items()}
-
-
-def assert_near(found, wanted, atol):
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(
-            found[name], value, rtol=1e-4, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
-class TestSweep:
-    TRAINING = ("--", "--no-tensorboard", *options(steps=4, save_every=2, keep=2))
-
-    def test_it_does_what_is_missing(self, data, tmp_path, monkeypatch, capsys):
-        monkeypatch.chdir(ROOT)
-        sweep = ["sweep", str(data), str(tmp_path), "--only", "none", "sinusoidal", "--seeds", "1", *self.TRAINING]
-        assert cli.main(sweep) == 0
-        names = ["none-seed0", "sinusoidal-seed0"]
-        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == names
-        for name in names:
-            results = files.load_json(tmp_path / name / "results.json")
-            assert results["averaged_steps"] == [2, 4]
-            config = files.load_json(tmp_path / name / "config.json")
-            assert config["model"]["positions"] == name.removesuffix("-seed0")
-            assert config["training"]["seed"] == 0
-            assert results["tests"].keys() == {"test"}
-            assert results["tests"]["test"]["sentences"] == 40
-            assert re.search(r"test: perplexity [\d.]+, BLEU", (tmp_path / f"{name}.txt").read_text())
-
-        def refuse(*_, **__):
-            raise AssertionError("nothing is missing")
-
-        monkeypatch.setattr(subprocess, "run", refuse)
-        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        assert cli.main(sweep) == 0
-        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-        assert cli.main([*sweep, "--smoothing", "0.2"]) == 2
-        assert f"error: {tmp_path} holds runs with the options [" in capsys.readouterr().err
-
-    def test_a_run_that_failed_is_told_of(self, data, tmp_path, monkeypatch, capsys):
-        monkeypatch.chdir(ROOT)
-        sweep = ["sweep", str(data), str(tmp_path / "runs"), "--only", "none", "--seeds", "1", *self.TRAINING]
-        assert cli.main([*sweep, "--smoothing", "2"]) == 1
-        run = tmp_path / "runs" / "none-seed0"
-        assert f"failed: {run}; see {run}.txt" in capsys.readouterr().err
-        assert "error: smoothing must be below 1, got 2.0" in run.with_name("none-seed0.txt").read_text()
-        assert not run.exists()
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (("--seeds", "0"), "--seeds, --workers and --threads must be at least 1"),
-            (("--workers", "0"), "--seeds, --workers and --threads must be at least 1"),
-        ],
-    )
-    def test_wrong_numbers_are_refused(self, data, tmp_path, capsys, arguments, message):
-        assert cli.main(["sweep", str(data), str(tmp_path / "runs"), *arguments]) == 2
-        assert f"error: {message}" in capsys.readouterr().err
-        assert not (tmp_path / "runs").exists()
-
-    def test_data_without_tests_are_refused(self, tmp_path, capsys):
-        assert cli.main(["sweep", str(tmp_path), str(tmp_path / "runs")]) == 2
-        assert f"error: {tmp_path} must hold tests, test*.tsv, found none" in capsys.readouterr().err
+@pytest.mark.slow
+def test_a_sweep_does_what_is_missing_and_tells_of_what_failed(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    training = ("--", "--no-tensorboard", *options(steps=4, save_every=2, keep=2))
+    sweep = ["sweep", str(data), str(tmp_path / "a"), "--only", "none", "sinusoidal", "--seeds", "1", *training]
+    assert cli.main(sweep) == 0
+    for positions in ("none", "sinusoidal"):
+        run = tmp_path / "a" / f"{positions}-seed0"
+        results, config = (files.load_json(run / f"{name}.json") for name in ("results", "config"))
+        assert results["averaged_steps"] == [2, 4]
+        assert {name: test["sentences"] for name, test in results["tests"].items()} == {"test": 40}
+        assert (config["model"]["positions"], config["training"]["seed"]) == (positions, 0)
+        assert re.search(r"test: perplexity [\d.]+, BLEU", run.with_name(f"{run.name}.txt").read_text())
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert cli.main(sweep) == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert cli.main([*sweep, "--smoothing", "0.2"]) == 2
+    assert f"error: {tmp_path / 'a'} holds runs with the options [" in capsys.readouterr().err
+    failing = ["sweep", str(data), str(tmp_path / "b"), "--only", "none", "--seeds", "1", *training]
+    assert cli.main([*failing, "--smoothing", "2"]) == 1
+    run = tmp_path / "b" / "none-seed0"
+    assert f"failed: {run}; see {run}.txt" in capsys.readouterr().err
+    assert not run.exists()

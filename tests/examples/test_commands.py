@@ -1,0 +1,135 @@
+"""Every example's command: its short mode trains, prints and draws, and a stopped command goes on where it was."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from matplotlib.pyplot import imread
+
+SOURCE = """class C:
+    def f(self, one, two):
+        three = 1 + one + two
+        return three * one
+"""
+"""A function in which two misuses can be planted."""
+
+
+def kinship(example, patch, _):
+    patch.setattr(example, "QUICK", example.Size(9, 3, 2, 1, 1))
+    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
+    return ["--steps", "2"], list(example.VARIANTS), ["results", "family", "tables", "attention"]
+
+
+def schema_linking(example, patch, _):
+    patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
+    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
+    return ["--steps", "3"], list(example.VARIANTS), ["results", "labels", "attention", "mass"]
+
+
+def dependency_trees(example, patch, _):
+    pytest.importorskip("conllu")
+    patch.setattr(example, "QUICK_SENTENCES", {"train": 12, "dev": 4, "test": 6})
+    return ["--steps", "2"], list(example.VARIANTS), ["results", "labels", "tree", "relations"]
+
+
+def variable_misuse(example, patch, folder):
+    package = folder / "library" / "package"
+    package.mkdir(parents=True)
+    for number in range(20):
+        (package / f"m{number}.py").write_text(SOURCE)
+    patch.setattr(example.sysconfig, "get_paths", lambda: {"stdlib": str(package)})
+    return ["--steps", "2"], list(example.QUICK_VARIANTS), ["results", "labels", "attention", "mass"]
+
+
+def graph_classification(example, patch, _):
+    patch.setattr(example, "QUICK_GRAPHS", 40)
+    rows = [name for name in example.make_rows(2) if "walks" not in name]
+    return ["--epochs", "1"], rows, ["results", "bonds", "labels", "mass"]
+
+
+def quickstart(example, patch, _):
+    import stdlib_functions
+
+    files = stdlib_functions.source_files
+    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::30])
+    patch.setattr(example, "load", cache(example.load))
+    of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
+    return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
+
+
+CASES = (kinship, schema_linking, dependency_trees, variable_misuse, graph_classification, quickstart)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
+def example(request, tmp_path_factory):
+    """An example made small: its module, its command, its rows and its pictures."""
+    if request.param is graph_classification:
+        pytest.importorskip("torch_geometric")
+    module = importlib.import_module(request.param.__name__)
+    folder, threads = tmp_path_factory.mktemp("example"), torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        options, rows, pictures = request.param(module, patch, folder)
+        yield SimpleNamespace(module=module, command=["--quick", *options, "--out"], rows=rows, pictures=pictures)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def finished(example, tmp_path_factory):
+    """The folder of a command that nothing stopped."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert example.module.main([*example.command, str(folder)]) == 0
+    return folder
+
+
+def results(folder):
+    """What was written, without what is about the clock."""
+    record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    for run in record["runs"]:
+        del run["seconds"]
+    return record
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        return [number for part in value.values() for number in numbers(part)]
+    return [value]
+
+
+def test_short_mode_trains_all_rows_and_draws(example, finished):
+    record = results(finished)
+    assert [run["variant"] for run in record["runs"]] == example.rows
+    for run in record["runs"]:
+        assert len(run.pop("losses", [])) == record.get("steps", 0)
+        shares = [
+            numbers(value) for name, value in run.items() if name not in ("variant", "seed", "parameters", "epoch")
+        ]
+        assert all(0 <= share <= 1 for part in shares for share in part)
+    assert all(0 <= share <= 1 for note in record.get("notes", {}).values() for share in numbers(note))
+    assert {path.stem for path in finished.glob("*.png")} == set(example.pictures)
+    assert all(imread(path)[..., :3].std() > 0.05 for path in finished.glob("*.png"))
+
+
+def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, capsys, monkeypatch):
+    train, started = example.module.train, []
+
+    def stopped(*arguments, **options):
+        started.append(options)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(example.module, "train", stopped)
+    command = [*example.command, str(tmp_path)]
+    assert example.module.main(command) == 130
+    printed = capsys.readouterr().out
+    assert f"stopped: 1 of {len(example.rows)} runs are kept" in printed
+    assert example.rows[0] in printed[printed.index("stopped") :]
+    assert example.module.main(command) == 0
+    assert len(started) == len(example.rows) + 1
+    assert results(tmp_path) == results(finished)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in finished.iterdir()}
