@@ -21,7 +21,7 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.edges import edge_attention
 from relgraph.impl.terms import with_zero_row
 from relgraph.labels import EdgeLabels
-from relgraph.nn.layer_parts import renamed
+from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
@@ -153,7 +153,7 @@ class RelationConv(MessagePassing):
         self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
         self.tables = None
         if num_relations is not None:
-            self.tables = renamed(
+            self.tables = rename_in_errors(
                 {"num_labels": "num_relations", "dim": "out_channels"},
                 RelationTables,
                 num_relations,

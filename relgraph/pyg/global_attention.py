@@ -13,7 +13,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
-from relgraph.nn.layer_parts import renamed
+from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
@@ -126,7 +126,7 @@ class RelationGlobalAttention(nn.Module):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and check.can_look_at_data(batch):
             _check_borders(labels, _borders(batch))
-        return renamed({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
+        return rename_in_errors({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
