@@ -48,10 +48,11 @@ class RelationAttention(nn.Module):
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``; or a
-            :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that receive it (FSDP2
-            must shard it before them).
-        per_head: whether each head has its own rows: True, False (all heads share them), or the kinds for which it has.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
+            or a :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that receive it
+            (FSDP2 must shard it before them).
+        per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds for which
+            it has.
         tie_tables: whether one table serves as key and value table.
         names: the labels' names, R strings, saved with the tables; for a sum one sequence per part.
         frozen: the label whose rows stay zero; for a sum one per part.
@@ -59,13 +60,6 @@ class RelationAttention(nn.Module):
         device: where the parameters live.
         dtype: floating type of the parameters.
         labeler: not accepted; pass ``num_labels`` and ``names``. :class:`~relgraph.RelationEncoderLayer` takes one.
-
-    Shapes:
-        query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, packed ``[T, E]``.
-        key: ``[B, N_k, kdim]``, without a batch or packed ``[N_k, kdim]``.
-        value: ``[B, N_k, vdim]``, without a batch or packed ``[N_k, vdim]``.
-        output: that of the query.
-        tables: ``[R, D]``, per head ``[H, R, D]``; a bias table ``[R]`` or ``[H, R]``.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
@@ -146,10 +140,14 @@ class RelationAttention(nn.Module):
         self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
             self.tables = self._check_given(tables, num_labels, options)
+            return
+        kinds = check_kinds("tables", tables)
+        check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
+        if num_labels is None:
+            _check_unused(options)
+            self.tables = None
         else:
-            options["kinds"] = check_kinds("tables", tables)
-            check_tied("tie_tables", tie_tables and num_labels is not None, options["kinds"])
-            self.tables = self._make_tables(num_labels, options, factory)
+            self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -182,14 +180,6 @@ class RelationAttention(nn.Module):
                 f"got {tables.heads or 'any number of'} heads of {tables.dim}"
             )
         return tables
-
-    def _make_tables(
-        self, num_labels: NumLabels, options: dict[str, Any], factory: dict[str, Any]
-    ) -> RelationTables | None:
-        if num_labels is not None:
-            return RelationTables(num_labels, self.head_dim, self.num_heads, **options, **factory)
-        _check_unused({name: value for name, value in options.items() if name != "kinds"})
-        return None
 
     def reset_parameters(self) -> None:
         """Initialize projections and tables again, also tables that were passed in."""
@@ -349,9 +339,9 @@ class RelationAttention(nn.Module):
     def extra_repr(self) -> str:
         """Sizes, and options that differ from their defaults."""
         parts = [str(self.embed_dim), f"num_heads={self.num_heads}", f"head_dim={self.head_dim}"]
-        usual = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
-        usual["impl"] = None
-        parts += [f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value]
+        defaults = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
+        defaults["impl"] = None
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         parts += ["bias=False"] * (self.in_proj_bias is None) + ["tables=None"] * (self.tables is None)
         return ", ".join(parts)
 

@@ -61,11 +61,6 @@ class RelationDecoderLayer(nn.Module):
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
 
-    Shapes:
-        tgt: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
-        memory: ``[B, M, E]``, ``[M, E]`` or, with packed labels, ``[S, E]``.
-        output: that of the target.
-
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: as in :class:`~relgraph.RelationEncoderLayer`.

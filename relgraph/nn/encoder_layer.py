@@ -72,10 +72,6 @@ class RelationEncoderLayer(nn.Module):
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
 
-    Shapes:
-        src: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
-        output: that of the input.
-
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` or ``names`` with a labeler, parameters

@@ -28,26 +28,15 @@ class Widths(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Checked inputs.
+    """Checked inputs; ``key`` and ``value`` are None when a static cache holds them."""
 
-    Attributes:
-        query: ``[B, N_q, E]`` or ``[N_q, E]``.
-        key: ``[B, n, kdim]`` or ``[n, kdim]``, the keys to project; None when a static cache holds them.
-        value: ``[B, n, vdim]`` or ``[n, vdim]``; None with ``key``.
-        padding: ``[B, n]``, of the keys to project (of all keys when a static cache holds them), or None.
-        pairs: ``[B or 1, H or 1, N_q, N_k]``, or None.
-        q_offset: the key position of query row 0, for ``functional``.
-        unbatched: whether the input has no batch axis.
-        packed: whether it is a packed batch.
-    """
-
-    query: Tensor
-    key: Tensor | None
-    value: Tensor | None
-    padding: Tensor | None
-    pairs: Tensor | None
+    query: Tensor  # [B, N_q, E] or [N_q, E]
+    key: Tensor | None  # [B, n, kdim] or [n, kdim], the keys to project
+    value: Tensor | None  # [B, n, vdim] or [n, vdim]
+    padding: Tensor | None  # [B, n], of all keys when a static cache holds them
+    pairs: Tensor | None  # [B or 1, H or 1, N_q, N_k]
     q_offset: int | Tensor | None
-    unbatched: bool
+    unbatched: bool  # no batch axis
     packed: bool
 
 
@@ -63,13 +52,7 @@ def check_inputs(
     q_offset: Any,
     cache: Any,
 ) -> Inputs:
-    """Check the arguments of ``RelationAttention.forward``, apart from its flags.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: shapes, dtypes, devices or values that do not fit.
-        NotImplementedError: a cache with packed labels.
-    """
+    """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
     packed = isinstance(labels, Labels) and labels.packed
@@ -168,12 +151,8 @@ def _check_labels(
 def check_without_tables(name: str, labels: Labels, option: str) -> None:
     """Raise ValueError if a pair carries an id, which a layer without tables would not look up.
 
-    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0.
-
-    Args:
-        name: the argument.
-        labels: its value.
-        option: the layer's argument that gives it tables.
+    Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
+    message names the labels by ``name``, and the layer's argument that would give it tables by ``option``.
     """
     if not _carries_no_ids(labels):
         raise ValueError(

@@ -11,12 +11,7 @@ from relgraph.arguments import check
 
 
 def check_padding(mask: Any, batch: int, length: int, *, unbatched: bool) -> Tensor | None:
-    """``key_padding_mask``, ``[B, N_k]`` or ``[N_k]`` of an unbatched input, as ``[B, N_k]``.
-
-    Raises:
-        TypeError: not a Tensor.
-        ValueError: another shape or dtype.
-    """
+    """``key_padding_mask``, ``[B, N_k]`` or ``[N_k]`` of an unbatched input, as ``[B, N_k]``."""
     if mask is None:
         return None
     check_dtype("key_padding_mask", mask)
@@ -28,12 +23,7 @@ def check_padding(mask: Any, batch: int, length: int, *, unbatched: bool) -> Ten
 
 
 def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, unbatched: bool) -> Tensor | None:
-    """``attn_mask``, ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B or 1, H or 1, N_q, N_k]``, with all four axes.
-
-    Raises:
-        TypeError: not a Tensor.
-        ValueError: another shape or dtype.
-    """
+    """``attn_mask``, ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B or 1, H or 1, N_q, N_k]``, with all four axes."""
     if mask is None:
         return None
     check_dtype("attn_mask", mask)

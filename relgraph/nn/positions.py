@@ -117,18 +117,8 @@ class SinusoidalPositions(nn.Module):
 def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
     """The position of the first row of ``x``, counted from the first token after the padding on the left.
 
-    Args:
-        x: ``[B, N, E]`` or ``[N, E]``.
-        key_padding_mask: ``[B, N]`` or ``[N]``, of these rows: True, or floating and -inf, is padding.
-        cache: the cache that holds the earlier rows and their padding.
-
-    Returns:
-        The number of earlier rows minus the leading padding, per batch row if anything is padded; negative if the first
-        row itself is padding.
-
-    Raises:
-        TypeError: not a Tensor.
-        ValueError: another shape or dtype, or a cache for another batch.
+    It is the number of earlier rows, which the cache holds, minus the leading padding (True, or floating and -inf), per
+    batch row if anything is padded; negative if the first row itself is padding.
     """
     unbatched = x.dim() == 2
     batch, length = 1 if unbatched else x.shape[0], x.shape[-2]

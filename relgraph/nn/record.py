@@ -27,14 +27,11 @@ class Wanted(NamedTuple):
 
 
 class Recorder(NamedTuple):
-    """How to record the calls of one class of layers.
+    """How to record the calls of one class of layers."""
 
-    Attributes:
-        request: (layer, the caller's arguments, what to record) → arguments that make the layer return that too.
-        split: (layer, the caller's arguments, the arguments used, output) → (the caller's output, what to record).
-    """
-
+    # (layer, the caller's arguments, what to record) → arguments that make the layer return that too
     request: Callable[[Any, Arguments, Wanted], Arguments]
+    # (layer, the caller's arguments, the arguments used, output) → (the caller's output, what to record)
     split: Callable[[Any, Arguments, Arguments, Any], tuple[Any, AttentionAux]]
 
 

@@ -67,8 +67,7 @@ class RelationEncoder(nn.Module):
             A :class:`~relgraph.StackCache` of one :class:`~relgraph.KVCache` per layer.
 
         Raises:
-            TypeError: ``max_len`` that is not an int.
-            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
@@ -118,16 +117,14 @@ class RelationEncoder(nn.Module):
 class RelationDecoder(nn.Module):
     """Copies of a decoder layer, one after the other; the labels are made once for all.
 
-    As in :class:`~torch.nn.TransformerDecoder`, whose state loads (with ``strict=False``), the copies start with equal
-    parameters; :meth:`~relgraph.RelationDecoder.reset_parameters` initializes each anew. Tables that were passed to the
-    layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+    The copies are initialized and share tables as in :class:`~relgraph.RelationEncoder`. The state of
+    :class:`~torch.nn.TransformerDecoder` loads (with ``strict=False``).
 
     Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerDecoder`.
 
     Args:
-        layer: the :class:`~relgraph.RelationDecoderLayer` to copy.
-        num_layers: how many copies, from 1 to 4096.
-        norm: a module applied to the output of the last layer; None for none.
+        layer: the :class:`~relgraph.RelationDecoderLayer` to copy; this and all further arguments as in
+            :class:`~relgraph.RelationEncoder`.
 
     Raises:
         TypeError: an argument of the wrong kind, such as another kind of layer.
@@ -164,8 +161,7 @@ class RelationDecoder(nn.Module):
             A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` per layer.
 
         Raises:
-            TypeError: ``max_len`` that is not an int.
-            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.LayerCache` does not accept.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 

@@ -127,8 +127,8 @@ class RelationTables(nn.Module):
         self._check_features(given)
         tables: dict[str, Any] = {}
         for kind in self._own_kinds():
-            rows = tuple(t(None if t.bank is None else x) for t, x in zip(self._parts(kind), given, strict=True))
-            rows = tuple(kept(self, table) for table in rows)
+            parts = zip(self._parts(kind), given, strict=True)
+            rows = tuple(kept(self, table(None if table.bank is None else x)) for table, x in parts)
             tables[f"{kind}_table"] = rows if isinstance(self.num_labels, tuple) else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]
@@ -158,10 +158,11 @@ class RelationTables(nn.Module):
             (True, False)
         """
         check_num_labels(num_labels)
-        if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
-            return not isinstance(num_labels, tuple) and _fits(self.num_labels, num_labels)
-        pairs = zip(self.num_labels, num_labels, strict=False)
-        return len(self.num_labels) == len(num_labels) and all(_fits(mine, theirs) for mine, theirs in pairs)
+        if isinstance(self.num_labels, tuple) != isinstance(num_labels, tuple):
+            return False
+        mine, theirs = (n if isinstance(n, tuple) else (n,) for n in (self.num_labels, num_labels))
+        # not ``in``: one of them may be symbolic for dynamo
+        return len(mine) == len(theirs) and all(m is None or m == t for m, t in zip(mine, theirs, strict=False))
 
     def _own_kinds(self) -> tuple[str, ...]:
         """All kinds, but not the values if they are tied to the keys."""
@@ -227,10 +228,6 @@ def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:
     for size in parts:
         check_size(size)
     return tuple(parts) if isinstance(num_labels, (tuple, list)) else num_labels
-
-
-def _fits(mine: NumLabels, theirs: int) -> bool:
-    return mine is None or mine == theirs  # not ``in``: one of them may be symbolic for dynamo
 
 
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:

@@ -46,11 +46,6 @@ class RelationTransformer(nn.Module):
         max_distance: k; distances beyond ±k count as ±k. This and the options of tables need relative positions.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`, which all layers then share.
 
-    Shapes:
-        src: ``[B, M, E]`` or ``[M, E]``, embedded.
-        tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
-        output: that of the target.
-
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more

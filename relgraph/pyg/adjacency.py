@@ -18,23 +18,14 @@ from relgraph.labels import EdgeLabels, Labels
 
 @dataclass(frozen=True)
 class Edges:
-    """Checked edges.
+    """Checked edges."""
 
-    Attributes:
-        index: ``[2, E]``, (source, target) by column.
-        types: ``[E]``, relations, or None.
-        attr: ``[E, F]``, or None.
-        sizes: the number of sources and of targets.
-        num_relations: R, or None.
-        given: the EdgeLabels that the layer received, or None for another form.
-    """
-
-    index: Tensor
-    types: Tensor | None
-    attr: Tensor | None
-    sizes: tuple[int, int]
+    index: Tensor  # [2, E], (source, target) by column
+    types: Tensor | None  # [E], relations
+    attr: Tensor | None  # [E, F]
+    sizes: tuple[int, int]  # the number of sources and of targets
     num_relations: int | None
-    given: EdgeLabels | None = None
+    given: EdgeLabels | None = None  # if the edges came as labels
 
     def labels(self) -> EdgeLabels:
         """The edges as labels; all unlabeled if there are no relations."""
@@ -69,12 +60,7 @@ def read_edges(
     num_relations: int | None,
     edge_dim: int | None,
 ) -> Edges:
-    """Check the edges that a layer was called with.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: shapes, dtypes or ranges that do not fit; relations or features that are missing or not used.
-    """
+    """Check the edges that a layer was called with."""
     given = None
     if isinstance(edge_index, Labels) and not isinstance(edge_index, EdgeLabels):
         got = type(edge_index).__name__

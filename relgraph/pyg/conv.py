@@ -63,22 +63,14 @@ class RelationConv(MessagePassing):
         bias: whether projections have a bias.
         root_weight: whether the node's own features are added.
         num_relations: R, or None for edges without relations.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``: see
-            :class:`~relgraph.RelationTables`.
-        per_head: whether each head has its own rows: True, False, or the kinds for which it has.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
+            (``[H, R]``): see :class:`~relgraph.RelationTables`.
+        per_head: whether each head has its own rows: True, False (tables without H), or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
-
-    Shapes:
-        x: nodes ``[N, in_channels]``, or a pair ``[N_src, .]`` and ``[N_dst, .]``.
-        edge_index: ``[2, E]``, (source, target) by column.
-        edge_type: ``[E]`` in ``[-1, R)``, -1 for an edge without a relation.
-        edge_attr: ``[E, F]``.
-        output: ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
-        tables: ``[H, R, C]``, or ``[R, C]`` where heads share them; a bias table ``[H, R]`` or ``[R]``.
 
     Raises:
         TypeError: an argument of the wrong kind.

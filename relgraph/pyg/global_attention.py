@@ -30,21 +30,8 @@ class RelationGlobalAttention(nn.Module):
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, over all pairs of a graph as in Ying et al. 2021 (Graphormer).
 
     Args:
-        channels: width of the nodes.
+        channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
         heads: H; divides ``channels``.
-        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
-        bias: whether the projections have a bias.
-        num_labels: R; a tuple for a sum of labels; None for attention without labels.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``, or
-            :class:`~relgraph.RelationTables` to share.
-        per_head: whether each head has its own rows: True, False, or the kinds for which it has.
-        tie_tables: whether one table serves as key and value table.
-        names: the labels' names, saved with the tables.
-        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
-
-    Shapes:
-        x: nodes ``[N, channels]``.
-        output: ``[N, channels]``.
 
     Raises:
         TypeError: an argument of the wrong kind.

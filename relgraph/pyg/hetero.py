@@ -52,19 +52,7 @@ class RelationHeteroConv(nn.Module):
         in_channels: width of the nodes, or a dict of one per kind of node; -1 is inferred in the first call.
         out_channels: C, the width of a head.
         metadata: ``HeteroData.metadata()``: kinds of nodes, and kinds of edges as (source, relation, target).
-        heads: H, the number of heads.
-        concat: whether heads are concatenated; otherwise their mean is taken.
-        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
-        bias: whether projections have a bias.
-        root_weight: whether the node's own features are added.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
-        per_head: whether each head has its own rows: True, False, or the kinds for which it has.
-        tie_tables: whether one table serves as key and value table.
-
-    Shapes:
-        x_dict: nodes ``[N, in_channels]`` by kind.
-        edge_index_dict: ``[2, E]`` by kind, (source, target) by column.
-        output: nodes ``[N, H · C]`` by kind, or ``[N, C]`` without ``concat``.
+        heads: H, the number of heads; this and all further arguments as in :class:`~relgraph.pyg.RelationConv`.
 
     Raises:
         TypeError: an argument of the wrong kind, such as metadata that is not a pair.

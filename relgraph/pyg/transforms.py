@@ -215,19 +215,12 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _RemainingNodes:
-    """The labeled nodes that were not removed.
+    """The labeled nodes that were not removed."""
 
-    Attributes:
-        nodes: a graph of them, without edges.
-        numbers: ``[N]``, the number that each had in its original graph.
-        sizes: ``[G]``, the number of nodes of each original graph.
-        place: the sorted numbers of the nodes in the original batch, and the present position of each; None if no node
-            was removed or moved.
-    """
-
-    nodes: Graph
-    numbers: Tensor
-    sizes: Tensor
+    nodes: Graph  # of these nodes, without edges
+    numbers: Tensor  # [N], the number that each had in its original graph
+    sizes: Tensor  # [G], the number of nodes of each original graph
+    # the sorted numbers of the nodes in the original batch, and the position of each now; None if no node moved
     place: tuple[Tensor, Tensor] | None
 
     @classmethod
