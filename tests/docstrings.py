@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,7 @@ SHAPE = re.compile(r"``\[[^()\]]*\]``|\bscalars?\b")
 TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?$")
 RAISE = re.compile(r"^\s+raise [A-Z]", re.MULTILINE)
 MARKUP = re.compile(r":\w+:`[^`]*`|``[^`]*``")
-TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.(\w+)`")
+TAKEN_OVER = re.compile(r"further arguments as in :\w+:`~relgraph\.([\w.]+)`")
 HOOKS = ("extra_repr", "reset_parameters")  # torch's, documented there
 
 
@@ -127,7 +128,8 @@ def faults_of_args(wanted: dict[str, str], args: str) -> Iterator[str]:
     other = TAKEN_OVER.search(" ".join(args.split()))
     told = entries(args)
     if other is not None:
-        told = entries(sections(getattr(rg, other[1]).__doc__).get("Args", "")) | told
+        theirs = entries(sections(attrgetter(other[1])(rg).__doc__).get("Args", ""))
+        told = {name: text for name, text in theirs.items() if name in wanted} | told
     yield from (f"Args leaves out {name!r}" for name in wanted if name not in told)
     yield from (f"Args documents {name!r}, which the signature does not have" for name in told if name not in wanted)
     for name, annotation in wanted.items():

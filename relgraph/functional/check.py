@@ -41,8 +41,7 @@ def check_call(
     need_mass: bool = False,
 ) -> tuple[Call, bool]:
     """One checked call, and whether it came packed."""
-    if labels is not None and not isinstance(labels, (Labels, Tensor)):
-        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
+    check_labels_type(labels)
     check_context()
     query, key, value, packed = _check_inputs(query, key, value, labels, check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
@@ -113,34 +112,46 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
 def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ...]) -> tuple[Labels | None, list[Any]]:
     """Labels that fit the inputs, and the tables as one tuple a kind."""
     batch, q_len, k_len = query.shape[0], query.shape[2], key.shape[2]
-    if isinstance(labels, Tensor):
-        labels = _from_raw(labels, batch, q_len, k_len, tables)
     if labels is None:
         for name, table in zip(_KINDS, tables, strict=True):
             if table is not None:
                 raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
         return None, [None] * len(tables)
-    if (labels.q_len, labels.k_len) != (q_len, k_len):
-        raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
-    if not check.among(labels.batch_size, 1, batch):
-        raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
-    if labels.device is not None and labels.device != query.device:
-        raise ValueError(f"labels must be on the device of query, {query.device}, got {labels.device}")
+    check_labels_fit(labels, batch, q_len, k_len, query.device)
+    if isinstance(labels, Tensor):
+        labels = _from_raw(labels, tables)
     if not isinstance(labels, SumLabels):
         return labels, [None if table is None else (table,) for table in tables]
     return labels, list(tables)
 
 
-def _from_raw(ids: Tensor, batch: int, q_len: int, k_len: int, tables: tuple[Any, ...]) -> Labels:
-    check.tensor("labels", ids)
-    check.unmapped("labels", ids)
-    if ids.dtype not in check.INTEGER_DTYPES:
-        raise ValueError(f"labels must have an integer dtype, got {ids.dtype}")
-    if not check.shaped(ids, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
-        raise ValueError(
-            f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
-            f"got {list(ids.shape)}"
-        )
+def check_labels_type(labels: Any) -> None:
+    """Raise TypeError unless ``labels`` are Labels, a Tensor or None."""
+    if labels is not None and not isinstance(labels, (Labels, Tensor)):
+        raise TypeError(f"labels must be Labels, an integer Tensor or None, got {in_place_of_labels(labels)}")
+
+
+def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int, device: torch.device) -> None:
+    """Raise ValueError unless labels, or raw ids, are for this many batch rows, queries and keys, on this device."""
+    if isinstance(labels, Tensor):
+        check.tensor("labels", labels)
+        check.unmapped("labels", labels)
+        if labels.dtype not in check.INTEGER_DTYPES:
+            raise ValueError(f"labels must have an integer dtype, got {labels.dtype}")
+        if not check.shaped(labels, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):
+            raise ValueError(
+                f"labels must have shape [N_q, N_k] = [{q_len}, {k_len}] or [{batch}, {q_len}, {k_len}], "
+                f"got {list(labels.shape)}"
+            )
+    elif (labels.q_len, labels.k_len) != (q_len, k_len):
+        raise ValueError(f"labels must cover [N_q, N_k] = [{q_len}, {k_len}], got [{labels.q_len}, {labels.k_len}]")
+    elif not check.among(labels.batch_size, 1, batch):
+        raise ValueError(f"labels must have batch_size 1 or {batch}, got {labels.batch_size}")
+    if labels.device is not None and labels.device != device:
+        raise ValueError(f"labels must be on the device of query, {device}, got {labels.device}")
+
+
+def _from_raw(ids: Tensor, tables: tuple[Any, ...]) -> Labels:
     for name, table, dim in zip(_KINDS, tables, (-2, -2, -2, -1), strict=True):
         if isinstance(table, Tensor) and check.tensor(name, table).dim() >= -dim:
             return DenseLabels._trusted(ids, table.shape[dim])

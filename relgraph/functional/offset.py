@@ -19,7 +19,7 @@ def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: 
     check_offset(q_offset, graphs)
     if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
         raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
-    own = _labels_offsets(labels)
+    own = labels_offsets(labels)
     if own and q_offset is None and any(offset is not None for offset in own):
         q_offset = next(offset for offset in own if offset is not None)
     for offset in own:
@@ -54,12 +54,12 @@ def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
     return offset >= plan.k_len - 1
 
 
-def _labels_offsets(labels: Labels | None) -> list[int | Tensor | None]:
-    """The offset of every part that counts distances; None where it was left out."""
+def labels_offsets(labels: Any) -> list[int | Tensor | None]:
+    """The ``q_offset`` of all distance labels within ``labels``; None for each that was built without one."""
     if isinstance(labels, SumLabels):
-        return [offset for part in labels.parts for offset in _labels_offsets(part)]
+        return [offset for part in labels.parts for offset in labels_offsets(part)]
     if isinstance(labels, EdgeLabels):
-        return _labels_offsets(labels.default) if isinstance(labels.default, Labels) else []
+        return labels_offsets(labels.default)
     return [labels.q_offset] if isinstance(labels, DistanceLabels) else []
 
 

@@ -1,7 +1,7 @@
-"""Graphs from other people's worlds: each module imports its package at its top and loads on first use.
+"""Graphs from other packages and formats: each module imports its package at its top and loads on first use.
 
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
-- ``relgraph.interop.networkx``: networkx graphs, there and back; needs the extra ``relgraph[networkx]``.
+- ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
 
 A module whose package is missing raises an ImportError that names the extra.

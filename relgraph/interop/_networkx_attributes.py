@@ -18,7 +18,7 @@ Read = str | Callable[..., Hashable]
 """An attribute's name, or a function of an edge's u, v and attributes, or of a node and its attributes."""
 
 ReadNumbers = str | Sequence[str] | Callable[..., Any]
-"""The names of one or more attributes that hold numbers, or a function likewise that gives them."""
+"""The names of one or more attributes that hold numbers, or a function of the same arguments that returns numbers."""
 
 
 def read_types(

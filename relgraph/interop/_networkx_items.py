@@ -33,7 +33,7 @@ class Items(NamedTuple):
 
 
 def listed(graphs: Sequence[Any], *, several: bool) -> Items:
-    """The nodes of all graphs in order, then their edges; one graph alone has no number."""
+    """The nodes of all graphs in order, then their edges; without the number of the graph unless ``several``."""
     nodes: list[Item] = []
     edges: list[Item] = []
     ends: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Treebanks in CoNLL-U as dependency trees, read by the package conllu; needs the extra ``relgraph[conllu]``.
+"""Dependency trees from treebanks in CoNLL-U, read by the package conllu; needs the extra ``relgraph[conllu]``.
 
 - :func:`~relgraph.interop.conllu.read`: all sentences of a file.
 - :func:`~relgraph.interop.conllu.parse`: all sentences of a text.
@@ -36,20 +36,20 @@ UPOS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ"),
     *("SYM", "VERB", "X"),
 )
-"""The 17 universal parts of speech of Universal Dependencies, version 2, in the order of the alphabet."""
+"""The 17 universal parts of speech of Universal Dependencies, version 2, in alphabetical order."""
 
-# Columns that are kept as they stand: heads for an error of our own, the others because nobody reads them.
+# Columns that are not parsed: heads for our own error message, the others because they are not used.
 _AS_WRITTEN = {name: lambda line, i: line[i] for name in ("xpos", "feats", "head", "deps", "misc")}
 
-_COLUMNS = (8, 10)  # the last two of the ten, which nobody reads, may be missing
+_COLUMNS = (8, 10)  # the last two of the ten are not used and may be missing
 
-_UTF8 = "utf-8-sig"  # with or without the mark that some editors begin a file with
+_UTF8 = "utf-8-sig"  # with or without a byte order mark
 
 
 @final
 @dataclass(frozen=True)
 class Sentence:
-    r"""A sentence of a treebank: its words and their dependency tree, one node a word.
+    r"""A sentence of a treebank: its words and their dependency tree, one node per word.
 
     An edge of the tree leads from head to dependent: the head is the key j, the dependent the query i.
 
@@ -57,16 +57,15 @@ class Sentence:
 
     Args:
         words: the form of every word.
-        lemmas: their lemmas, ``"_"`` where there is none.
+        lemmas: their lemmas, ``"_"`` if there is none.
         upos: their universal parts of speech.
         xpos: their tags in the treebank's own scheme.
         feats: their morphological features, as written: ``"Number=Sing|Person=3"``.
-        relations: the relation of every word to its head, subtypes and all.
-        graph: the tree, a :class:`~relgraph.Graph`; edges lead from head to dependent, and their type is the number of
-            the relation.
-        multiword: ``(start, stop, form)`` of each token that stands for the words ``start:stop``.
-        sent_id: what the comment ``# sent_id`` says, or None.
-        text: what the comment ``# text`` says, or None.
+        relations: the relation of every word to its head, with subtype.
+        graph: the tree, a :class:`~relgraph.Graph`; the type of an edge is the number of the relation.
+        multiword: ``(start, stop, form)`` of each token that covers the words ``start:stop``.
+        sent_id: the comment ``# sent_id``, or None.
+        text: the comment ``# text``, or None.
 
     Example:
         >>> (sentence,) = rg.interop.conllu.parse("1\tGo\tgo\tVERB\t_\t_\t0\troot\n2\ton\ton\tADP\t_\t_\t1\tadvmod\n")
@@ -95,29 +94,29 @@ def read(
     relations: Sequence[str] = UD_RELATIONS,
     tags: Sequence[str] | None = None,
 ) -> list[Sentence]:
-    r"""All sentences of a CoNLL-U file; one that is broken anywhere gives an error and no sentences.
+    r"""All sentences of a CoNLL-U file; any error in the file raises.
 
-    Words are nodes; an edge leads from head (key) to dependent (query). Tokens of several words (``1-2``) are kept
-    beside the words as written; empty nodes (``8.1``) and enhanced dependencies are left out. A row has ten columns, of
-    which the last two, which are not read, may be missing; or those that a comment ``# global.columns`` names.
+    Words are nodes; an edge leads from head (key) to dependent (query). Tokens of several words (``1-2``) are kept as
+    ``multiword``; empty nodes (``8.1``) and enhanced dependencies are left out. A row has ten columns, of which the
+    last two are not used and may be missing, or the columns that a comment ``# global.columns`` names.
 
     Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
 
     Args:
-        file: a path, of a gzipped file where it ends in ``.gz``; or a file open for reading text.
-        relations: the names of the edge types. A relation with a subtype, such as ``nmod:poss``, counts as itself where
-            it is listed, and otherwise as its universal part, ``nmod``. The root has no edge, so its relation is free.
-        tags: the names of the node types, such as :data:`~relgraph.interop.conllu.UPOS`; nodes have no types when left
-            out, and a word without a tag, ``"_"``, has the type -1.
+        file: a path, of a gzipped file if it ends in ``.gz``; or a file open for reading text.
+        relations: the names of the edge types. A relation with a subtype that is not listed, such as ``nmod:poss``,
+            counts as its universal part, ``nmod``. The root has no edge, so its relation is not checked.
+        tags: the names of the node types, such as :data:`~relgraph.interop.conllu.UPOS`; None for nodes without types.
+            A word without a tag, ``"_"``, has the type -1.
 
     Returns:
-        A list of one :class:`~relgraph.interop.conllu.Sentence` a sentence.
+        A list of :class:`~relgraph.interop.conllu.Sentence`.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a file open for reading bytes.
-        ValueError: a line that is no CoNLL-U, a row of too few or too many columns, words that are not numbered 1, 2,
-            ..., heads that are no tree with one root, a relation or tag that is not listed, or a gzipped file that is
-            damaged; the file, the sentence and the token or the line are named.
+        ValueError: a line that is not CoNLL-U, a row of too few or too many columns, words that are not numbered 1, 2,
+            ..., heads that do not form a tree with one root, a relation or tag that is not listed, or a damaged gzipped
+            file; the message names the file, the sentence and the token or line.
         FileNotFoundError: there is no file at the path.
 
     Example:
@@ -133,23 +132,23 @@ def read(
 
 
 def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[str] | None = None) -> list[Sentence]:
-    r"""All sentences of a text in CoNLL-U; see :func:`~relgraph.interop.conllu.read`.
+    r"""All sentences of a text in CoNLL-U: :func:`~relgraph.interop.conllu.read` for a string.
 
     An edge leads from head (key) to dependent (query).
 
     Source: Universal Dependencies, the format CoNLL-U (https://universaldependencies.org/format.html).
 
     Args:
-        text: the lines, columns parted by tabs.
+        text: the lines, columns separated by tabs.
         relations: the names of the edge types, as in :func:`~relgraph.interop.conllu.read`.
-        tags: the names of the node types, if any.
+        tags: the names of the node types, or None.
 
     Returns:
-        A list of one :class:`~relgraph.interop.conllu.Sentence` a sentence.
+        A list of :class:`~relgraph.interop.conllu.Sentence`.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: as :func:`~relgraph.interop.conllu.read` does.
+        ValueError: as in :func:`~relgraph.interop.conllu.read`.
 
     Example:
         >>> text = "1\tcats\tcat\tNOUN\t_\t_\t2\tnsubj\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\n"
@@ -157,7 +156,7 @@ def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[
         >>> sentence.words, sentence.relations
         (('cats', 'sleep'), ('nsubj', 'root'))
         >>> labeler = rg.dependency_relations()
-        >>> labeler.names[labeler(sentence.graph).to_dense()[0][0, 0, 1]]  # what "sleep" is to "cats"
+        >>> labeler.names[labeler(sentence.graph).to_dense()[0][0, 0, 1]]  # query "cats", key "sleep"
         'nsubj'
     """
     if not isinstance(text, str):
@@ -180,13 +179,13 @@ def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
 
 
 class _Lines:
-    """The lines of a file; a row with too few or too many columns is refused, with its number."""
+    """The lines of a file; raises ValueError at a row with too few or too many columns."""
 
     def __init__(self, lines: TextIO) -> None:
         self.lines = lines
 
     def read(self) -> str:
-        """All of them; the package takes nothing that could not be read like this."""
+        """All lines; the package conllu needs a ``read`` method."""
         return "".join(self)
 
     def __iter__(self) -> Iterator[str]:
@@ -196,10 +195,10 @@ class _Lines:
             if row.startswith("# global.columns ="):
                 fewest = most = len(row.partition("=")[2].split())
             elif row and not row.startswith("#"):
-                count = len(re.split(r"\t| {2,}", row))  # as the package parts them
+                count = len(re.split(r"\t| {2,}", row))  # as the package conllu splits them
                 if not fewest <= count <= most:
                     wanted = f"{most}" if fewest == most else f"{fewest} to {most}"
-                    raise ValueError(f"line {number} must have {wanted} columns, parted by tabs, got {count}")
+                    raise ValueError(f"line {number} must have {wanted} columns, separated by tabs, got {count}")
             yield line
 
 
@@ -257,22 +256,16 @@ def _sentence(tokens: conllu.TokenList, types: dict[str, int], tags: dict[str, i
     node_type = None
     if tags is not None:
         node_type = torch.tensor([_number("tag", (tag,), tags, token) for token, tag in enumerate(upos, 1)])
+    graph = Graph.from_parents(torch.tensor(heads) - 1, edge_type=torch.tensor(edge_type), node_type=node_type)
+    multiword = tuple(_multiword(tokens, len(words)))
+    metadata = tokens.metadata
     return Sentence(
-        words=forms,
-        lemmas=lemmas,
-        upos=upos,
-        xpos=xpos,
-        feats=feats,
-        relations=relations,
-        graph=Graph.from_parents(torch.tensor(heads) - 1, edge_type=torch.tensor(edge_type), node_type=node_type),
-        multiword=tuple(_multiword(tokens, len(words))),
-        sent_id=tokens.metadata.get("sent_id"),
-        text=tokens.metadata.get("text"),
+        forms, lemmas, upos, xpos, feats, relations, graph, multiword, metadata.get("sent_id"), metadata.get("text")
     )
 
 
 def _heads(written: list[str]) -> list[int]:
-    """The head of every word, 0 for the root: a tree."""
+    """The head of every word, 0 for the root; raise ValueError unless they form a tree."""
     count = len(written)
     for token, head in enumerate(written, 1):
         if not (head.isascii() and head.isdecimal() and int(head) <= count):
@@ -284,7 +277,7 @@ def _heads(written: list[str]) -> list[int]:
     if len(roots) != 1:
         raise ValueError(f"one token must be the root, with head 0, got {roots or 'none'}")
     above = heads
-    for _ in range(count.bit_length()):  # each turn doubles the way up
+    for _ in range(count.bit_length()):  # each pass doubles the number of steps up
         above = [above[head - 1] if head else 0 for head in above]
     if any(above):
         raise ValueError(f"heads must form a tree, got a cycle through token {next(filter(None, above))}")
@@ -300,7 +293,7 @@ def _number(what: str, names: tuple[str, ...], numbers: dict[str, int], token: i
 
 
 def _multiword(tokens: conllu.TokenList, count: int) -> Iterator[tuple[int, int, str]]:
-    seen = spanned = 0  # the last word so far, and the last that a token of several words stands for
+    seen = spanned = 0  # the last word so far, and the last that a token of several words covers
     for token in tokens:
         match token.get("id"):
             case (first, "-", last):
@@ -308,8 +301,8 @@ def _multiword(tokens: conllu.TokenList, count: int) -> Iterator[tuple[int, int,
                     raise ValueError(f"token {first}-{last} must span words up to {count}")
                 if first != seen + 1 or first <= spanned or last < first:
                     raise ValueError(
-                        f"token {first}-{last} must stand before its words, which no other spans; it comes after word "
-                        f"{seen}, and words up to {spanned} are spanned"
+                        f"token {first}-{last} must come right before its words, which no other token spans; it comes "
+                        f"after word {seen}, and words up to {spanned} are spanned"
                     )
                 spanned = last
                 yield first - 1, last, token.get("form", "_")

@@ -1,8 +1,8 @@
-"""networkx graphs as graphs for labelers, graphs as networkx graphs, and a labeling as a picture-ready graph.
+"""networkx graphs as graphs for labelers and back, and labels as networkx graphs.
 
 - :func:`~relgraph.interop.networkx.from_networkx`: a networkx graph, or several, as a :class:`~relgraph.Graph`.
-- :class:`~relgraph.interop.networkx.FromNetworkx`: that graph, and what its ids stand for.
-- :func:`~relgraph.interop.networkx.to_networkx`: the way back.
+- :class:`~relgraph.interop.networkx.FromNetworkx`: that graph, and the meaning of its ids.
+- :func:`~relgraph.interop.networkx.to_networkx`: a :class:`~relgraph.Graph` as a networkx graph.
 - :func:`~relgraph.interop.networkx.labels_to_networkx`: labels as edges of a networkx graph.
 
 An edge u → v lets v, the query, look at u, the key. Needs the extra ``relgraph[networkx]``.
@@ -39,15 +39,15 @@ except ImportError:
 
 
 class FromNetworkx(NamedTuple):
-    """A graph, and what its ids stand for; what :func:`~relgraph.interop.networkx.from_networkx` gives.
+    """A graph and the meaning of its ids, from :func:`~relgraph.interop.networkx.from_networkx`.
 
     Args:
         graph: a :class:`~relgraph.Graph`, its nodes in the order of ``nodes``.
-        nodes: the networkx node behind each id; of several graphs ``(g, node)``, the number of its graph before it.
-        types: the edge type behind each id of ``graph.edge_type``; empty without types.
-        node_types: the node type behind each id of ``graph.node_type``; empty without types.
-        x: ``[N, F]``, the features of each node in the order of ``nodes``; None where none were read.
-        edge_attr: ``[E, F]``, the features of each edge of ``graph.edge_index``; None where none were read.
+        nodes: the networkx node of each id; for several graphs ``(g, node)`` with the number g of the graph.
+        types: the edge type of each id in ``graph.edge_type``; empty without types.
+        node_types: the node type of each id in ``graph.node_type``; empty without types.
+        x: ``[N, F]``, the features of each node in the order of ``nodes``; None if none were read.
+        edge_attr: ``[E, F]``, the features of each edge of ``graph.edge_index``; None if none were read.
 
     Example:
         >>> import networkx as nx
@@ -83,9 +83,8 @@ def from_networkx(
     """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
 
     Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel edge
-    of a multigraph is kept. Several graphs become one packed batch, read with the same types: read one by one, each
-    graph numbers the types that occur in itself, and unless ``types`` and ``node_types`` are given the same id means
-    another type in each.
+    of a multigraph is kept. Several graphs become one packed batch with the same types. If you read graphs in separate
+    calls, pass ``types`` and ``node_types``: otherwise each call numbers only the types that occur in its graphs.
 
     Source: conventions of networkx (:class:`~networkx.DiGraph`).
 
@@ -93,31 +92,29 @@ def from_networkx(
         graph: any networkx graph, such as a :class:`~networkx.Graph` or a :class:`~networkx.MultiDiGraph`; or several,
             as a list.
         edge_type: the edge attribute that holds the type, or a function of u, v and the dict of the edge's attributes;
-            None for edges without types. An attribute of numbers with a fraction is refused unless ``types`` lists
-            them.
-        types: the types in the order of their ids; those that occur, sorted, when left out. Give them where other
-            graphs are read elsewhere: for the same layer they must have the same ids.
+            None for edges without types. Numbers with a fraction are accepted only if ``types`` lists them.
+        types: the types in the order of their ids; by default those that occur, sorted.
         node_type: the node attribute that holds the type, or a function of the node and the dict of its attributes; a
             node of type None has none.
-        node_types: the node types in the order of their ids; those that occur, sorted, when left out.
-        node_features: the node attribute that holds numbers, one or a sequence; several attributes, whose numbers stand
-            side by side; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
-        edge_features: likewise of edges, or a function of u, v and the dict of the edge's attributes. They become
-            ``edge_attr``, ``[E, F]``; both directions of an undirected edge have its numbers.
-        batch: of one networkx graph that holds several: the node attribute that tells which graph a node belongs to,
-            from 0 and not falling: a packed batch. As many graphs as ``graph.graph["num_graphs"]`` says, if it does,
-            else up to the last that has a node.
+        node_types: the node types in the order of their ids; by default those that occur, sorted.
+        node_features: the node attribute that holds a number or a sequence of numbers; several attributes, to
+            concatenate; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
+        edge_features: the same for edges; a function takes u, v and the dict of the edge's attributes. They become
+            ``edge_attr``, ``[E, F]``, in both directions of an undirected edge.
+        batch: if one networkx graph holds a packed batch: the node attribute with the number of a node's graph, from 0
+            and never falling. ``graph.graph["num_graphs"]``, if present, is the number of graphs, which lets the last
+            ones be empty.
 
     Returns:
-        A :class:`~relgraph.interop.networkx.FromNetworkx`; of several graphs its ``graph`` is packed, and rows of all
-        stand end to end.
+        A :class:`~relgraph.interop.networkx.FromNetworkx`; for several graphs its ``graph`` is packed, and its rows
+        cover all graphs in turn.
 
     Raises:
-        TypeError: no networkx graph, types of the wrong kind, features that are no numbers.
-        ValueError: no graphs at all, an attribute is missing or holds numbers with a fraction as types, a type is not
-            among ``types``, types cannot be sorted or are given without ``edge_type`` or ``node_type``, nodes or edges
-            have different numbers of features, ``batch`` beside several graphs, ``batch`` falls, or an edge crosses
-            from graph to graph.
+        TypeError: not a networkx graph, types of the wrong kind, features that are not numbers.
+        ValueError: no graphs, an attribute is missing or holds numbers with a fraction as types, a type is not among
+            ``types``, types cannot be sorted or are given without ``edge_type`` or ``node_type``, nodes or edges have
+            different numbers of features, ``batch`` with several graphs, ``batch`` falls, or an edge crosses from graph
+            to graph.
 
     Example:
         >>> import networkx as nx
@@ -159,26 +156,26 @@ def to_networkx(
 ) -> Any:
     """A graph as a :class:`~networkx.MultiDiGraph` of nodes 0, 1, ..., with an edge from each source to its target.
 
-    The source is the key, the target the query. Nodes have the attribute ``node_type``, edges ``edge_type``, where the
-    graph has types, and ``x`` and ``edge_attr``, where features are given. Nodes of a packed batch also have ``batch``,
-    which graph they belong to, and the whole has ``num_graphs``.
+    The source is the key, the target the query. Nodes have the attributes ``node_type`` and ``x``, edges ``edge_type``
+    and ``edge_attr``, if the graph has types and if features are given. For a packed batch, nodes also have ``batch``,
+    the number of their graph, and the networkx graph has ``num_graphs``.
 
     Source: conventions of networkx (:class:`~networkx.MultiDiGraph`).
 
     Args:
         graph: a :class:`~relgraph.Graph`, one graph or a packed batch.
-        nodes: what stands in place of the numbers 0, 1, ..., all different, such as the ``nodes`` that
-            :func:`~relgraph.interop.networkx.from_networkx` gave.
-        types: a name for each edge type; its id when left out.
-        node_types: a name for each node type; its id when left out. A node without a type has the type None.
-        x: ``[N, F]``, features of the nodes, each node's a list; or ``[N]``, each node's a number.
-        edge_attr: ``[E, F]`` or ``[E]``, features of the edges, likewise.
+        nodes: names in place of the numbers 0, 1, ..., all different, such as the ``nodes`` of
+            :class:`~relgraph.interop.networkx.FromNetworkx`.
+        types: a name for each edge type, its id by default.
+        node_types: a name for each node type, its id by default. A node without a type has the type None.
+        x: ``[N, F]``, features of the nodes, stored as one list per node; or ``[N]``, stored as one number per node.
+        edge_attr: ``[E, F]`` or ``[E]``, features of the edges, stored in the same way.
 
     Returns:
         A :class:`~networkx.MultiDiGraph`.
 
     Raises:
-        TypeError: no Graph, names that are no sequence or cannot be hashed, or features that are no tensor.
+        TypeError: not a Graph, names that are not a sequence or not hashable, or features that are not a Tensor.
         ValueError: names without types, names twice, fewer names than types, another number of nodes, or features of
             another length.
 
@@ -209,20 +206,20 @@ def to_networkx(
 
 
 def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> Any:
-    """A labeling to look at: a networkx graph with an edge from key to query for each pair with a label.
+    """Labels as a networkx graph, with an edge from key to query for each pair with a label.
 
     Edges have the attributes ``id`` and ``label``, the id's name; for a sum also ``part``. Pairs that attend without a
     label are left out.
 
     Args:
         labels: :class:`~relgraph.Labels` of one graph or a packed batch against itself.
-        names: a labeler's ``names``, one for each id, for a sum one sequence a part; numbers when left out.
+        names: a labeler's ``names``, one for each id, for a sum one sequence per part; by default the ids.
 
     Returns:
         A :class:`~networkx.MultiDiGraph` of nodes 0, 1, ....
 
     Raises:
-        TypeError: no Labels.
+        TypeError: not Labels.
         ValueError: a padded batch, queries that are not the keys, or another number of names.
 
     Example:
@@ -261,12 +258,12 @@ def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     if not listed:
         raise ValueError("graph must be a networkx graph or several, got none")
     if batch is not None:
-        raise ValueError(f"batch must be left out beside several graphs, each of which is one, got {shown(batch)}")
+        raise ValueError(f"batch must be left out with several graphs, got {shown(batch)}")
     return listed
 
 
 def _labeled(labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
-    """Key, query and id of every pair with a label; parallel edges one by one where edges are all there is."""
+    """Key, query and id of every pair with a label; parallel edges are kept if only edges are labeled."""
     if isinstance(labels, EdgeLabels) and labels.default is None:
         keys, queries, ids = *labels.edge_index, labels.ids
     else:
@@ -283,7 +280,7 @@ def named_nodes(count: int, nodes: Sequence[Hashable] | None) -> tuple[Hashable,
         return tuple(range(count))
     nodes = distinct("nodes", nodes, of="nodes", most=count)
     if None in nodes:
-        raise ValueError("nodes must not be None, which networkx takes for no node, got one that is")
+        raise ValueError("nodes must not be None, which networkx does not accept as a node")
     if len(nodes) != count:
         raise ValueError(f"nodes must be one for each of the {count} nodes of the graph, got {len(nodes)}")
     return nodes
@@ -308,7 +305,7 @@ def names_of_parts(parts: Sequence[Any], names: Sequence[Any] | None) -> Sequenc
     """A name for each id of each part."""
     if names is None:
         return [[str(label) for label in range(part.num_labels)] for part in parts]
-    what = "strings, as a labeler's are, for a sum one sequence a part"
+    what = "strings, as a labeler's are, for a sum one sequence per part"
     named = [names] if len(parts) == 1 else check.items("names", names, what)
     listed = [check.items("names", of, what) for of in named]
     for name in (name for of in listed for name in of):

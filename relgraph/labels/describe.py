@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from relgraph.arguments.brief import shown
 from relgraph.labels.base import METHODS, UNLABELED, Labels
 from relgraph.labels.counts import Counted, count
 from relgraph.labels.sum import SumLabels
@@ -131,10 +132,10 @@ def check_names(name: str, names: Any, num_labels: Any) -> tuple[str, ...] | Non
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
-        raise TypeError(f"{name} must be a sequence of strings, got {type(names).__name__}")
+        raise TypeError(f"{name} must be a sequence of strings, got {shown(names)}")
     if len(names) != num_labels or len(set(names)) != num_labels:
         raise ValueError(
-            f"{name} must hold {num_labels} different names, got {len(names)}, {len(set(names))} different"
+            f"{name} must be {num_labels} different strings, got {len(names)}, {len(set(names))} different"
         )
     return tuple(names)
 
@@ -198,12 +199,12 @@ def _summary(told: LabelCounts) -> str:
     labels = f"{told.num_labels:,} label{'' if told.num_labels == 1 else 's'}"
     if told.numbers is None or told.pairs is None:
         return labels
-    shown = _shown(told)
+    ids = _shown(told)
     labels = f"{labels}, {told.pairs:,} pair{'' if told.pairs == 1 else 's'}"
-    if len(shown) == told.num_labels:
+    if len(ids) == told.num_labels:
         return labels
-    rest = sum(told.numbers) - sum(told.numbers[label] for label in shown)
-    return f"{labels}; not shown: {told.num_labels - len(shown):,} labels, carried by {rest:,} pairs"
+    rest = sum(told.numbers) - sum(told.numbers[label] for label in ids)
+    return f"{labels}; not shown: {told.num_labels - len(ids):,} labels, carried by {rest:,} pairs"
 
 
 METHODS["describe"] = describe

@@ -1,4 +1,4 @@
-"""Multi-head attention over a labeled graph: nn.MultiheadAttention with tables for what the labels say."""
+"""Multi-head attention over a labeled graph: nn.MultiheadAttention with tables for the labels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional import LabelsLike, relation_attention_with_aux
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.nn.cache import KVCache, undone_when_refused
+from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
-from relgraph.nn.layer_parts import renamed
-from relgraph.nn.masks import join
+from relgraph.nn.layer_parts import rename_in_errors
+from relgraph.nn.masks import join_masks
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 
@@ -29,14 +29,13 @@ class RelationAttention(nn.Module):
         e_ij = (W_q x_i)·(W_k x_j + a^K[l_ij]) / √D
         z_i  = Σ_j softmax_j(e_ij) (W_v x_j + a^V[l_ij])
 
-    The heads' z_i stand side by side and pass the output projection. Tables of the kinds ``"query"`` and ``"bias"`` add
+    The output projection reads the concatenated z_i of all heads. Tables of the kinds ``"query"`` and ``"bias"`` add
     terms to the score as in :func:`~relgraph.relation_attention`. Names, shapes and initial values of the projections
-    are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as the tables are
-    missing). Inputs are batch first. Masks have that layer's polarity: True blocks.
+    are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as it has no tables).
+    Inputs are batch first. Masks have that layer's polarity: True blocks.
 
-    Where that layer returns a pair, this one returns z alone unless weights or masses are asked for. So ``z, weights =
-    layer(x, labels=labels)``, left over from that layer, raises for most batches but takes a batch of two apart, one
-    row to each name.
+    Unlike that layer, this one returns only z, not a pair, unless weights or masses are requested. Beware of code
+    written for that layer: ``z, weights = layer(x, labels=labels)`` raises for most batches, but splits a batch of two.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; conventions of :class:`~torch.nn.MultiheadAttention`.
 
@@ -45,36 +44,28 @@ class RelationAttention(nn.Module):
         num_heads: H; divides E.
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether the projections have a bias.
-        num_labels: R, or a tuple, one number a part, for a sum of labels. None for attention without tables.
-        kdim: width of the keys; E when left out.
-        vdim: width of the values; E when left out.
+        num_labels: R, or a tuple, one number per part, for a sum of labels. None for attention without tables.
+        kdim: width of the keys, E by default.
+        vdim: width of the values, E by default.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``; or a
-            :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that it is given to
-            (FSDP2 shards it before these).
-        per_head: whether each head has rows of its own: True, False (all heads share them), or the kinds for which it
-            has.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
+            or a :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that receive it
+            (FSDP2 must shard it before them).
+        per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds for which
+            it has.
         tie_tables: whether one table serves as key and value table.
-        names: the labels' names, R strings, saved with the tables; for a sum one sequence a part.
-        frozen: the label whose rows stay zero; for a sum one a part.
+        names: the labels' names, R strings, saved with the tables; for a sum one sequence per part.
+        frozen: the label whose rows stay zero; for a sum one per part.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: where the parameters live.
         dtype: floating type of the parameters.
-        labeler: is refused, with a word on what to give instead: :class:`~relgraph.RelationEncoderLayer` takes one.
-
-    Shapes:
-        query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, packed ``[T, E]``.
-        key: ``[B, N_k, kdim]``, likewise.
-        value: ``[B, N_k, vdim]``, likewise.
-        output: that of the query.
-        tables: ``[R, D]``, with rows of each head's own ``[H, R, D]``; a bias table ``[R]`` or ``[H, R]``.
+        labeler: not accepted; pass ``num_labels`` and ``names``. :class:`~relgraph.RelationEncoderLayer` takes one.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
-        ValueError: heads that do not divide, sizes below 1 or such that a parameter had more than 2³¹ numbers, a
-            dropout outside ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables where the
-            layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` of no
-            parameter.
+        ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
+            ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables when the layer makes none;
+            given tables of another size; a ``device`` that is not there, a ``dtype`` that parameters cannot have.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
@@ -145,14 +136,18 @@ class RelationAttention(nn.Module):
         self._make_projections(check.boolean("bias", bias), factory)
         check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
-        # A stack copies its layer, but not the tables that somebody handed in to share.
+        # A stack copies its layer, but not tables that were passed in to be shared.
         self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
             self.tables = self._check_given(tables, num_labels, options)
+            return
+        kinds = check_kinds("tables", tables)
+        check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
+        if num_labels is None:
+            _check_unused(options)
+            self.tables = None
         else:
-            options["kinds"] = check_kinds("tables", tables)
-            check_tied("tie_tables", tie_tables and num_labels is not None, options["kinds"])
-            self.tables = self._make_tables(num_labels, options, factory)
+            self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -186,22 +181,14 @@ class RelationAttention(nn.Module):
             )
         return tables
 
-    def _make_tables(
-        self, num_labels: NumLabels, options: dict[str, Any], factory: dict[str, Any]
-    ) -> RelationTables | None:
-        if num_labels is not None:
-            return RelationTables(num_labels, self.head_dim, self.num_heads, **options, **factory)
-        _check_unused({name: value for name, value in options.items() if name != "kinds"})
-        return None
-
     def reset_parameters(self) -> None:
-        """Draw projections and tables afresh; tables that were handed in too."""
+        """Initialize projections and tables again, also tables that were passed in."""
         self.out_proj.reset_parameters()
         self._reset_projections()
         if self.tables is not None:
             self.tables.reset_parameters()
 
-    @undone_when_refused
+    @restores_cache_on_error
     def forward(
         self,
         query: Tensor,
@@ -221,43 +208,42 @@ class RelationAttention(nn.Module):
         """Attend from ``query`` to ``key`` (to ``query`` itself when there is none).
 
         Masks have the polarity of :class:`~torch.nn.MultiheadAttention`: True blocks, and floats are added to the
-        scores. A query that sees nothing gives the bias of the output projection.
+        scores. For a query that sees nothing the output is the bias of the output projection.
 
         Args:
             query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, or packed ``[T, E]`` when the labels are packed.
-            key: ``[B, N_k, kdim]``, likewise; ``query`` when left out.
-            value: ``[B, N_k, vdim]``, likewise; ``key`` when left out.
+            key: ``[B, N_k, kdim]``, without a batch or packed ``[N_k, kdim]``; ``query`` by default.
+            value: ``[B, N_k, vdim]``, without a batch or packed ``[N_k, vdim]``; ``key`` by default.
             labels: which label every pair carries: :class:`~relgraph.Labels`, or integers ``[N_q, N_k]`` or ``[B, N_q,
-                N_k]``. Must be given when the layer has tables. A layer without tables takes labels that say who
-                attends and carry no ids: those with ``num_labels=0``, as :class:`~relgraph.Window` makes them, and
-                those whose ids are known to be -1 throughout (ids that are written out are looked at in eager mode on
-                a CPU only).
+                N_k]``. Required when the layer has tables. A layer without tables takes labels that say who attends and
+                carry no ids: with ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all
+                -1 (dense ids and those of edges are checked in eager mode on a CPU only, and not accepted elsewhere).
             key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
-                cache of the new keys only: it is remembered.
+                cache it is for the new keys only, and remembered.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
-            is_causal: query i sees keys j ≤ i + q_offset only, beside what the masks say.
+            is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
-                :func:`~relgraph.relation_attention`. Left out with a cache that grows, which sets it.
-            need_weights: give the attention weights too: N_q · N_k numbers a head, and the quadratic memory with it.
-            need_label_mass: give the attention that each label receives too, by a layer with tables.
+                :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
+            need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
+            need_label_mass: also return the attention that each label receives; needs tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
                 ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. A static one
                 holds the projected memory. A call that raises leaves it as it was.
-            bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
+            bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
             mass)`` with ``need_label_mass``, ``(z, weights, mass)`` with both. Weights ``[B, H, N_q, N_k]`` and mass
-            ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B where ``query`` has none, and
-            packed, weights are ``[H, T, T_k]`` and mass is ``[H, T, R]``.
+            ``[B, H, N_q, R]`` (for a sum a tuple) are those before dropout; without B if ``query`` has none; packed
+            weights are ``[H, T, T_k]`` and mass ``[H, T, R]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no KVCache.
+            TypeError: an argument of the wrong kind, such as a cache that is not a KVCache.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
                 tables; labels with ids, or ``need_label_mass``, for a layer without; ``value`` without ``key``;
                 distance labels whose offset is not the cache's length; a cache without room.
-            NotImplementedError: a cache beside packed labels; ``need_weights`` of an ``impl`` that never holds all
-                weights; or what else the implementation cannot do.
+            NotImplementedError: a cache with packed labels; ``need_weights`` of an ``impl`` that never holds all
+                weights; or anything else that the implementation cannot do.
 
         Example:
             >>> layer = rg.RelationAttention(16, 4, num_labels=3)
@@ -266,7 +252,7 @@ class RelationAttention(nn.Module):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
-        # Not the output projection's, which is only called: another module, such as a quantized one, may be there.
+        # Not that of out_proj, which may be replaced by another module, such as a quantized one.
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
         inputs = check_inputs(
@@ -280,35 +266,36 @@ class RelationAttention(nn.Module):
                 "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
                 "rg.relation_attention_with_aux sums plain attention by any labels"
             )
-        if check.boolean("need_weights", need_weights) and self.impl in (
-            "chunked",
-            "triton",
-        ):  # before a cache takes the keys
+        # before the cache takes the keys
+        if check.boolean("need_weights", need_weights) and self.impl in ("chunked", "triton"):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables = {} if self.tables is None else renamed({"features": "bank_features"}, self.tables, bank_features)
+        tables: dict[str, Any] = {}
+        if self.tables is not None:
+            tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
             q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
             dropout_p=self.dropout if self.training else 0.0, enable_gqa=self.num_kv_heads != self.num_heads,
             impl=self.impl, need_weights=need_weights, need_label_mass=need_label_mass,
         )  # fmt: skip
-        return self._leave(z, aux.weights, aux.label_mass, inputs)
+        return self._outputs(z, aux.weights, aux.label_mass, inputs)
 
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, all keys and all values by heads, and one mask, as ``functional`` wants them."""
-        q, k, v = self._projections(inputs)
+        """Queries, all keys and all values split by heads, and one mask, for ``functional``."""
+        q, k, v = self._project_new(inputs)
         padding = inputs.padding
         if cache is not None and k is not None and v is not None:
             k, v, padding = cache.append(k, v, padding)
         elif cache is not None:
             k, v, padding = cache.key, cache.value, cache.padding if padding is None else padding
         assert k is not None and v is not None
-        mask = join(inputs.pairs, padding)
+        mask = join_masks(inputs.pairs, padding)
         return q, k, v, mask[0] if inputs.packed and mask is not None else mask
 
-    def _projections(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _project_new(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Queries, keys and values of this call, without those in a cache."""
         kv_heads, bias = self.num_kv_heads, self.in_proj_bias
         sizes = [self.embed_dim, kv_heads * self.head_dim, kv_heads * self.head_dim]
         if self.in_proj_weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
@@ -320,51 +307,50 @@ class RelationAttention(nn.Module):
             named = zip((inputs.query, inputs.key, inputs.value), weights, biases, strict=True)
             q, k, v = (None if x is None else linear(x, w, b) for x, w, b in named)  # pyright: ignore[reportArgumentType]
         assert q is not None
-        q = self._by_heads(q, self.num_heads, inputs)
-        return q, *(None if x is None else self._by_heads(x, kv_heads, inputs) for x in (k, v))  # pyright: ignore[reportReturnType]
+        q = self._split_heads(q, self.num_heads, inputs)
+        return q, *(None if x is None else self._split_heads(x, kv_heads, inputs) for x in (k, v))  # pyright: ignore[reportReturnType]
 
-    def _by_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
+    def _split_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
         """``[B, N, heads · D]`` as ``[B, heads, N, D]``; packed ``[T, heads, D]``."""
         x = x.unflatten(-1, (heads, self.head_dim))
         if inputs.packed:
             return x
         x = x.transpose(-3, -2)
-        return x[None] if inputs.alone else x
+        return x[None] if inputs.unbatched else x
 
-    def _leave(
+    def _outputs(
         self, z: Tensor, weights: Tensor | None, mass: Tensor | tuple[Tensor, ...] | None, inputs: Inputs
     ) -> Tensor | tuple[Any, ...]:
-        """What ``forward`` returns, without a batch axis where the input had none."""
+        """Join the heads, project, and return what ``forward`` does, without a batch axis if the input had none."""
 
-        def lone(x: Tensor) -> Tensor:
-            return x.transpose(0, 1) if inputs.packed else x[0] if inputs.alone else x
+        def unbatch(x: Tensor) -> Tensor:
+            return x.transpose(0, 1) if inputs.packed else x[0] if inputs.unbatched else x
 
         if not inputs.packed:
-            z = z[0].transpose(0, 1) if inputs.alone else z.transpose(1, 2)
+            z = z[0].transpose(0, 1) if inputs.unbatched else z.transpose(1, 2)
         extra: list[Any] = []
         if weights is not None:
-            extra.append(weights[0] if inputs.alone and not inputs.packed else weights)
+            extra.append(weights[0] if inputs.unbatched and not inputs.packed else weights)
         if mass is not None:
-            extra.append(tuple(lone(part) for part in mass) if isinstance(mass, tuple) else lone(mass))
+            extra.append(tuple(unbatch(part) for part in mass) if isinstance(mass, tuple) else unbatch(mass))
         out = self.out_proj(z.flatten(-2))
         return (out, *extra) if extra else out
 
     def extra_repr(self) -> str:
-        """Sizes, and what is out of the ordinary."""
+        """Sizes, and options that differ from their defaults."""
         parts = [str(self.embed_dim), f"num_heads={self.num_heads}", f"head_dim={self.head_dim}"]
-        usual = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
-        usual["impl"] = None
-        parts += [f"{name}={getattr(self, name)!r}" for name, value in usual.items() if getattr(self, name) != value]
+        defaults = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
+        defaults["impl"] = None
+        parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         parts += ["bias=False"] * (self.in_proj_bias is None) + ["tables=None"] * (self.tables is None)
         return ", ".join(parts)
 
 
 def _check_unused(options: dict[str, Any]) -> None:
-    """Options of tables are left out where the layer makes none."""
-    arguments = {"tied": "tie_tables"}
+    """Raise ValueError if an option of tables is given to a layer that makes none."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise ValueError(
-                f"{arguments.get(name, name)} must be left out where the layer makes no tables "
-                f"(num_labels=None, or tables that are given), got {shown(value)}"
+                f"{'tie_tables' if name == 'tied' else name} must be left out when the layer makes no tables "
+                f"(num_labels=None, or tables passed in), got {shown(value)}"
             )

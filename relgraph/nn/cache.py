@@ -10,29 +10,29 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.nn.masks import added, check_dtype
+from relgraph.nn.masks import as_additive, check_dtype
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 MOST_KEYS = (1 << 31) - 1
-"""How many keys a cache can be given room for."""
+"""The largest ``max_len`` of a cache."""
 
 
 class KVCache:
     """The keys and values that one attention layer has projected so far.
 
-    Given to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`) it takes in the keys and values of
-    ``x``, and the layer attends over all of them: a whole prompt, a chunk or a single row at a time, with the result of
-    one pass over everything. The first new query stands at key position ``len(cache)``: build the labels of n new rows
-    with ``labeler(n, len(cache) + n, q_offset=len(cache))``. Batches are padded on the left; the ``key_padding_mask``
-    of each chunk (True for padding) is remembered.
+    Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It takes in the keys and values of
+    ``x``, and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass
+    over everything. The first new query has key position ``len(cache)``: build the labels of n new rows with
+    ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache remembers the
+    ``key_padding_mask`` of each chunk (True for padding).
 
-    A *static* cache is for cross-attention: filled by the first call, only read by the others, so that a memory is
+    A *static* cache is for cross-attention: the first call fills it and later calls only read it, so that a memory is
     projected once.
 
-    Without gradients (``torch.no_grad``, ``torch.inference_mode``) rows are written in place, into room that doubles
-    when it is full, or into ``max_len`` rows from the start. With gradients enabled they are concatenated: slower, and
+    Without gradients (``torch.no_grad``, ``torch.inference_mode``) rows are written in place, into a buffer that has
+    ``max_len`` rows, or else doubles when it is full. With gradients enabled rows are concatenated: slower, but
     gradients flow through every step as they would in one pass. ``len(cache)`` is the number of keys.
 
     Args:
@@ -61,7 +61,7 @@ class KVCache:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, and the memory that held it."""
+        """Forget everything and free its memory."""
         self._length = 0
         self._key: Tensor | None = None
         self._value: Tensor | None = None
@@ -82,18 +82,18 @@ class KVCache:
 
     @property
     def padding(self) -> Tensor | None:
-        """``[B, N]``, the padding mask of all keys so far; None where no chunk had one."""
+        """``[B, N]``, the padding mask of all keys so far; None if no chunk had one."""
         return self._padding
 
     def check(self, batch: int, length: int) -> None:
-        """That ``length`` more keys of ``batch`` rows can be taken in.
+        """Raise ValueError unless ``length`` more keys of ``batch`` rows fit.
 
         Args:
             batch: B, the number of batch rows.
-            length: n, the number of new keys in each.
+            length: n, the number of new keys per row.
 
         Raises:
-            TypeError: a number that is no int.
+            TypeError: a number that is not an int.
             ValueError: a number below 0, another batch size than before, or more keys than ``max_len``.
         """
         check.integer("batch", batch, minimum=0)
@@ -104,7 +104,7 @@ class KVCache:
             raise ValueError(f"cache must hold at most max_len = {self.max_len} keys, got {self._length} + {length}")
 
     def append(self, key: Tensor, value: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Take in new keys and values and give all of them.
+        """Add new keys and values, and return all of them.
 
         Args:
             key: ``[B, H_kv, n, D]``.
@@ -113,7 +113,7 @@ class KVCache:
 
         Returns:
             All keys ``[B, H_kv, N, D]``, all values ``[B, H_kv, N, D_v]`` and the padding mask of all keys ``[B, N]``
-            (None when no chunk had one).
+            (None if no chunk had one).
 
         Raises:
             TypeError: an argument of the wrong kind.
@@ -130,8 +130,8 @@ class KVCache:
         _check_new(key, value, padding)
         batch, _, length, _ = key.shape
         self.check(batch, length)
-        _check_like_held("key", self._key, key)
-        _check_like_held("value", self._value, value)
+        _check_matches_cache("key", self._key, key)
+        _check_matches_cache("value", self._value, value)
         joined = self.joined_padding(padding, batch, length)
         keys, values = self._store(self._key, key), self._store(self._value, value)
         self._key, self._value, self._padding = keys, values, joined
@@ -139,7 +139,7 @@ class KVCache:
         return keys[:, :, : self._length], values[:, :, : self._length], joined
 
     def _store(self, buffer: Tensor | None, new: Tensor) -> Tensor:
-        """The buffer with ``new`` after its first ``len(self)`` rows; the same one where that can be."""
+        """Write ``new`` after the first ``len(self)`` rows, into the same buffer if possible, and return the buffer."""
         start, stop = self._length, self._length + new.shape[2]
         if torch.is_grad_enabled():
             return new if buffer is None else torch.cat([buffer[:, :, :start], new], 2)
@@ -154,7 +154,7 @@ class KVCache:
         return buffer
 
     def joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """The padding mask of the keys so far and of ``length`` new ones; the cache stays as it is.
+        """The padding mask of the keys so far and of ``length`` new ones; the cache does not change.
 
         Args:
             new: ``[B, n]``, the mask of the new keys, True for padding or added to the scores; None when nothing is
@@ -163,7 +163,7 @@ class KVCache:
             length: n, the number of new keys.
 
         Returns:
-            ``[B, N + n]``, floating where one of the two is; None where neither has a mask.
+            ``[B, N + n]``, floating if either mask is; None if neither has one.
 
         Raises:
             TypeError: an argument of the wrong kind.
@@ -182,19 +182,18 @@ class KVCache:
             new = torch.zeros(batch, length, dtype=torch.bool, device=old.device)
         if old.dtype != new.dtype:
             dtype = old.dtype if new.dtype == torch.bool else new.dtype
-            old, new = added(old, dtype), added(new, dtype)
+            old, new = as_additive(old, dtype), as_additive(new, dtype)
         return torch.cat([old, new], 1)
 
     def reorder(self, index: Tensor) -> None:
-        """Let batch row b go on from what row ``index[b]`` holds, as beam search does.
+        """Let batch row b continue from what row ``index[b]`` holds, as beam search does.
 
         Args:
             index: ``[B']``, integers in ``[0, B)``; B' may differ from B.
 
         Raises:
-            TypeError: no tensor.
-            ValueError: not integers, not one axis, without numbers (``meta``), or beyond B (found only where the index
-                lives on the CPU).
+            TypeError: not a Tensor.
+            ValueError: not integers, not one axis, without numbers (``meta``), or beyond B (found on the CPU only).
 
         Example:
             >>> cache = rg.KVCache()
@@ -220,7 +219,7 @@ class KVCache:
             The cache itself.
 
         Raises:
-            TypeError: neither.
+            TypeError: neither of the two.
             ValueError: a device that is not there, or a dtype that is not floating.
         """
         _check_target(target)
@@ -239,14 +238,13 @@ class KVCache:
 
 
 def _is_locked(buffer: Tensor) -> bool:
-    """Whether ``buffer`` was made in inference mode and may not be written outside."""
+    """Whether ``buffer`` was made in inference mode and cannot be written outside of it."""
     if torch.compiler.is_compiling():
         return False
     return buffer.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _check_new(key: Any, value: Any, padding: Any) -> None:
-    """That new keys, values and their padding fit each other."""
     for name, x in (("key", key), ("value", value)):
         if check.tensor(name, x).dim() != 4:
             raise ValueError(f"{name} must have shape [B, H_kv, n, D], got {list(x.shape)}")
@@ -258,7 +256,6 @@ def _check_new(key: Any, value: Any, padding: Any) -> None:
 
 
 def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
-    """The mask of ``length`` keys, or None."""
     if padding is None:
         return
     check_dtype(name, padding)
@@ -267,7 +264,7 @@ def _check_padding(name: str, padding: Any, batch: int, length: int) -> None:
 
 
 def _check_target(target: Any) -> None:
-    """A device, or a floating dtype."""
+    """Raise unless ``target`` is a device or a floating dtype."""
     if isinstance(target, torch.dtype):
         if target not in check.FLOATING_DTYPES:
             raise ValueError(f"target must be a floating dtype of 16 bits or more, got {target}")
@@ -277,8 +274,8 @@ def _check_target(target: Any) -> None:
         raise TypeError(f"target must be a device or a floating dtype, got {type(target).__name__}")
 
 
-def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
-    """That ``new`` has dtype, heads and width of what the cache holds."""
+def _check_matches_cache(name: str, held: Tensor | None, new: Tensor) -> None:
+    """Raise ValueError unless ``new`` has the dtype, device, heads and width of what the cache holds."""
     if held is None:
         return
     if held.dtype != new.dtype:
@@ -291,7 +288,7 @@ def _check_like_held(name: str, held: Tensor | None, new: Tensor) -> None:
 
 
 def _check_rows(index: Tensor, batch: int) -> None:
-    """That ``index`` names batch rows; not looked at on an accelerator, which would have to be waited for."""
+    """Raise ValueError unless ``index`` names batch rows; skipped on an accelerator, which it would stall."""
     if index.device.type != "cpu" or index.numel() == 0 or not check.can_look_at_data(index):
         return
     low, high = (int(x) for x in torch.aminmax(index))
@@ -304,14 +301,14 @@ def _check_rows(index: Tensor, batch: int) -> None:
 class LayerCache:
     """The two caches of a decoder layer: one that grows with the target and a static one for the memory.
 
-    ``cache.self_attn`` and ``cache.multihead_attn`` are :class:`~relgraph.KVCache` objects, named as the layer's two
+    ``cache.self_attn`` and ``cache.multihead_attn`` are :class:`~relgraph.KVCache` objects, named after the layer's two
     attentions. ``len(cache)`` is the number of target rows.
 
     Args:
         max_len: how many target rows there may be; without it the cache grows.
 
     Raises:
-        TypeError: ``max_len`` that is no int.
+        TypeError: ``max_len`` that is not an int.
         ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
 
     Example:
@@ -335,30 +332,22 @@ class LayerCache:
         self.multihead_attn.reset()
 
     def reorder(self, index: Tensor) -> None:
-        """Let batch row b go on from what row ``index[b]`` holds, in both: see :meth:`~relgraph.KVCache.reorder`.
+        """Reorder the batch rows of both caches: see :meth:`~relgraph.KVCache.reorder`.
 
         Args:
             index: ``[B']``, integers in ``[0, B)``.
-
-        Raises:
-            TypeError: no tensor.
-            ValueError: not integers, not one axis, or beyond B.
         """
         self.self_attn.reorder(index)
         self.multihead_attn.reorder(index)
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move and cast both in place: see :meth:`~relgraph.KVCache.to`.
+        """Move or cast both caches in place: see :meth:`~relgraph.KVCache.to`.
 
         Args:
             target: a device or a floating dtype.
 
         Returns:
             The cache itself.
-
-        Raises:
-            TypeError: neither.
-            ValueError: a device that is not there, or a dtype that is not floating.
         """
         self.self_attn.to(target)
         self.multihead_attn.to(target)
@@ -369,15 +358,15 @@ class LayerCache:
 
 
 class StackCache:
-    """The caches of all layers of a stack, moved together; made by the stack's ``new_cache()``.
+    """The caches of all layers of a stack; made by the stack's ``new_cache()``.
 
-    Iterating gives one cache a layer; ``len(cache)`` is the number of rows that each holds.
+    Iterating gives one cache per layer; ``len(cache)`` is the number of rows that each holds.
 
     Args:
-        *layers: one :class:`~relgraph.KVCache` (of an encoder) or :class:`~relgraph.LayerCache` (of a decoder) a layer.
+        *layers: one cache per layer, :class:`~relgraph.KVCache` (encoder) or :class:`~relgraph.LayerCache` (decoder).
 
     Raises:
-        TypeError: something else among the layers.
+        TypeError: a layer's cache of another kind.
 
     Example:
         >>> encoder = rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 16), 2).eval()
@@ -407,30 +396,22 @@ class StackCache:
             layer.reset()
 
     def reorder(self, index: Tensor) -> None:
-        """Let batch row b go on from what row ``index[b]`` holds, in all layers: see :meth:`~relgraph.KVCache.reorder`.
+        """Reorder the batch rows of all caches: see :meth:`~relgraph.KVCache.reorder`.
 
         Args:
             index: ``[B']``, integers in ``[0, B)``.
-
-        Raises:
-            TypeError: no tensor.
-            ValueError: not integers, not one axis, or beyond B.
         """
         for layer in self.layers:
             layer.reorder(index)
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move and cast all layers in place: see :meth:`~relgraph.KVCache.to`.
+        """Move or cast all caches in place: see :meth:`~relgraph.KVCache.to`.
 
         Args:
             target: a device or a floating dtype.
 
         Returns:
             The cache itself.
-
-        Raises:
-            TypeError: neither.
-            ValueError: a device that is not there, or a dtype that is not floating.
         """
         for layer in self.layers:
             layer.to(target)
@@ -440,31 +421,31 @@ class StackCache:
         return f"StackCache({len(self.layers)} layers, {len(self)} keys)"
 
 
-def undone_when_refused(forward: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A ``forward`` that leaves its ``cache`` as it was when anything raises, so that the call can be repeated.
+def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate ``forward`` so that its ``cache`` is as before when anything raises, and the call can be repeated.
 
-    Rows written beyond the length stay where they are: nobody reads them. Compiled code goes straight through.
+    Rows written beyond the restored length stay in the buffer, where nothing reads them. Not active in compiled code.
     """
 
     @functools.wraps(forward)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if torch.compiler.is_compiling():
             return forward(*args, **kwargs)
-        before = [(part, vars(part).copy()) for part in _parts(kwargs.get("cache"))]
+        before = [(cache, vars(cache).copy()) for cache in _kv_caches(kwargs.get("cache"))]
         try:
             return forward(*args, **kwargs)
         except BaseException:
-            for part, state in before:
-                vars(part).update(state)
+            for cache, state in before:
+                vars(cache).update(state)
             raise
 
     return guarded
 
 
-def _parts(cache: Any) -> list[KVCache]:
-    """Every cache of one attention within ``cache``."""
+def _kv_caches(cache: Any) -> list[KVCache]:
+    """Every KVCache within ``cache``."""
     if isinstance(cache, StackCache):
-        return [part for layer in cache for part in _parts(layer)]
+        return [part for layer in cache for part in _kv_caches(layer)]
     if isinstance(cache, LayerCache):
         return [cache.self_attn, cache.multihead_attn]
     return [cache] if isinstance(cache, KVCache) else []

@@ -1,4 +1,4 @@
-"""The decoder layer: relations in its self-attention, and where asked for towards the memory."""
+"""The decoder layer: labels in its self-attention and, if requested, in its attention to the memory."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import LayerCache, undone_when_refused
+from relgraph.nn.cache import LayerCache, restores_cache_on_error
 from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
+    check_input,
     check_labeler,
-    check_rows,
     check_sizes,
-    describe,
-    like,
-    made_labels,
-    renamed,
+    from_torch_layer,
+    layer_repr,
+    make_labels,
+    rename_in_errors,
     residual,
 )
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 
-# What the arguments of the two attentions are called here.
+# The argument names of the two attentions, and the layer's.
 _NAMES = {"query": "tgt", "attn_mask": "tgt_mask", "key_padding_mask": "tgt_key_padding_mask"}
 _MEMORY_NAMES = {
     "query": "tgt", "key": "memory", "value": "memory", "kdim": "d_model", "labels": "memory_labels",
@@ -44,49 +44,26 @@ class RelationDecoderLayer(nn.Module):
     """Self-attention over a labeled graph, attention to a memory, and a feed-forward network.
 
     Each step has a residual sum and a norm, as in :class:`~relgraph.RelationEncoderLayer`. Row i of the target is the
-    query; keys are the target's rows in the first step, the memory's in the second, which may have labels and tables of
-    its own. The constructor's order, the names of all parts and the order of computation are those of
-    :class:`~torch.nn.TransformerDecoderLayer`, whose state loads (with ``strict=False``, as the tables are missing).
+    query. The keys are the target's rows in the first step and the memory's rows in the second, which may have its own
+    labels and tables. The argument order, the submodules' names and the order of computation are those of
+    :class:`~torch.nn.TransformerDecoderLayer`, whose state loads (with ``strict=False``, as it has no tables).
 
     Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
     :class:`~torch.nn.TransformerDecoderLayer`.
 
     Args:
-        d_model: E, the width of inputs, memory and outputs.
-        nhead: H; divides E.
-        dim_feedforward: width of the feed-forward network.
-        dropout: probability in ``[0, 1)`` of dropout, on attention weights and in each step, in training.
-        activation: ``"relu"``, ``"gelu"`` or a function.
-        layer_norm_eps: added to variances in the norms.
-        batch_first: must be True: ``[B, N, E]``.
-        norm_first: whether norms come before each step, not after each sum.
-        bias: whether projections and norms have a bias.
-        device: where the parameters live.
-        dtype: floating type of the parameters.
-        labeler: makes the labels of the self-attention when the layer is called without any; as in
+        d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
-        num_labels: R of the self-attention, when there is no labeler; None, it has no tables.
-        tables: kinds of tables in the self-attention, or :class:`~relgraph.RelationTables`: see
-            :class:`~relgraph.RelationAttention`.
-        per_head: whether each head has rows of its own in the self-attention: see :class:`~relgraph.RelationAttention`.
-        tie_tables: whether one table of the self-attention serves as key and value table.
-        names: the names of the self-attention's labels, when there is no labeler.
-        frozen: the label of the self-attention whose rows stay zero; for a sum one a part.
+        num_labels: R of the self-attention, if there is no labeler; None for one without tables. ``labeler``,
+            ``tables``, ``per_head``, ``tie_tables``, ``names`` and ``frozen`` too are for the self-attention only.
         num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
-        impl: of both attentions, the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
-        num_memory_labels: R of the attention to the memory; None, it has no tables.
+        num_memory_labels: R of the attention to the memory; None for one without tables.
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
 
-    Shapes:
-        tgt: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
-        memory: ``[B, M, E]``, likewise.
-        output: that of the target.
-
     Raises:
-        TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
-            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
+        TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
+        ValueError: as in :class:`~relgraph.RelationEncoderLayer`.
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -135,7 +112,7 @@ class RelationDecoderLayer(nn.Module):
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
             per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
         )  # fmt: skip
-        self.multihead_attn = renamed(
+        self.multihead_attn = rename_in_errors(
             {"num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names"}, RelationAttention,
             d_model, nhead, dropout, bias, num_labels=num_memory_labels, num_kv_heads=num_kv_heads,
             tables=memory_tables, names=memory_names, impl=impl, **factory,
@@ -153,20 +130,18 @@ class RelationDecoderLayer(nn.Module):
 
     @classmethod
     def from_plain(cls, layer: nn.TransformerDecoderLayer, **options: Any) -> Self:
-        """A layer with the weights, dropout, activation and order of norms of one of torch's.
-
-        Tables, which torch's layer does not have, are drawn as the constructor draws them.
+        """A layer with the weights, dropout, activation and order of norms of one of torch's, and new tables.
 
         Args:
-            layer: a :class:`~torch.nn.TransformerDecoderLayer`; the new one is batch first whether or not this one was.
+            layer: a :class:`~torch.nn.TransformerDecoderLayer`, batch first or not; the new one always is.
             options: the keyword-only arguments of the constructor, such as ``labeler``.
 
         Returns:
-            The new layer, on the device and in the dtype of ``layer``, training if that is.
+            The new layer, with the device, dtype and training mode of ``layer``.
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: what the constructor refuses.
+            ValueError: what the constructor raises.
 
         Example:
             >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32)
@@ -174,9 +149,9 @@ class RelationDecoderLayer(nn.Module):
             >>> torch.equal(layer.multihead_attn.in_proj_weight, plain.multihead_attn.in_proj_weight)
             True
         """
-        return like(cls, layer, nn.TransformerDecoderLayer, options)
+        return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, options)
 
-    @undone_when_refused
+    @restores_cache_on_error
     def forward(
         self,
         tgt: Tensor,
@@ -200,45 +175,43 @@ class RelationDecoderLayer(nn.Module):
 
         Args:
             tgt: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
-            memory: ``[B, M, E]``, likewise. Projected by the first call with a cache; later calls may leave it None.
+            memory: ``[B, M, E]``, ``[M, E]`` or packed ``[S, E]``. May be None once a cache holds its projections.
             tgt_mask: which pairs of the target are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             memory_mask: which pairs of target and memory are blocked, ``[N, M]``, ``[B·H, N, M]`` or ``[B, H, N, M]``.
-            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
+            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
-            tgt_is_causal: rows see no later rows, beside what the masks say.
+            tgt_is_causal: rows see no later rows; combines with the masks.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a
-                :class:`~relgraph.Graph` too, for the labeler to read, and makes labels when they are left out; one
-                without takes integers ``[N, N]`` or ``[B, N, N]`` too.
+            labels: of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
                 M]``.
             cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
                 raises leaves it as it was.
-            bank_features: what the banks of the self-attention's tables read.
+            bank_features: the input of the banks of the self-attention's tables.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no LayerCache, or a tensor as labels for a
-                layer with a labeler.
-            ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory as long as no
+            TypeError: an argument of the wrong kind, such as a cache that is not a LayerCache, or a tensor as labels
+                for a layer with a labeler.
+            ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory before a
                 cache holds it.
-            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
             >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, num_memory_labels=3)
             >>> tgt, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
-            >>> own, towards = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
-            >>> layer(tgt, memory, labels=own, memory_labels=towards, tgt_is_causal=True).shape
+            >>> labels, memory_labels = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
+            >>> layer(tgt, memory, labels=labels, memory_labels=memory_labels, tgt_is_causal=True).shape
             torch.Size([2, 4, 16])
         """
         if cache is not None and not isinstance(cache, LayerCache):
             raise TypeError(f"cache must be a LayerCache or None, got {type(cache).__name__}")
         check.boolean("tgt_is_causal", tgt_is_causal)
         check.boolean("memory_is_causal", memory_is_causal)
-        labels = made_labels(self.labeler, labels, "tgt", tgt, cache)
-        check_rows("tgt", tgt, self)
+        labels = make_labels(self.labeler, labels, "tgt", tgt, cache)
+        check_input("tgt", tgt, self)
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
             check_without_tables("memory_labels", memory_labels, "num_memory_labels")
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
@@ -247,14 +220,14 @@ class RelationDecoderLayer(nn.Module):
         past = 0 if own is None else len(own)
 
         def attend(x: Tensor) -> Tensor:
-            z = renamed(
+            z = rename_in_errors(
                 _NAMES, self.self_attn, x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
                 is_causal=tgt_is_causal, cache=own, bank_features=bank_features,
             )  # fmt: skip
             return self.dropout1(z)
 
         def attend_memory(x: Tensor) -> Tensor:
-            z = renamed(
+            z = rename_in_errors(
                 _MEMORY_NAMES, self.multihead_attn, x, memory, labels=memory_labels, attn_mask=memory_mask,
                 key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
                 q_offset=past if memory_is_causal else None, cache=held,
@@ -268,5 +241,5 @@ class RelationDecoderLayer(nn.Module):
         return residual(tgt, self.norm_first, *steps)
 
     def extra_repr(self) -> str:
-        """What the parts below do not show."""
-        return describe(self)
+        """The arguments that the submodules do not show."""
+        return layer_repr(self)

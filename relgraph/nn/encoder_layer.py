@@ -1,4 +1,4 @@
-"""The encoder layer: self-attention over a labeled graph in the place of torch's TransformerEncoderLayer."""
+"""The encoder layer: torch's TransformerEncoderLayer with self-attention over a labeled graph."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from relgraph.arguments import check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, undone_when_refused
+from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.layer_parts import (
     Activation,
     check_activation,
     check_batch_first,
+    check_input,
     check_labeler,
-    check_rows,
     check_sizes,
-    describe,
-    like,
-    made_labels,
-    renamed,
+    from_torch_layer,
+    layer_repr,
+    make_labels,
+    rename_in_errors,
     residual,
 )
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 
 _NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
-"""What the arguments of the attention are called here."""
+"""The attention's argument names, and the layer's."""
 
 
 class RelationEncoderLayer(nn.Module):
     """Self-attention over a labeled graph, then a feed-forward network; each with a residual sum and a norm.
 
-    With ``norm_first=False`` (its default) each step gives norm(x + step(x)), otherwise x + step(norm(x)); row i of the
-    self-attention is the query, row j the key. The constructor's order, the names of all parts and the order of
-    computation are those of :class:`~torch.nn.TransformerEncoderLayer`, whose state loads (with ``strict=False``, as
-    the tables are missing). With a ``labeler`` the layer makes its own labels, and
-    :class:`~torch.nn.TransformerEncoder` can stack it (``enable_nested_tensor=False``). That stack copies tables handed
-    in as :class:`~relgraph.RelationTables` along with the layer, one set a layer; :class:`~relgraph.RelationEncoder`
-    keeps them tied. Called with ``is_causal=True`` and a cache it is the layer of a decoder-only model.
+    With ``norm_first=False`` (the default) each step computes norm(x + step(x)), otherwise x + step(norm(x)). Row i of
+    the self-attention is the query, row j the key. The argument order, the submodules' names and the order of
+    computation are those of :class:`~torch.nn.TransformerEncoderLayer`, whose state loads (with ``strict=False``, as it
+    has no tables). With a ``labeler`` the layer makes its own labels, and :class:`~torch.nn.TransformerEncoder` can
+    stack it (``enable_nested_tensor=False``). That stack gives every layer a copy of the tables, even if they were
+    passed in as :class:`~relgraph.RelationTables`; :class:`~relgraph.RelationEncoder` keeps those tied. With
+    ``is_causal=True`` and a cache this is the layer of a decoder-only model.
 
     Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
     :class:`~torch.nn.TransformerEncoderLayer`.
@@ -52,7 +52,7 @@ class RelationEncoderLayer(nn.Module):
         d_model: E, the width of inputs and outputs.
         nhead: H; divides E.
         dim_feedforward: width of the feed-forward network.
-        dropout: probability in ``[0, 1)`` of dropout, on attention weights and in each step, in training.
+        dropout: probability in ``[0, 1)`` of dropout in training, on attention weights and in each step.
         activation: ``"relu"``, ``"gelu"`` or a function.
         layer_norm_eps: added to variances in the norms.
         batch_first: must be True: ``[B, N, E]``.
@@ -60,26 +60,22 @@ class RelationEncoderLayer(nn.Module):
         bias: whether projections and norms have a bias.
         device: where the parameters live.
         dtype: floating type of the parameters.
-        labeler: makes the labels of n rows when the layer is called without any: ``labeler(n)``, with a cache
-            ``labeler(n, past + n, q_offset=past)``; and those of a graph when called with ``labels=graph``. The number
-            of its labels and their names are the tables'.
-        num_labels: R, when there is no labeler; None for a layer without tables.
+        labeler: makes the labels when the layer is called without any: for n rows ``labeler(n)``, with a cache
+            ``labeler(n, past + n, q_offset=past)``; for ``labels=graph`` ``labeler(graph)``. The tables get its number
+            of labels and their names.
+        num_labels: R, if there is no labeler; None for a layer without tables.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`.
-        per_head: whether each head has rows of its own: see :class:`~relgraph.RelationAttention`.
+        per_head: whether each head has its own rows: see :class:`~relgraph.RelationAttention`.
         tie_tables: whether one table serves as key and value table.
-        names: the labels' names, R strings, when there is no labeler.
-        frozen: the label whose rows stay zero; for a sum one a part.
+        names: the labels' names, R strings, if there is no labeler.
+        frozen: the label whose rows stay zero; for a sum one per part.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
 
-    Shapes:
-        src: ``[B, N, E]``, ``[N, E]`` or, with packed labels, ``[T, E]``.
-        output: that of the input.
-
     Raises:
-        TypeError: an argument of the wrong kind, such as a labeler that knows no ``num_labels`` and ``names``.
-        ValueError: ``batch_first=False``, an unknown activation, a labeler beside other labels' number or names,
-            parameters of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` refuses.
+        TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
+        ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` or ``names`` with a labeler, parameters
+            of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` raises.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -134,20 +130,18 @@ class RelationEncoderLayer(nn.Module):
 
     @classmethod
     def from_plain(cls, layer: nn.TransformerEncoderLayer, **options: Any) -> Self:
-        """A layer with the weights, dropout, activation and order of norms of one of torch's.
-
-        Tables, which torch's layer does not have, are drawn as the constructor draws them.
+        """A layer with the weights, dropout, activation and order of norms of one of torch's, and new tables.
 
         Args:
-            layer: a :class:`~torch.nn.TransformerEncoderLayer`; the new one is batch first whether or not this one was.
+            layer: a :class:`~torch.nn.TransformerEncoderLayer`, batch first or not; the new one always is.
             options: the keyword-only arguments of the constructor, such as ``labeler``.
 
         Returns:
-            The new layer, on the device and in the dtype of ``layer``, training if that is.
+            The new layer, with the device, dtype and training mode of ``layer``.
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: what the constructor refuses.
+            ValueError: what the constructor raises.
 
         Example:
             >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32)
@@ -155,9 +149,9 @@ class RelationEncoderLayer(nn.Module):
             >>> torch.equal(layer.linear1.weight, plain.linear1.weight)
             True
         """
-        return like(cls, layer, nn.TransformerEncoderLayer, options)
+        return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, options)
 
-    @undone_when_refused
+    @restores_cache_on_error
     def forward(
         self,
         src: Tensor,
@@ -177,14 +171,14 @@ class RelationEncoderLayer(nn.Module):
         Args:
             src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
-            src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
-            is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler takes a :class:`~relgraph.Graph`
-                too, for the labeler to read, and makes labels from the length when they are left out; one without takes
-                integers ``[N, N]`` or ``[B, N, N]`` too.
+            src_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
+            is_causal: rows see no later rows; combines with the masks.
+            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes a
+                :class:`~relgraph.Graph` to label, and without ``labels`` labels the length. A layer without a labeler
+                also takes integers ``[N, N]`` or ``[B, N, N]``.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
-            bank_features: what the banks of the tables read; for a sum a tuple, one entry a part.
+            bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -193,7 +187,7 @@ class RelationEncoderLayer(nn.Module):
             TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
                 with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
-            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
             >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)).eval()
@@ -205,11 +199,11 @@ class RelationEncoderLayer(nn.Module):
         if cache is not None and not isinstance(cache, KVCache):
             raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
         check.boolean("is_causal", is_causal)
-        labels = made_labels(self.labeler, labels, "src", src, cache)
-        check_rows("src", src, self)
+        labels = make_labels(self.labeler, labels, "src", src, cache)
+        check_input("src", src, self)
 
         def attend(x: Tensor) -> Tensor:
-            z = renamed(
+            z = rename_in_errors(
                 _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
                 is_causal=is_causal, cache=cache, bank_features=bank_features,
             )  # fmt: skip
@@ -221,5 +215,5 @@ class RelationEncoderLayer(nn.Module):
         return residual(src, self.norm_first, (self.norm1, attend), (self.norm2, feed_forward))
 
     def extra_repr(self) -> str:
-        """What the parts below do not show."""
-        return describe(self)
+        """The arguments that the submodules do not show."""
+        return layer_repr(self)

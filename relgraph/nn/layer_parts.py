@@ -1,4 +1,4 @@
-"""What encoder and decoder layers share: residual steps, labels made on demand, and the way from torch's layers."""
+"""What encoder and decoder layers share: residual steps, labels made by a labeler, conversion of torch's layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, 
 
 
 def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
-    """The function that ``activation`` names or is."""
+    """Return ``activation`` as a function."""
     if not isinstance(activation, str):
         if isinstance(activation, type):
             raise TypeError(f"activation must be a string or a function, got the class {activation.__name__}: make one")
@@ -40,13 +40,13 @@ def check_activation(activation: Any) -> Callable[[Tensor], Tensor]:
 
 
 def check_batch_first(batch_first: Any) -> None:
-    """Relation layers have the batch first, always."""
+    """Raise unless ``batch_first`` is True."""
     if not check.boolean("batch_first", batch_first):
         raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
 
 
 def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any) -> None:
-    """Sizes by the names that torch's layers give them."""
+    """Check sizes under the argument names of torch's layers."""
     check.integer("d_model", d_model, minimum=1)
     if d_model % check.integer("nhead", nhead, minimum=1):
         raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
@@ -58,62 +58,53 @@ def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: 
 
 
 def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tuple[Any, Any]:
-    """Number and names of the labels, of the labeler's where there is one; None without labels to look up."""
+    """The number and names of the labels, taken from the labeler if there is one; None for a labeler without labels."""
     if labeler is None:
         return num_labels, names
-    if isinstance(labeler, type):
-        raise TypeError(f"labeler must be callable and know num_labels and names, got the class {labeler.__name__}")
-    if not (callable(labeler) and all(hasattr(labeler, name) for name in ("num_labels", "names"))):
-        raise TypeError(f"labeler must be callable and know num_labels and names, got {type(labeler).__name__}")
+    usable = callable(labeler) and all(hasattr(labeler, name) for name in ("num_labels", "names"))
+    if isinstance(labeler, type) or not usable:
+        got = f"the class {labeler.__name__}" if isinstance(labeler, type) else type(labeler).__name__
+        raise TypeError(f"labeler must be callable and have num_labels and names, got {got}")
     for name, value in (("num_labels", num_labels), ("names", names)):
         if value is not None:
-            raise ValueError(f"{name} must be left out beside a labeler, which knows them, got {shown(value)}")
+            raise ValueError(f"{name} must be left out with a labeler, which has its own, got {shown(value)}")
     known: Any = labeler
     if known.num_labels == 0:
         return None, None
     return known.num_labels, None if isinstance(tables, RelationTables) else known.names
 
 
-def renamed(names: Mapping[str, str], call: Callable[..., _T], /, *args: Any, **options: Any) -> _T:
-    """What ``call`` gives; what it refuses it speaks of by the names that our own caller knows.
-
-    Args:
-        names: from the names of the arguments of ``call`` to those of ours.
-        call: a layer or a class.
-        args: what it is called with.
-        options: likewise, by name.
-    """
+def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args: Any, **options: Any) -> _T:
+    """Call ``call``; in its error messages replace its argument names by our caller's, as ``names`` maps them."""
     if torch.compiler.is_compiling():
         return call(*args, **options)
     try:
         return call(*args, **options)
     except (TypeError, ValueError, NotImplementedError) as error:
         if error.args and isinstance(error.args[0], str):
-            told = re.sub("|".join(rf"\b{name}\b" for name in names), lambda found: names[found[0]], error.args[0])
-            error.args = (told, *error.args[1:])
+            pattern = "|".join(rf"\b{name}\b" for name in names)
+            error.args = (re.sub(pattern, lambda found: names[found[0]], error.args[0]), *error.args[1:])
         raise
 
 
-def check_rows(name: str, x: Tensor, layer: Any) -> None:
-    """Rows that the layer can read; what its attention refuses by itself is left to it, unless a norm comes before."""
+def check_input(name: str, x: Tensor, layer: Any) -> None:
+    """Check the width; if a norm reads ``x`` before the attention can check it, its dtype and device too."""
     attention, norm = layer.self_attn, layer.norm1
     if x.shape[-1] != attention.embed_dim:
         raise ValueError(f"{name} must end in d_model = {attention.embed_dim}, got {list(x.shape)}")
     weight = getattr(norm, "weight", None)
-    if not layer.norm_first or weight is None or (weight.is_meta and not x.is_meta):  # kept elsewhere until it is used
+    if not layer.norm_first or weight is None or (weight.is_meta and not x.is_meta):  # offloaded until it is used
         return
-    kept = weight if attention.in_proj_weight is None else attention.in_proj_weight  # a norm may have another dtype
-    if x.dtype not in (weight.dtype, kept.dtype) and check.autocast_dtype(x.device.type) is None:
+    other = weight if attention.in_proj_weight is None else attention.in_proj_weight  # a norm may have another dtype
+    if x.dtype not in (weight.dtype, other.dtype) and check.autocast_dtype(x.device.type) is None:
         raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
     check.same_device(**{"the layer": weight, name: x})
 
 
-def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
-    """The labels that were given, or those that the labeler makes: of a graph, or of ``x``'s rows and all keys before.
+def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
+    """Return ``labels``, or let the labeler make them from a graph, or from the length of ``x`` and of the cache.
 
-    Raw ids are for layers without a labeler.
-
-    Labels that the labeler writes out elsewhere go to the device of ``x``.
+    Labels made from lengths are moved to the device of ``x``.
     """
     if check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
@@ -121,7 +112,7 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
         return check_made(labeler, labeler(labels))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
         got = in_place_of_labels(labels, or_graph=True)
-        # Raw ids too: what the labeler reads, such as [B, N] of segments, is taken for [N, N] ids where B is N.
+        # Not raw ids either: a labeler's input, such as segments [B, N], would pass for ids [N, N] if B = N.
         raise TypeError(f"labels must be Labels, a Graph or None for a layer with a labeler, got {got}")
     if labels is not None or labeler is None:
         return labels
@@ -131,14 +122,14 @@ def made_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
 
 
 def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Tensor], Tensor]]) -> Tensor:
-    """Step after step, each with its norm: x + step(norm(x)), or norm(x + step(x))."""
+    """Apply each step with its norm: x + step(norm(x)), or norm(x + step(x))."""
     for norm, step in steps:
         x = x + step(norm(x)) if norm_first else norm(x + step(x))
     return x
 
 
-def like(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: dict[str, Any]) -> _Layer:
-    """A ``cls`` with the weights, dropout, activation and order of norms of ``plain``, one of torch's layers."""
+def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: dict[str, Any]) -> _Layer:
+    """A ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
     if not isinstance(plain, kind):
         raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
     source: Any = plain
@@ -160,8 +151,8 @@ def like(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: di
     return made.train(plain.training)
 
 
-def describe(layer: Any) -> str:
-    """The part of ``repr`` that the parts of a layer do not show."""
+def layer_repr(layer: Any) -> str:
+    """The arguments of a layer that its submodules do not show in ``repr``."""
     parts = [f"norm_first={layer.norm_first}"]
     if not isinstance(layer.activation, nn.Module):
         parts.append(f"activation={getattr(layer.activation, '__name__', repr(layer.activation))}")

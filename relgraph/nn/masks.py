@@ -1,4 +1,4 @@
-"""The masks of nn.MultiheadAttention, checked, joined and turned into one in which True attends."""
+"""The masks of nn.MultiheadAttention, checked and joined into one mask of the polarity of ``functional``."""
 
 from __future__ import annotations
 
@@ -10,44 +10,20 @@ from torch import Tensor
 from relgraph.arguments import check
 
 
-def check_padding(mask: Any, batch: int, length: int, *, alone: bool) -> Tensor | None:
-    """``key_padding_mask`` as ``[B, N_k]``, bool (True is padding) or floating.
-
-    Args:
-        mask: ``[B, N_k]``, or ``[N_k]`` where the input came without a batch axis (``alone``).
-        batch: B.
-        length: N_k.
-        alone: whether the input came without a batch axis.
-
-    Raises:
-        TypeError: no tensor.
-        ValueError: another shape or dtype.
-    """
+def check_padding(mask: Any, batch: int, length: int, *, unbatched: bool) -> Tensor | None:
+    """``key_padding_mask``, ``[B, N_k]`` or ``[N_k]`` of an unbatched input, as ``[B, N_k]``."""
     if mask is None:
         return None
     check_dtype("key_padding_mask", mask)
-    wanted = [length] if alone else [batch, length]
+    wanted = [length] if unbatched else [batch, length]
     if list(mask.shape) != wanted:
-        what = "[N_k]" if alone else "[B, N_k]"
+        what = "[N_k]" if unbatched else "[B, N_k]"
         raise ValueError(f"key_padding_mask must have shape {what} = {wanted}, got {list(mask.shape)}")
-    return mask[None] if alone else mask
+    return mask[None] if unbatched else mask
 
 
-def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, alone: bool) -> Tensor | None:
-    """``attn_mask`` as ``[B or 1, H or 1, N_q, N_k]``, bool (True blocks) or floating.
-
-    Args:
-        mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]`` with B or H 1 where rows or heads share it.
-        batch: B, 1 where the input came without a batch axis.
-        heads: H.
-        q_len: N_q.
-        k_len: N_k.
-        alone: whether the input came without a batch axis.
-
-    Raises:
-        TypeError: no tensor.
-        ValueError: another shape or dtype.
-    """
+def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, unbatched: bool) -> Tensor | None:
+    """``attn_mask``, ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B or 1, H or 1, N_q, N_k]``, with all four axes."""
     if mask is None:
         return None
     check_dtype("attn_mask", mask)
@@ -61,12 +37,12 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, al
         return mask
     forms = [[q_len, k_len], [batch * heads, q_len, k_len], [batch, heads, q_len, k_len]]
     raise ValueError(
-        f"attn_mask must have shape [N_q, N_k], {'[H' if alone else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
+        f"attn_mask must have shape [N_q, N_k], {'[H' if unbatched else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
         f"{forms[0]}, {forms[1]} or {forms[2]}, got {shape}"
     )
 
 
-def join(pairs: Tensor | None, padding: Tensor | None) -> Tensor | None:
+def join_masks(pairs: Tensor | None, padding: Tensor | None) -> Tensor | None:
     """One mask, ``[B or 1, H or 1, N_q or 1, N_k]``: bool where True attends, or floating and added."""
     if padding is not None:
         padding = padding[:, None, None, :]
@@ -76,18 +52,18 @@ def join(pairs: Tensor | None, padding: Tensor | None) -> Tensor | None:
     if pairs.dtype == padding.dtype == torch.bool:
         return ~(pairs | padding)
     dtype = pairs.dtype if padding.dtype == torch.bool else padding.dtype
-    return added(pairs, dtype) + added(padding, dtype)
+    return as_additive(pairs, dtype) + as_additive(padding, dtype)
 
 
-def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of either sort in the form that is added to the scores."""
+def as_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A bool or floating mask as numbers to add to the scores: -inf where a bool mask blocks."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, float("-inf"))
 
 
 def check_dtype(name: str, mask: Any) -> None:
-    """A mask is bool, True for what is blocked, or floating."""
+    """Raise unless ``mask`` is a bool or floating Tensor."""
     check.tensor(name, mask)
     if mask.dtype != torch.bool and mask.dtype not in check.FLOATING_DTYPES:
         raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")

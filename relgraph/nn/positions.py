@@ -16,7 +16,7 @@ from relgraph.nn.masks import check_padding
 class SinusoidalPositions(nn.Module):
     """Adds to row p: sin(p / 10000^(2i/E)) in column 2i and cos(p / 10000^(2i/E)) in column 2i + 1.
 
-    Computed afresh for the positions at hand, so that there is no longest sequence and nothing in ``state_dict``.
+    Each call computes them, so that there is no longest sequence and nothing in ``state_dict``.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -46,18 +46,18 @@ class SinusoidalPositions(nn.Module):
         Args:
             x: ``[B, N, E]`` or ``[N, E]``, floating.
             offset: position of the first row: an int, a scalar tensor or ``[B]``, integers. For a batch padded on the
-                left it is minus the padding of each row; when decoding, the number of rows that came before.
+                left it is minus the padding of each row; when decoding, the number of earlier rows.
 
         Returns:
             The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: another width than E, no floats; offsets that are not integers, or not one number a batch row.
+            ValueError: another width than E, not floating; offsets that are not integers, or not one per batch row.
 
         Example:
             >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
-            >>> whole, later = positions(x), positions(x[:, 2:], offset=2)          # row 2 alone, as when decoding
+            >>> whole, later = positions(x), positions(x[:, 2:], offset=2)          # only row 2, as when decoding
             >>> torch.equal(later, whole[:, 2:])
             True
         """
@@ -82,8 +82,8 @@ class SinusoidalPositions(nn.Module):
             ``[..., E]``.
 
         Raises:
-            TypeError: no tensor.
-            ValueError: positions that are not floating.
+            TypeError: not a Tensor.
+            ValueError: not floating.
 
         Example:
             >>> rg.SinusoidalPositions(4).encode(torch.tensor([0.0, 0.5])).shape
@@ -105,7 +105,7 @@ class SinusoidalPositions(nn.Module):
         if offset.dim() == 0:
             return offset
         if x.dim() != 3 or offset.shape[0] != x.shape[0]:
-            wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number a batch row, {x.shape[0]}"
+            wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number per batch row, {x.shape[0]}"
             raise ValueError(f"offset must be {wanted}, got {offset.shape[0]} numbers")
         return offset[:, None]
 
@@ -115,24 +115,14 @@ class SinusoidalPositions(nn.Module):
 
 
 def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
-    """Where the first row of ``x`` stands, counted from the first token after the padding on the left.
+    """The position of the first row of ``x``, counted from the first token after the padding on the left.
 
-    Args:
-        x: ``[B, N, E]`` or ``[N, E]``.
-        key_padding_mask: ``[B, N]`` or ``[N]``, of these rows: True, or floating and -inf, is padding.
-        cache: what holds the rows before these, and their padding.
-
-    Returns:
-        The number of rows before, less the leading padding of each batch row where anything is padded; negative where
-        the first row is padding itself.
-
-    Raises:
-        TypeError: no tensor.
-        ValueError: another shape or dtype, or a cache for another batch.
+    It is the number of earlier rows, which the cache holds, minus the leading padding (True, or floating and -inf), per
+    batch row if anything is padded; negative if the first row itself is padding.
     """
-    alone = x.dim() == 2
-    batch, length = 1 if alone else x.shape[0], x.shape[-2]
-    padding, past = check_padding(key_padding_mask, batch, length, alone=alone), 0
+    unbatched = x.dim() == 2
+    batch, length = 1 if unbatched else x.shape[0], x.shape[-2]
+    padding, past = check_padding(key_padding_mask, batch, length, unbatched=unbatched), 0
     check.same_device(x=x, key_padding_mask=padding)
     if cache is not None:
         cache.check(batch, length)
@@ -141,4 +131,4 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
         return past
     padded = padding if padding.dtype == torch.bool else padding.isneginf()
     leading = padded.long().cumprod(1).sum(1)
-    return past - (leading[0] if alone else leading)
+    return past - (leading[0] if unbatched else leading)

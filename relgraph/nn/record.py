@@ -1,4 +1,4 @@
-"""Recording attention: what every attention layer inside a model attends to, while a block runs."""
+"""Recording the attention of every attention layer inside a model while a ``with`` block runs."""
 
 from __future__ import annotations
 
@@ -16,67 +16,61 @@ from relgraph.functional import AttentionAux
 from relgraph.nn.attention import RelationAttention
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a layer is called with, by position and by name."""
+"""The positional and keyword arguments of a layer's call."""
 
 
 class Wanted(NamedTuple):
-    """What is to be recorded."""
+    """What to record."""
 
     label_mass: bool
     weights: bool
 
 
-class Reporter(NamedTuple):
-    """How the layers of one class are made to tell what they attend to.
+class Recorder(NamedTuple):
+    """How to record the calls of one class of layers."""
 
-    Attributes:
-        ask: from a layer, its arguments and what is wanted, the arguments that make it give that too.
-        tell: from a layer, the arguments that it came with and those that it was called with, and what it gave: what
-            the caller asked for, and what there is to record.
-    """
-
-    ask: Callable[[Any, Arguments, Wanted], Arguments]
-    tell: Callable[[Any, Arguments, Arguments, Any], tuple[Any, AttentionAux]]
+    # (layer, the caller's arguments, what to record) → arguments that make the layer return that too
+    request: Callable[[Any, Arguments, Wanted], Arguments]
+    # (layer, the caller's arguments, the arguments used, output) → (the caller's output, what to record)
+    split: Callable[[Any, Arguments, Arguments, Any], tuple[Any, AttentionAux]]
 
 
-REPORTERS: dict[type[nn.Module], Reporter] = {}
-"""By class of layer; the module of a layer of another package's kind adds its own."""
+RECORDERS: dict[type[nn.Module], Recorder] = {}
+"""By class of layer; ``relgraph.pyg`` adds its own."""
 
 
 def record_attention(
     model: nn.Module, *, label_mass: bool = True, weights: bool = False
 ) -> AbstractContextManager[dict[str, list[AttentionAux]]]:
-    """What each attention layer inside a model attends to, call by call, while a ``with`` block runs.
+    """Record what each attention layer inside a model attends to, per call, while a ``with`` block runs.
 
-    Every :class:`~relgraph.RelationAttention` in the model reports, also those within encoder and decoder layers,
+    Every :class:`~relgraph.RelationAttention` in the model is recorded, also those within encoder and decoder layers,
     stacks, :class:`~relgraph.RelationTransformer` and :class:`~relgraph.pyg.RelationGlobalAttention`, and every
-    :class:`~relgraph.pyg.RelationConv`; a :class:`~relgraph.pyg.RelationHeteroConv` does not. The model gives what it
-    gives without, and a layer that is asked for weights or mass by its caller gives them too. After the block nothing
-    is recorded any more, also if it raised.
+    :class:`~relgraph.pyg.RelationConv`; a :class:`~relgraph.pyg.RelationHeteroConv` is not. The model's outputs do not
+    change. After the block, also if it raised, nothing is recorded any more.
 
     A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
-    pool. Threads that each record open a block each, and find their own calls in it.
+    pool. If several threads record, each opens its own block and finds its own calls in it.
 
-    Label masses cost n · R numbers a head in each call, in any implementation. Weights cost n²: ``impl=None`` takes
-    ``"dense"`` for them (for parallel edges ``"reference"``), whose output may differ in the last digits and whose
-    dropout draws otherwise; an ``impl`` that never holds all weights, such as ``"chunked"``, refuses. Compiled models
-    run without compilation in the block. Tensors are detached, and stay on their device until the record is dropped.
+    Label masses cost n · R numbers per head and call, in any implementation. Weights cost n²: for them ``impl=None``
+    takes ``"dense"`` (for parallel edges ``"reference"``), whose output may differ in the last digits and whose dropout
+    draws other numbers; an ``impl`` that never holds all weights, such as ``"chunked"``, raises. Compiled models run
+    without compilation in the block. Tensors are detached, and stay on their device until the record is dropped.
 
     Args:
         model: any module; may itself be such a layer, then named ``""``.
-        label_mass: record the attention by label.
-        weights: record the attention weights.
+        label_mass: whether to record the attention by label.
+        weights: whether to record the attention weights.
 
     Returns:
-        A context manager, which gives a dict from the name of each layer in ``model.named_modules()`` to a list that
-        grows by one :class:`~relgraph.AttentionAux` a call, with ``label_mass`` and ``weights`` as the layer gives
-        them, before dropout: mass ``[B, H, N_q, R]``, of packed labels, of inputs without a batch and of a RelationConv
-        ``[H, N_q, R]`` (a tuple for a sum; None of a layer without tables), so that ``.mean(-2)`` is always the mean
-        over queries; weights ``[B, H, N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv
-        ``[E, H]``, as PyG's layers give them.
+        A context manager. It gives a dict from the name of each layer in ``model.named_modules()`` to a list of one
+        :class:`~relgraph.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is ``[B, H,
+        N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for a sum,
+        None for a layer without tables): ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H, N_q,
+        N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers.
 
     Raises:
-        TypeError: ``model`` that is no module, or a choice that is no bool.
+        TypeError: ``model`` is not a module, or an option is not a bool.
         ValueError: a model without such a layer, or nothing to record.
 
     Example:
@@ -97,9 +91,9 @@ def record_attention(
     wanted = Wanted(check.boolean("label_mass", label_mass), check.boolean("weights", weights))
     if not any(wanted):
         raise ValueError("label_mass or weights must be True, got neither: there is nothing to record")
-    layers = {name: layer for name, layer in model.named_modules() if _reporter(layer) is not None}
+    layers = {name: layer for name, layer in model.named_modules() if _recorder(layer) is not None}
     if not layers:
-        kinds = " or ".join(kind.__name__ for kind in REPORTERS)
+        kinds = " or ".join(kind.__name__ for kind in RECORDERS)
         raise ValueError(f"model must hold a layer that reports its attention, {kinds}, got {type(model).__name__}")
     return _recording(layers, wanted)
 
@@ -111,15 +105,15 @@ def _recording(layers: dict[str, nn.Module], wanted: Wanted) -> Iterator[dict[st
     with ExitStack() as stack:
         stack.enter_context(_open_blocks.entered(thread))
         for name, layer in layers.items():
-            _listen(layer, wanted, record[name], thread, stack)
+            _add_hooks(layer, wanted, record[name], thread, stack)
         yield record
 
 
 class _OpenBlocks:
-    """The blocks that are open, counted by the thread that opened them.
+    """The number of open blocks, by the thread that opened them.
 
-    While there are any, compiled code, which does not look for hooks that came after it, runs uncompiled. Blocks need
-    not end in the order in which they began, so that one stance serves them all.
+    While there are any, compiled code runs uncompiled, as it ignores hooks that were added after compilation. Blocks
+    may end in any order, so all share one stance.
     """
 
     def __init__(self) -> None:
@@ -143,7 +137,7 @@ class _OpenBlocks:
                     self.stance.close()
 
     def concern(self, thread: int) -> bool:
-        """Whether calls of the running thread are for a block that ``thread`` opened."""
+        """Whether a block that ``thread`` opened records calls of the running thread."""
         running = threading.get_ident()
         return running == thread or self.by_thread[running] == 0
 
@@ -151,38 +145,37 @@ class _OpenBlocks:
 _open_blocks = _OpenBlocks()
 
 
-def _listen(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thread: int, stack: ExitStack) -> None:
-    """Add what each call of the layer attends to that concerns a block of ``thread``, until the stack is closed."""
-    reporter = _reporter(layer)
-    assert reporter is not None
-    pending = threading.local()  # the arguments of the call that each thread is in
+def _add_hooks(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thread: int, stack: ExitStack) -> None:
+    """Append to ``calls`` for each of the layer's calls that a block of ``thread`` records, until the stack closes."""
+    recorder = _recorder(layer)
+    assert recorder is not None
+    pending = threading.local()  # the arguments of each thread's current call
 
-    # Without kwargs where another thread's block ends, and takes its hooks away, while torch is about to call them.
+    # torch calls it without kwargs if another thread's block ends, and removes its hooks, at that moment.
     def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Arguments | None:
-        pending.call = None  # a call that raised has left its own behind
+        pending.call = None  # left over if the last call raised
         if kwargs is None or not _open_blocks.concern(thread):
             return None
-        asked = reporter.ask(layer, (args, kwargs), wanted)
-        pending.call = ((args, kwargs), asked)
-        return asked
+        used = recorder.request(layer, (args, kwargs), wanted)
+        pending.call = ((args, kwargs), used)
+        return used
 
     def after(layer: nn.Module, _: tuple[Any, ...], *rest: Any) -> Any:
-        out = rest[-1]
         call, pending.call = getattr(pending, "call", None), None
-        if call is None:  # not for this block, or under way when it began
+        if call is None:  # not for this block, or already running when it began
             return None
-        came, asked = call
-        out, aux = reporter.tell(layer, came, asked, out)
+        given, used = call
+        out, aux = recorder.split(layer, given, used, rest[-1])
         calls.append(_detached(aux, wanted))
         return out
 
     stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-    # Before all other hooks, so that each sees what it asked for: the last to ask is the first to be told.
+    # Prepended: of nested blocks the last to request is the first to split.
     stack.callback(layer.register_forward_hook(after, with_kwargs=True, prepend=True).remove)
 
 
-def _reporter(layer: nn.Module) -> Reporter | None:
-    return next((reporter for kind, reporter in REPORTERS.items() if isinstance(layer, kind)), None)
+def _recorder(layer: nn.Module) -> Recorder | None:
+    return next((recorder for kind, recorder in RECORDERS.items() if isinstance(layer, kind)), None)
 
 
 def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
@@ -196,18 +189,18 @@ def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
 _FLAGS = ("need_weights", "need_label_mass")
 
 
-def _ask(layer: RelationAttention, came: Arguments, wanted: Wanted) -> Arguments:
-    args, kwargs = came
+def _request(layer: RelationAttention, given: Arguments, wanted: Wanted) -> Arguments:
+    args, kwargs = given
     mass = wanted.label_mass and layer.tables is not None
     more = {name: True for name, want in zip(_FLAGS, (wanted.weights, mass), strict=True) if want}
     return args, kwargs | {name: value for name, value in more.items() if kwargs.get(name, False) is False}
 
 
-def _tell(_: RelationAttention, came: Arguments, asked: Arguments, out: Any) -> tuple[Any, AttentionAux]:
+def _split(_: RelationAttention, given: Arguments, used: Arguments, out: Any) -> tuple[Any, AttentionAux]:
     z, *extra = out if isinstance(out, tuple) else (out,)
-    given = dict(zip((name for name in _FLAGS if asked[1].get(name)), extra, strict=True))
-    kept = [value for name, value in given.items() if came[1].get(name)]
-    return (z, *kept) if kept else z, AttentionAux(given.get("need_weights"), given.get("need_label_mass"))
+    found = dict(zip((name for name in _FLAGS if used[1].get(name)), extra, strict=True))
+    kept = [value for name, value in found.items() if given[1].get(name)]
+    return (z, *kept) if kept else z, AttentionAux(found.get("need_weights"), found.get("need_label_mass"))
 
 
-REPORTERS[RelationAttention] = Reporter(_ask, _tell)
+RECORDERS[RelationAttention] = Recorder(_request, _split)

@@ -1,4 +1,4 @@
-"""Stacks of relation layers: the labels are made once for all layers."""
+"""Stacks of encoder or decoder layers: the labels are made once for all layers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from relgraph.arguments import check
 from relgraph.functional import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import made_labels, renamed
+from relgraph.nn.layer_parts import make_labels, rename_in_errors
 from relgraph.nn.table import check_label_names
 
 MOST_LAYERS = 4096
@@ -26,13 +26,13 @@ class RelationEncoder(nn.Module):
     """Copies of an encoder layer, one after the other; the labels are made once for all.
 
     As in :class:`~torch.nn.TransformerEncoder`, whose state loads (with ``strict=False``), the copies start with equal
-    parameters, until :meth:`~relgraph.RelationEncoder.reset_parameters` draws them one by one. Tables that were handed
-    to the layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+    parameters; :meth:`~relgraph.RelationEncoder.reset_parameters` initializes each anew. Tables that were passed to the
+    layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
 
     Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerEncoder`.
 
     Args:
-        layer: what to copy, a :class:`~relgraph.RelationEncoderLayer`.
+        layer: the :class:`~relgraph.RelationEncoderLayer` to copy.
         num_layers: how many copies, from 1 to 4096.
         norm: a module applied to the output of the last layer; None for none.
 
@@ -54,7 +54,7 @@ class RelationEncoder(nn.Module):
         self.norm = _check_norm(norm)
 
     def reset_parameters(self) -> None:
-        """Draw the parameters of every layer afresh, so that they differ; tables that were handed in too."""
+        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
         _reset(self)
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
@@ -64,16 +64,15 @@ class RelationEncoder(nn.Module):
             max_len: how many rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.KVCache` a layer.
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.KVCache` per layer.
 
         Raises:
-            TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
         """
         return StackCache(*(KVCache(max_len) for _ in self.layers))
 
-    @undone_when_refused
-    def forward(
+    @restores_cache_on_error
+    def forward(  # noqa: D417
         self,
         src: Tensor,
         mask: Tensor | None = None,
@@ -84,27 +83,20 @@ class RelationEncoder(nn.Module):
         cache: StackCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
-        """All layers' work, then the norm.
+        """Apply all layers, then the norm.
 
         Args:
-            src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
-            mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; True blocks, floats are
-                added.
-            src_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
-            is_causal: rows see no later rows, beside what the masks say.
-            labels: of all pairs, or a graph for the layers' labeler to read; made by it when left out. As in
-                :meth:`~relgraph.RelationEncoderLayer.forward`.
-            cache: keys and values of earlier rows, from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises
-                leaves it as it was.
-            bank_features: what the banks of the tables read.
+            src: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; the layer's ``src_mask``.
+            cache: from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises leaves it as it was.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
+            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
             ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack.
-            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
             >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ShortestPath(2))
@@ -113,9 +105,9 @@ class RelationEncoder(nn.Module):
             torch.Size([3, 16])
         """
         caches = check_cache(cache, self.num_layers, KVCache)
-        labels = made_labels(_labeler(self.layers), labels, "src", src, cache)
+        labels = make_labels(self.layers[0].labeler, labels, "src", src, cache)
         for layer, own in zip(self.layers, caches, strict=True):
-            src = renamed(
+            src = rename_in_errors(
                 {"src_mask": "mask"}, layer, src, mask, src_key_padding_mask, is_causal, labels=labels, cache=own,
                 bank_features=bank_features,
             )  # fmt: skip
@@ -125,16 +117,14 @@ class RelationEncoder(nn.Module):
 class RelationDecoder(nn.Module):
     """Copies of a decoder layer, one after the other; the labels are made once for all.
 
-    As in :class:`~torch.nn.TransformerDecoder`, whose state loads (with ``strict=False``), the copies start with equal
-    parameters, until :meth:`~relgraph.RelationDecoder.reset_parameters` draws them one by one. Tables that were handed
-    to the layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+    The copies are initialized and share tables as in :class:`~relgraph.RelationEncoder`. The state of
+    :class:`~torch.nn.TransformerDecoder` loads (with ``strict=False``).
 
     Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerDecoder`.
 
     Args:
-        layer: what to copy, a :class:`~relgraph.RelationDecoderLayer`.
-        num_layers: how many copies, from 1 to 4096.
-        norm: a module applied to the output of the last layer; None for none.
+        layer: the :class:`~relgraph.RelationDecoderLayer` to copy; this and all further arguments as in
+            :class:`~relgraph.RelationEncoder`.
 
     Raises:
         TypeError: an argument of the wrong kind, such as another kind of layer.
@@ -158,7 +148,7 @@ class RelationDecoder(nn.Module):
         self.norm = _check_norm(norm)
 
     def reset_parameters(self) -> None:
-        """Draw the parameters of every layer afresh, so that they differ; tables that were handed in too."""
+        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
         _reset(self)
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
@@ -168,16 +158,15 @@ class RelationDecoder(nn.Module):
             max_len: how many target rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` a layer.
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` per layer.
 
         Raises:
-            TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.LayerCache` does not accept.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 
-    @undone_when_refused
-    def forward(
+    @restores_cache_on_error
+    def forward(  # noqa: D417
         self,
         tgt: Tensor,
         memory: Tensor | None,
@@ -193,30 +182,20 @@ class RelationDecoder(nn.Module):
         cache: StackCache | None = None,
         bank_features: Any = None,
     ) -> Tensor:
-        """All layers' work, then the norm.
+        """Apply all layers, then the norm.
 
         Args:
             tgt: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationDecoderLayer.forward`.
-            memory: ``[B, M, E]``; may be None once a cache holds it.
-            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; True blocks, floats are added.
-            memory_mask: which pairs of target and memory are blocked, ``[N, M]`` and so on.
-            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only.
-            memory_key_padding_mask: ``[B, M]``, True for padding.
-            tgt_is_causal: rows see no later rows.
-            memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, or a graph for the layers' labeler to read; made by it when left out.
-            memory_labels: of the pairs of target and memory.
             cache: from :meth:`~relgraph.RelationDecoder.new_cache`; a call that raises leaves it as it was.
-            bank_features: what the banks of the self-attention's tables read.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
-            ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack; no memory as long
-                as no cache holds it.
-            NotImplementedError: a cache beside packed labels, or what the implementation cannot do.
+            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack; no memory before a
+                cache holds it.
+            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
             >>> decoder = rg.RelationDecoder(rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
@@ -226,7 +205,7 @@ class RelationDecoder(nn.Module):
             torch.Size([1, 5, 16])
         """
         caches = check_cache(cache, self.num_layers, LayerCache)
-        labels = made_labels(_labeler(self.layers), labels, "tgt", tgt, cache)
+        labels = make_labels(self.layers[0].labeler, labels, "tgt", tgt, cache)
         for layer, own in zip(self.layers, caches, strict=True):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
@@ -236,12 +215,12 @@ class RelationDecoder(nn.Module):
 
 
 def check_depth(name: str, depth: Any) -> None:
-    """A number of layers: more than anybody stacks is taken for a mistake, before hours go into copies."""
+    """Raise unless ``depth`` is a plausible number of layers: copying too many would take hours."""
     check.integer(name, depth, minimum=1, maximum=MOST_LAYERS)
 
 
 def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:
-    """Deep copies that share the tables which the layer was given."""
+    """Deep copies that share the tables passed to the layer."""
     if not isinstance(layer, kind):
         raise TypeError(f"layer must be a {kind.__name__}, got {type(layer).__name__}")
     check_depth("num_layers", num_layers)
@@ -263,7 +242,7 @@ def _check_norm(norm: Any) -> nn.Module | None:
 
 
 def check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:
-    """One cache a layer, or one None a layer."""
+    """The caches of the layers, or one None per layer."""
     if cache is None:
         return (None,) * num_layers
     if not isinstance(cache, StackCache):
@@ -271,7 +250,3 @@ def check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:
     if len(cache.layers) != num_layers or not all(isinstance(layer, kind) for layer in cache.layers):
         raise ValueError(f"cache must hold one {kind.__name__} for each of the {num_layers} layers, got {cache!r}")
     return cache.layers
-
-
-def _labeler(layers: nn.ModuleList) -> Any:
-    return layers[0].labeler

@@ -1,4 +1,4 @@
-"""The learned rows that labels own: one vector, or one scalar, for each label; free or computed by a bank."""
+"""A table of learned rows: one vector or one scalar per label, free or computed by a bank."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from relgraph.arguments.brief import shown
 from relgraph.arguments.sharding import check_gathered, kept
 from relgraph.labelers import Labeler
 from relgraph.labels import Labels
+from relgraph.labels.describe import check_names
 
 
 class LabelTable(nn.Module):
-    """One table: row r is what label r adds, a vector or a scalar.
+    """One table: row r, a vector or a scalar, is what label r adds.
 
-    Free rows are a Parameter ``rows``. They start as torch's embeddings do, scaled to the head size: N(0, 1/√D) for
-    vectors (1/√D is the standard deviation); scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there
-    are no rows: a module computes them from the features of the labels that a batch holds, so that a label can be a
-    whole path or a vector.
+    Free rows are a Parameter ``rows``. Vectors start as torch's embeddings, scaled to the head size: normal with
+    standard deviation 1/√D. Scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there are no rows: a
+    module computes them from features of the labels in a batch, so that a label can be a whole path or a vector.
 
-    The names of the labels are saved in ``state_dict`` (as bytes in a tensor), so that a checkpoint cannot be read with
-    its labels in another order. A layer of relgraph that is given other names' state refuses it before anything in it
-    has changed; for a model of your own around such layers see :func:`~relgraph.check_label_names`.
+    ``state_dict`` holds the names of the labels (as bytes in a tensor), so that a checkpoint cannot be loaded with its
+    labels in another order. relgraph's layers raise before loading anything from a state with other names; for your own
+    model around such layers see :func:`~relgraph.check_label_names`.
 
     Source: rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
     Args:
-        num_labels: R, the number of labels. None with a bank, when every batch has labels of its own.
+        num_labels: R, the number of labels. None with a bank, when every batch has its own labels.
         dim: D, the size of a row; None for a bias table, whose rows are scalars.
-        heads: H for rows of each head's own; None for rows that all heads share.
+        heads: H for separate rows per head; None for rows that all heads share.
         names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
         bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``; R' is R
-            where that is given.
+            if that is given.
         device: where the rows live.
         dtype: floating type of the rows.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
-            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or beside a
-            bank, a ``device`` that is not there, a ``dtype`` of no parameter.
+            than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
+            a ``device`` that is not there, a ``dtype`` that parameters cannot have.
 
     Example:
         >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -84,21 +84,20 @@ class LabelTable(nn.Module):
                 check.integer(name, value, minimum=1)
         factory = check.parameter_place(device, dtype)
         self.num_labels, self.dim, self.heads = num_labels, dim, heads
-        self.names = _check_names(names, num_labels)
+        self.names = check_names("names", names, num_labels)
         self.frozen = _check_frozen(frozen, num_labels, bank)
         self.bank = bank
-        own = () if heads is None else (heads,)
-        width = () if dim is None else (dim,)
         rows = None
         if bank is None:
             assert num_labels is not None
             check.parameter_size(num_labels=num_labels, dim=dim or 1, heads=heads or 1)
-            rows = nn.Parameter(torch.empty(*own, num_labels, *width, **factory))
+            shape = [size for size in (heads, num_labels, dim) if size is not None]
+            rows = nn.Parameter(torch.empty(shape, **factory))
         self.register_parameter("rows", rows)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw free rows afresh; a bank is left as it is."""
+        """Initialize free rows again; a bank does not change."""
         if self.rows is None:
             return
         if self.dim is None:
@@ -111,22 +110,21 @@ class LabelTable(nn.Module):
         """The rows of all labels.
 
         Args:
-            features: what the bank reads, commonly ``[R', F]``: one row for each label that the batch holds. None for
-                free rows.
+            features: the bank's input, commonly ``[R', F]``, one row per label in the batch. None for free rows.
 
         Returns:
             ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``.
 
         Raises:
-            TypeError: a bank that gives no tensor.
-            ValueError: features without a bank or a bank without features; a bank that gives another shape.
+            TypeError: the bank's output is not a Tensor.
+            ValueError: features without a bank, a bank without features, or a bank's output of another shape.
 
         Example:
-            >>> rg.LabelTable(3, None, heads=2)().tolist()                          # a bias table begins at zero
+            >>> rg.LabelTable(3, None, heads=2)().tolist()                          # a bias table starts at zero
             [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
         if self.bank is not None:
-            return self._computed(self.bank, features)
+            return self._rows_from_bank(self.bank, features)
         if features is not None:
             raise ValueError("features must be None for a table without a bank, got features")
         assert self.rows is not None
@@ -139,10 +137,10 @@ class LabelTable(nn.Module):
 
     @property
     def _axis(self) -> int:
-        """The axis of the rows that counts labels."""
+        """The axis of ``rows`` that counts labels."""
         return -1 if self.dim is None else -2
 
-    def _computed(self, bank: nn.Module, features: Any) -> Tensor:
+    def _rows_from_bank(self, bank: nn.Module, features: Any) -> Tensor:
         if features is None:
             raise ValueError("features must be given to a table with a bank, got None")
         rows = check.tensor("the bank's output", bank(features))
@@ -159,15 +157,15 @@ class LabelTable(nn.Module):
                 self.rows.select(self._axis, self.frozen).zero_()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        # torch loads the rows first and the names last: too late to refuse.
+        # Before the rows: torch loads the names last.
         key = f"{prefix}_extra_state"
         if key in state_dict:
-            self._check_saved(key, state_dict[key])
+            self._check_saved_names(key, state_dict[key])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._clear_frozen()
 
     def get_extra_state(self) -> Tensor:
-        """The names as bytes in a tensor, empty when there are none; a tensor, as all else in a ``state_dict``.
+        """The names as bytes in a tensor, empty when there are none.
 
         Returns:
             ``[number of bytes]``, uint8, JSON.
@@ -179,37 +177,39 @@ class LabelTable(nn.Module):
         """Compare the names of a checkpoint with this table's; either may have none.
 
         Args:
-            state: ``[number of bytes]``, uint8, what :meth:`~relgraph.LabelTable.get_extra_state` gave.
+            state: ``[number of bytes]``, uint8, from :meth:`~relgraph.LabelTable.get_extra_state`.
 
         Raises:
-            TypeError: ``state`` that is no tensor.
-            ValueError: they differ, or what was saved is damaged.
+            TypeError: ``state`` is not a Tensor.
+            ValueError: the names differ, or ``state`` is damaged.
         """
-        self._check_saved("state", state)
+        self._check_saved_names("state", state)
 
-    def _check_saved(self, key: str, state: Any, name: str = "") -> None:
-        """What is saved under ``key`` are the names of this table, which is called ``name``."""
-        names = _saved_names(key, state)
+    def _check_saved_names(self, key: str, state: Any, path: str = "") -> None:
+        """Raise ValueError if ``state``, saved under ``key``, holds other names than this table, at ``path``."""
+        names = _decode_names(key, state)
         if self.names is None or names is None:
             return
         for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
             if saved != mine:
                 raise ValueError(
                     f"names must be those of the loaded state, got another at label {label}"
-                    f"{f' of {name}' if name else ''}: the state has {saved!r}, this table {mine!r}"
+                    f"{f' of {path}' if path else ''}: the state has {saved!r}, this table {mine!r}"
                 )
 
     def extra_repr(self) -> str:
-        """Sizes, and what is out of the ordinary."""
+        """Sizes, and options that differ from their defaults."""
         parts = [str(self.num_labels), str(self.dim)]
         parts += [f"{name}={value}" for name in ("heads", "frozen") if (value := getattr(self, name)) is not None]
         if self.names is not None:
-            parts.append(f"names={_shorten(self.names)}")
+            names = self.names
+            short = repr(names) if len(names) <= 4 else f"({names[0]!r}, {names[1]!r}, ..., {names[-1]!r})"
+            parts.append(f"names={short}")
         return ", ".join(parts)
 
 
-def _saved_names(key: str, state: Any) -> list[str] | None:
-    """The names that are saved as bytes under a key of a ``state_dict``; None where there are none."""
+def _decode_names(key: str, state: Any) -> list[str] | None:
+    """The names saved as bytes under a key of a ``state_dict``, or None."""
     if check.tensor(key, state).dim() != 1 or state.is_complex():
         raise ValueError(
             f"{key} must be bytes in a tensor of shape [n], got shape {list(state.shape)} of {state.dtype}"
@@ -218,7 +218,7 @@ def _saved_names(key: str, state: Any) -> list[str] | None:
         return None
     try:
         names = json.loads(bytes(state.to("cpu", torch.uint8).tolist()))
-    except (ValueError, RecursionError) as error:  # no JSON, no text at all, or lists without end
+    except (ValueError, RecursionError) as error:  # not JSON, not text, or nested too deeply
         raise ValueError(f"{key} must hold names as JSON, got damaged bytes: {error}") from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key} must hold a list of names, got {shown(names)}")
@@ -226,7 +226,7 @@ def _saved_names(key: str, state: Any) -> list[str] | None:
 
 
 def check_size(num_labels: Any) -> None:
-    """R; None where a bank computes the rows."""
+    """Raise unless ``num_labels`` is a number of labels, or None."""
     if isinstance(num_labels, (Labeler, Labels)):
         raise TypeError(f"num_labels must be an int, got {type(num_labels).__name__}: pass its .num_labels")
     if num_labels is not None:
@@ -236,19 +236,18 @@ def check_size(num_labels: Any) -> None:
 def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: str = "", *_loading: Any) -> None:
     """Compare the label names in a state with those of all tables inside a model, before anything is loaded.
 
-    Layers of relgraph do so by themselves. But torch loads a model module by module, so that in a model of your own
-    what comes before such a layer has changed when the layer refuses. Call this first, or have torch call it whenever
-    the model loads: it is a hook for ``torch.nn.Module.register_load_state_dict_pre_hook``.
+    relgraph's layers do so by themselves. But torch loads a model module by module, so that in your own model the
+    modules before such a layer have already changed when the layer raises. Call this function first, or register it
+    with ``torch.nn.Module.register_load_state_dict_pre_hook``, so that torch calls it whenever the model loads.
 
     Args:
         model: any module.
-        state_dict: what is to be loaded; tables that it does not have, or whose names it does not have, are passed
-            over.
-        prefix: what the names of the model's parts begin with in ``state_dict``.
-        _loading: what else torch hands to such a hook, which is not read.
+        state_dict: the state to load; tables or names that it lacks are not compared.
+        prefix: the prefix of the model's keys in ``state_dict``.
+        _loading: further arguments that torch passes to such a hook, not used.
 
     Raises:
-        TypeError: an argument of the wrong kind, or names in the state that are no tensor.
+        TypeError: an argument of the wrong kind, or names in the state that are not a Tensor.
         ValueError: the names of a table differ.
 
     Example:
@@ -259,7 +258,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         ...         self.embedding = torch.nn.Embedding(100, 16)
         ...         self.encoder = rg.RelationEncoderLayer(16, 4, 32, labeler=labeler)
         >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))
-        >>> other.load_state_dict(tagger.state_dict())                          # its embedding stays as it is
+        >>> other.load_state_dict(tagger.state_dict())                          # its embedding does not change
         Traceback (most recent call last):
         ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
     """
@@ -274,17 +273,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
             name = f"{prefix}{path}".rstrip(".")
             key = f"{name}{'.' if name else ''}_extra_state"
             if key in state_dict:
-                module._check_saved(key, state_dict[key], name)
-
-
-def _check_names(names: Any, num_labels: int | None) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"names must be a sequence of strings, got {shown(names)}")
-    if len(names) != num_labels or len(set(names)) != len(names):
-        raise ValueError(f"names must be {num_labels} different strings, got {len(names)}, {len(set(names))} different")
-    return tuple(names)
+                module._check_saved_names(key, state_dict[key], name)
 
 
 def _check_frozen(frozen: Any, num_labels: int | None, bank: nn.Module | None) -> int | None:
@@ -293,7 +282,3 @@ def _check_frozen(frozen: Any, num_labels: int | None, bank: nn.Module | None) -
     if bank is not None or num_labels is None:
         raise ValueError(f"frozen must be None for a table with a bank, which has no rows, got {frozen!r}")
     return check.integer("frozen", frozen, minimum=0, maximum=num_labels - 1)
-
-
-def _shorten(names: tuple[str, ...]) -> str:
-    return repr(names) if len(names) <= 4 else f"({names[0]!r}, {names[1]!r}, ..., {names[-1]!r})"

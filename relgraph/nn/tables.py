@@ -1,4 +1,4 @@
-"""All the tables of one attention: for keys, values, queries and bias, for one labeling or a sum of several."""
+"""The key, value, query and bias tables of one attention, for one labeling or a sum of several."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from relgraph.arguments.sharding import kept
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
-"""Where a label's row enters: beside the key, the value or the query, or as a scalar in the score."""
+"""What a label's row is added to: the key, the value, the query, or (a scalar) the score."""
 
 NumLabels = int | None | Sequence[int | None]
-"""R, or one a part when the labels are a sum; None where a bank computes the rows."""
+"""R, or one per part of a sum; None if banks compute all rows."""
 
 
 class RelationTables(nn.Module):
-    """The tables of one attention, called to give the arguments of :func:`~relgraph.relation_attention`.
+    """The tables of one attention; calling it gives the table arguments of :func:`~relgraph.relation_attention`.
 
-    Handed to several layers, one object ties their tables: its parameters appear once among ``parameters()``. FSDP2
-    shards such an object once, ``fully_shard(tables)``, before the layers, or with the root alone. The attributes
-    ``key``, ``value``, ``query`` and ``bias`` hold a :class:`~relgraph.LabelTable` each, for a sum a list with one a
-    part, or None where there is no such table; ``value`` is None when ``tied``, as the key tables serve.
+    Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. FSDP2 must
+    shard such an object once: ``fully_shard(tables)`` before the layers, or only the root. The attributes ``key``,
+    ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.LabelTable`, for a sum a list with one per part, or
+    None if there is no such table. If ``tied``, ``value`` is None and the key tables serve for values too.
 
     Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
     (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
 
     Args:
-        num_labels: R; for a sum of labels a tuple, one number a part. None for a part whose banks compute all rows.
+        num_labels: R; for a sum of labels a tuple, one number per part. None for a part whose banks compute all rows.
         dim: D, the size of a head.
         heads: H, the number of query heads; needed with ``per_head`` only.
         kinds: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
-        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        per_head: whether each head has its own rows: True, False, or the kinds for which it has.
         tied: one table serves as key and value table.
-        names: the labels' names; for a sum one sequence a part.
-        frozen: the label whose rows stay zero; for a sum one a part.
-        banks: modules that compute rows, by kind; for a sum one mapping (or None) a part. Kinds without one have free
+        names: the labels' names; for a sum one sequence per part.
+        frozen: the label whose rows stay zero; for a sum one per part.
+        banks: modules that compute rows, by kind; for a sum one mapping (or None) per part. Kinds without one have free
             rows.
         device: where the rows live.
         dtype: floating type of the rows.
@@ -48,8 +48,8 @@ class RelationTables(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as ``kinds="key"`` for ``("key",)``.
         ValueError: unknown, missing or repeated kinds, tied tables without both kinds, ``per_head`` without ``heads``,
-            options that do not name one value a part, banks of other kinds, and what :class:`~relgraph.LabelTable`
-            refuses.
+            options of a sum without one value per part, banks of other kinds, and what :class:`~relgraph.LabelTable`
+            raises.
 
     Example:
         >>> tables = rg.RelationTables(5, 16, kinds=("key", "bias"))
@@ -95,27 +95,27 @@ class RelationTables(nn.Module):
         for size, name, freeze, bank in zip(sizes, *options, strict=True):
             bank = self._check_banks(bank)
             for kind, tables in made.items():
-                width, own = None if kind == "bias" else dim, heads if kind in self.per_head else None
-                table = LabelTable(size, width, heads=own, names=name, frozen=freeze, bank=bank.get(kind), **factory)
-                tables.append(table)
+                width, row_heads = None if kind == "bias" else dim, heads if kind in self.per_head else None
+                options = {"heads": row_heads, "names": name, "frozen": freeze, "bank": bank.get(kind)}
+                tables.append(LabelTable(size, width, **options, **factory))
         for kind in KINDS:
             tables = made.get(kind)
             is_sum = isinstance(self.num_labels, tuple)
             setattr(self, kind, None if tables is None else nn.ModuleList(tables) if is_sum else tables[0])
 
     def forward(self, features: Any = None) -> dict[str, Any]:
-        """The tables by the names that :func:`~relgraph.relation_attention` gives them.
+        """The tables as keyword arguments of :func:`~relgraph.relation_attention`.
 
         Args:
-            features: what the banks read; for a sum a tuple, one entry a part (None for a part without a bank).
+            features: the banks' input; for a sum a tuple, one entry per part (None for a part without a bank).
 
         Returns:
-            A dict of ``key_table`` and ``query_table`` ``[R, D]`` or ``[H, R, D]``, ``value_table`` likewise, and
-            ``bias_table`` ``[R]`` or ``[H, R]``, as far as there are such tables; for a sum each is a tuple of tensors.
+            A dict of those among ``key_table``, ``value_table`` and ``query_table`` ``[R, D]`` or ``[H, R, D]`` and
+            ``bias_table`` ``[R]`` or ``[H, R]`` that there are; for a sum each is a tuple of tensors.
 
         Raises:
-            TypeError: a bank that gives no tensor.
-            ValueError: features without banks, banks without features, or not one entry a part; a bank that gives
+            TypeError: a bank's output is not a Tensor.
+            ValueError: features without banks, banks without features, not one entry per part, or a bank's output of
                 another shape.
 
         Example:
@@ -127,15 +127,15 @@ class RelationTables(nn.Module):
         self._check_features(given)
         tables: dict[str, Any] = {}
         for kind in self._own_kinds():
-            rows = tuple(t(None if t.bank is None else x) for t, x in zip(self._parts(kind), given, strict=True))
-            rows = tuple(kept(self, table) for table in rows)
+            parts = zip(self._parts(kind), given, strict=True)
+            rows = tuple(kept(self, table(None if table.bank is None else x)) for table, x in parts)
             tables[f"{kind}_table"] = rows if isinstance(self.num_labels, tuple) else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]
         return tables
 
     def reset_parameters(self) -> None:
-        """Draw all free rows afresh; banks are left as they are."""
+        """Initialize all free rows again; banks do not change."""
         for kind in self._own_kinds():
             for table in self._parts(kind):
                 table.reset_parameters()
@@ -144,27 +144,28 @@ class RelationTables(nn.Module):
         """Whether labels with ``num_labels`` can look up these tables.
 
         Args:
-            num_labels: R of the labels; for a sum a tuple, one number a part.
+            num_labels: R of the labels; for a sum a tuple, one number per part.
 
         Returns:
-            True where the numbers agree; a table without a number of its own takes every number.
+            True if the numbers agree; a table whose own number is None takes every number.
 
         Raises:
-            TypeError: a number that is no int.
-            ValueError: a number below 0, or a tuple without any.
+            TypeError: a number that is not an int.
+            ValueError: a number below 0, or an empty tuple.
 
         Example:
             >>> rg.RelationTables(5, 16).fits(5), rg.RelationTables((5, 3), 16).fits(5)
             (True, False)
         """
         check_num_labels(num_labels)
-        if not isinstance(self.num_labels, tuple) or not isinstance(num_labels, tuple):
-            return not isinstance(num_labels, tuple) and _fits(self.num_labels, num_labels)
-        pairs = zip(self.num_labels, num_labels, strict=False)
-        return len(self.num_labels) == len(num_labels) and all(_fits(mine, theirs) for mine, theirs in pairs)
+        if isinstance(self.num_labels, tuple) != isinstance(num_labels, tuple):
+            return False
+        mine, theirs = (n if isinstance(n, tuple) else (n,) for n in (self.num_labels, num_labels))
+        # not ``in``: one of them may be symbolic for dynamo
+        return len(mine) == len(theirs) and all(m is None or m == t for m, t in zip(mine, theirs, strict=False))
 
     def _own_kinds(self) -> tuple[str, ...]:
-        """The kinds with rows of their own: all, less the values that are tied to the keys."""
+        """All kinds, but not the values if they are tied to the keys."""
         return tuple(kind for kind in self.kinds if not (self.tied and kind == "value"))
 
     def _parts(self, kind: str) -> list[LabelTable]:
@@ -179,7 +180,7 @@ class RelationTables(nn.Module):
                 raise ValueError(f"features must be None{where}, as no bank reads them, got {type(given).__name__}")
 
     def _by_part(self, name: str, value: Any) -> Sequence[Any]:
-        """One entry a part, of an option that is given as one entry when the labels are no sum."""
+        """``value`` as one entry per part; if the labels are not a sum, ``value`` is the only entry."""
         if not isinstance(self.num_labels, tuple):
             return (value,)
         parts = len(self.num_labels)
@@ -210,31 +211,27 @@ class RelationTables(nn.Module):
         return banks
 
     def extra_repr(self) -> str:
-        """What the tables below do not show."""
+        """The arguments that the submodules do not show."""
         return f"num_labels={self.num_labels}, {self._options('kinds', 'tied')}"
 
     def _options(self, kinds: str, tied: str) -> str:
-        """Which tables there are and who shares them, as the arguments of a layer that calls them so."""
+        """The arguments ``kinds``, ``per_head`` and ``tied`` under a layer's names for the first and last."""
         per_head = self.per_head == self.kinds or self.per_head or False
         return f"{kinds}={self.kinds}, per_head={per_head}{f', {tied}=True' if self.tied else ''}"
 
 
 def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:
-    """R, or of a sum one number a part as a tuple; None where a bank computes the rows."""
+    """Return a checked ``num_labels``, a list as a tuple."""
     parts = num_labels if isinstance(num_labels, (tuple, list)) else (num_labels,)
     if not parts:
-        raise ValueError("num_labels must hold one number a part of the sum, got none")
+        raise ValueError("num_labels must hold one number per part of the sum, got none")
     for size in parts:
         check_size(size)
     return tuple(parts) if isinstance(num_labels, (tuple, list)) else num_labels
 
 
-def _fits(mine: NumLabels, theirs: int) -> bool:
-    return mine is None or mine == theirs  # not ``in``: dynamo may keep the one open and know the other
-
-
 def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
-    """Different kinds of tables, at least one, in the order of :data:`KINDS`."""
+    """Return the kinds in the order of :data:`KINDS`; raise unless they are different and at least one."""
     if isinstance(kinds, str) or not isinstance(kinds, (tuple, list, set, frozenset)):
         raise TypeError(f"{name} must be a sequence of kinds of tables, got {shown(kinds)}")
     for kind in kinds:
@@ -245,7 +242,7 @@ def check_kinds(name: str, kinds: Any) -> tuple[str, ...]:
 
 
 def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
-    """Whether one table serves as key and value table, which then are both among the kinds."""
+    """Return ``tied``; raise ValueError if it is True and the key or value table is missing."""
     if check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
         raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied

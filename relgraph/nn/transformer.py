@@ -1,4 +1,4 @@
-"""The encoder-decoder of Vaswani et al. with relative positions as Shaw et al. give it."""
+"""The encoder-decoder of Vaswani et al. with the relative positions of Shaw et al."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.nn import functional
 from relgraph.arguments import check
 from relgraph.labelers import ClippedDistance
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache, undone_when_refused
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import Activation, check_sizes, renamed
+from relgraph.nn.layer_parts import Activation, check_sizes, rename_in_errors
 from relgraph.nn.positions import SinusoidalPositions, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
@@ -27,47 +27,29 @@ POSITIONS = ("relative", "sinusoidal", "both", "none")
 class RelationTransformer(nn.Module):
     """An encoder and a decoder over embedded sequences; the labels of both self-attentions are clipped distances.
 
-    The label of query i and key j is clip(j - i, -k, k). Parts and masks are those of :class:`~torch.nn.Transformer`,
-    whose state loads (with ``strict=False``, as the tables are missing), with two differences: the batch comes first,
-    and the target is causal unless ``tgt_is_causal=False``. Dropout acts on the embedded inputs too, after sinusoidal
-    positions are added. Those count from each sequence's first token after the padding on its left, so that padding
-    changes nothing.
+    The label of query i and key j is clip(j - i, -k, k). Submodules and masks are those of
+    :class:`~torch.nn.Transformer`, whose state loads (with ``strict=False``, as it has no tables). Two things differ:
+    the batch comes first, and the target is causal unless ``tgt_is_causal=False``. Dropout also acts on the embedded
+    inputs, after sinusoidal positions are added. Those count from each sequence's first token after the padding on its
+    left, so that padding changes nothing.
 
-    Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, section 3.2, with tables in encoder and decoder
-    self-attention, for each layer its own, none towards the memory; conventions of :class:`~torch.nn.Transformer`.
+    Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, section 3.2, with separate tables in each self-attention
+    of encoder and decoder, and none towards the memory; conventions of :class:`~torch.nn.Transformer`.
 
     Args:
-        d_model: E, the width of the embedded sequences.
-        nhead: H; divides E.
+        d_model: E, the width of the embedded sequences; this and all further arguments as in
+            :class:`~relgraph.RelationEncoderLayer`.
         num_encoder_layers: depth of the encoder, from 1 to 4096.
-        num_decoder_layers: depth of the decoder, likewise.
-        dim_feedforward: width of the feed-forward networks.
-        dropout: probability in ``[0, 1)`` of dropout in training.
-        activation: ``"relu"``, ``"gelu"`` or a function.
-        layer_norm_eps: added to variances in the norms.
-        batch_first: must be True.
-        norm_first: whether norms come before each step, not after each sum.
-        bias: whether projections and norms have a bias.
-        device: where the parameters live.
-        dtype: floating type of the parameters.
+        num_decoder_layers: depth of the decoder, from 1 to 4096.
         positions: ``"relative"``, tables for clipped distances; ``"sinusoidal"``, added to the inputs; ``"both"``;
             ``"none"``.
-        max_distance: k; distances beyond ±k are as ±k. This and the options of tables count with relative positions.
+        max_distance: k; distances beyond ±k count as ±k. This and the options of tables need relative positions.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`, which all layers then share.
-        per_head: whether each head has rows of its own: see :class:`~relgraph.RelationAttention`.
-        tie_tables: whether one table serves as key and value table.
-        num_kv_heads: how many heads keys and values have; divides H, which is the default.
-        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
-
-    Shapes:
-        src: ``[B, M, E]`` or ``[M, E]``, embedded.
-        tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
-        output: that of the target.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
-            than 2²⁰ labels, or what the layers refuse.
+            than 2²⁰ labels, or what the layers raise.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -139,14 +121,10 @@ class RelationTransformer(nn.Module):
         E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
 
         Args:
-            overrides: arguments of the constructor that shall differ.
+            overrides: other arguments of the constructor, or other values.
 
         Returns:
             The model.
-
-        Raises:
-            TypeError: an argument that the constructor does not have, or of the wrong kind.
-            ValueError: what the constructor refuses.
 
         Example:
             >>> model = rg.RelationTransformer.base(num_encoder_layers=1, num_decoder_layers=1)
@@ -166,14 +144,10 @@ class RelationTransformer(nn.Module):
         E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096. Dropout is that of English-German, 0.3.
 
         Args:
-            overrides: arguments of the constructor that shall differ.
+            overrides: other arguments of the constructor, or other values.
 
         Returns:
             The model.
-
-        Raises:
-            TypeError: an argument that the constructor does not have, or of the wrong kind.
-            ValueError: what the constructor refuses.
         """
         preset: dict[str, Any] = {
             "d_model": 1024, "nhead": 16, "num_encoder_layers": 6, "num_decoder_layers": 6, "dim_feedforward": 4096,
@@ -182,10 +156,9 @@ class RelationTransformer(nn.Module):
         return cls(**{**preset, **overrides})
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh.
+        """Initialize all parameters again, apart from tables that were passed in.
 
-        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`, tables start in their own way. Tables that
-        were handed in stay as they are.
+        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see :class:`~relgraph.LabelTable`.
         """
         attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
         tables = [module.tables for module in attentions if module.tables is not None]
@@ -208,11 +181,7 @@ class RelationTransformer(nn.Module):
             max_len: how many target rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` a decoder layer.
-
-        Raises:
-            TypeError: ``max_len`` that is no int.
-            ValueError: ``max_len`` below 1.
+            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` per decoder layer.
         """
         return self.decoder.new_cache(max_len)
 
@@ -237,14 +206,14 @@ class RelationTransformer(nn.Module):
         Args:
             src: ``[B, M, E]`` or ``[M, E]``, embedded.
             tgt: ``[B, N, E]`` or ``[N, E]``, embedded.
-            src_mask: pairs of the source that are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
-            tgt_mask: pairs of the target that are blocked, ``[N, N]`` and so on.
-            memory_mask: pairs of target and source that are blocked, ``[N, M]`` and so on.
+            src_mask: which pairs of the source are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
+            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on.
+            memory_mask: which pairs of target and source are blocked, ``[N, M]`` and so on.
             src_key_padding_mask: ``[B, M]``, True for padding.
             tgt_key_padding_mask: ``[B, N]``, True for padding.
-            memory_key_padding_mask: ``[B, M]``, True for padding; not taken from the source's unless given.
-            src_is_causal: source rows see no later ones.
-            tgt_is_causal: target rows see no later ones; True unless said otherwise.
+            memory_key_padding_mask: ``[B, M]``, True for padding; ``src_key_padding_mask`` is not used for it.
+            src_is_causal: source rows see no later rows.
+            tgt_is_causal: target rows see no later rows.
             memory_is_causal: target row i sees memory rows j ≤ i.
 
         Returns:
@@ -267,7 +236,7 @@ class RelationTransformer(nn.Module):
             memory_is_causal,
         )  # fmt: skip
 
-    def encode(
+    def encode(  # noqa: D417
         self,
         src: Tensor,
         src_mask: Tensor | None = None,
@@ -277,10 +246,7 @@ class RelationTransformer(nn.Module):
         """The encoder's output for a source: the memory.
 
         Args:
-            src: ``[B, M, E]`` or ``[M, E]``, embedded.
-            src_mask: pairs of the source that are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
-            src_key_padding_mask: ``[B, M]``, True for padding.
-            src_is_causal: source rows see no later ones.
+            src: ``[B, M, E]``; this and all further arguments as in :meth:`~relgraph.RelationTransformer.forward`.
 
         Returns:
             The memory, ``[B, M, E]`` or ``[M, E]``.
@@ -289,12 +255,12 @@ class RelationTransformer(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: shapes, dtypes, devices or values that do not fit.
         """
-        x = self._enter("src", src, src_key_padding_mask, None)
+        x = self._with_positions("src", src, src_key_padding_mask, None)
         names = {"mask": "src_mask", "is_causal": "src_is_causal"}
-        return renamed(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal)
+        return rename_in_errors(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal)
 
-    @undone_when_refused
-    def decode(
+    @restores_cache_on_error
+    def decode(  # noqa: D417
         self,
         tgt: Tensor,
         memory: Tensor | None,
@@ -310,36 +276,33 @@ class RelationTransformer(nn.Module):
         """The decoder's output for ``tgt``, the rows after those in the ``cache``.
 
         Args:
-            tgt: ``[B, N, E]`` or ``[N, E]``, embedded; with a cache the new rows only.
+            tgt: ``[B, N, E]`` or ``[N, E]``, with a cache the new rows only; this and all further arguments as in
+                :meth:`~relgraph.RelationTransformer.forward`.
             memory: ``[B, M, E]``, of :meth:`~relgraph.RelationTransformer.encode`; may be None once a cache holds it.
-            tgt_mask: pairs of the target that are blocked, ``[N, N]`` and so on; with a cache all keys, ``[N,
+            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; with a cache all keys, ``[N,
                 len(cache) + N]``.
-            memory_mask: pairs of target and memory that are blocked, ``[N, M]`` and so on.
-            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache of the new rows only: that of earlier ones
-                is remembered.
+            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only, and remembered.
             memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
-            tgt_is_causal: target rows see no later ones.
-            memory_is_causal: target row i sees memory rows j ≤ i.
             cache: from :meth:`~relgraph.RelationTransformer.new_cache`; a call that raises leaves it as it was.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is no StackCache.
-            ValueError: shapes, dtypes, devices or values that do not fit; no memory as long as no cache holds it.
+            TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
+            ValueError: shapes, dtypes, devices or values that do not fit; no memory before a cache holds it.
         """
         first: LayerCache | None = check_cache(cache, self.decoder.num_layers, LayerCache)[0]
-        x = self._enter("tgt", tgt, tgt_key_padding_mask, None if first is None else first.self_attn)
+        x = self._with_positions("tgt", tgt, tgt_key_padding_mask, None if first is None else first.self_attn)
         return self.decoder(
             x, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
             memory_is_causal, cache=cache,
         )  # fmt: skip
 
-    def _enter(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
+    def _with_positions(self, name: str, x: Any, key_padding_mask: Any, cache: KVCache | None) -> Tensor:
         if check.floating(name, x).dim() not in (2, 3) or x.shape[-1] != self.d_model:
             raise ValueError(f"{name} must have shape [B, N, E] or [N, E] with E = {self.d_model}, got {list(x.shape)}")
         if self.positions is not None:
             names = {"x": name, "key_padding_mask": f"{name}_key_padding_mask"}
-            x = self.positions(x, renamed(names, first_position, x, key_padding_mask, cache))
+            x = self.positions(x, rename_in_errors(names, first_position, x, key_padding_mask, cache))
         return self.dropout(x)

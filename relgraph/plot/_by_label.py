@@ -1,4 +1,4 @@
-"""One number a label: a line where labels are distances, bars where they are not; a mark for each head."""
+"""One number per label: a line if labels are distances, otherwise bars; a mark for each head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) ->
 
     Args:
         ax: the Axes.
-        values: one a label, or one a head and label.
+        values: one per label, or one per head and label.
         known: the labels' names.
         quantity: what the numbers are, written at their axis.
     """
@@ -43,7 +43,7 @@ def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) ->
 
 
 def places(known: Naming) -> np.ndarray:
-    """Where each label of ``known.order`` stands: at its distance, or its rank; the rest after a gap."""
+    """The position of each label of ``known.order``: its distance, or its rank; the rest after a gap."""
     numbers = known.integers
     first = np.array(numbers) if numbers is not None else np.arange(len(known.distances))
     return np.concatenate([first, first[-1] + 2 + np.arange(len(known.rest))])

@@ -1,4 +1,4 @@
-"""Labels as the matrix that is drawn: one code a pair, and which pairs carry more than one label."""
+"""Labels as the matrix that is drawn: one code per pair, and which pairs carry more than one label."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_DRAWN = 1 << 28
 
 
 def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
-    """One part of a sum with its names, on the CPU; labels that are no sum have a part 0 alone."""
+    """One part of a sum with its names, on the CPU; other labels have only part 0."""
     if not isinstance(labels, Labels):
         raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
     check.held("labels", labels)

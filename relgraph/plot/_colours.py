@@ -49,7 +49,7 @@ class LabelColours:
     scale: tuple[int, ...]
 
     def explain(self, ax: Axes, more: Sequence[Any] = (), *, show_ids: bool = False) -> None:
-        """A legend beside the Axes, then ``more`` entries, then a colour bar beneath when there is one."""
+        """A legend next to the Axes with ``more`` entries at its end, and below it a colour bar if there is one."""
         texts = self.naming.texts
         prefix = {label: f"{label}  " if show_ids and texts[label] != str(label) else "" for label in self.swatches}
         handles = [Patch(facecolor=self.colours[r], label=f"{prefix[r]}{texts[r]}") for r in self.swatches]
@@ -80,7 +80,7 @@ class LabelColours:
 
 
 def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool = False) -> LabelColours:
-    """Colours for labels, those of ``present`` alone where there are many or only these are asked for."""
+    """Colours for labels, only for ``present`` ones if there are many or ``only_present``."""
     count = len(naming.names)
     shown = tuple(range(count)) if count <= FEW and not only_present else tuple(sorted(set(present)))
     colours = np.zeros((count, 4))

@@ -1,4 +1,4 @@
-"""Where nodes stand: as far apart as the shortest path between them is long, or level by level."""
+"""Positions of nodes: by the lengths of shortest paths, or level by level."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_LAID_OUT = 1000  # nodes; as many take a minute
 def graph_layout(graph: Graph) -> np.ndarray:
     """Positions ``[N, 2]`` whose distances come close to the lengths of shortest paths, either way along edges.
 
-    networkx's ``kamada_kawai_layout`` from a fixed start, so that a graph always looks the same: spectral, as from a
-    circle grids stay folded, and a little of the circle, which parts nodes that are alike. Nodes without a path between
-    them stand a little farther apart than the longest path is long.
+    networkx's ``kamada_kawai_layout`` from a fixed start, so that a graph always looks the same. The start is spectral,
+    as from a circle grids stay folded, plus a little of the circle, which separates symmetric nodes. Nodes without a
+    path between them are placed a little farther apart than the longest path.
     """
     if graph.num_nodes > MOST_LAID_OUT:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the names of labels tell a picture: which of them are distances, and the order that follows from it."""
+"""The names of labels for a picture: which of them are distances, and the order of labels."""
 
 from __future__ import annotations
 
@@ -22,18 +22,12 @@ _SIDES = {"<": -1, "<=": -1, None: 0, ">=": 1, ">": 1}
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of R labels as a picture needs them.
-
-    Attributes:
-        names: one a label; its id where there are no names.
-        distances: label ids in the order of the distances that their names tell, such as ``"-3"``, ``"8..11"`` or
-            ``">=4"``; empty where fewer than three names do, and where names are but the ids.
-        rest: the ids of all other labels.
-    """
+    """The names of R labels, by default their ids, sorted into distances and the rest."""
 
     names: tuple[str, ...]
+    # ids of labels named "-3", "8..11" or ">=4", by distance; empty if fewer than three are, or if names are the ids
     distances: tuple[int, ...]
-    rest: tuple[int, ...]
+    rest: tuple[int, ...]  # the ids of all other labels
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -52,7 +46,7 @@ class Naming:
 
     @property
     def integers(self) -> tuple[int, ...] | None:
-        """The distances themselves when each is one integer and they follow on one another; else None."""
+        """The distances if they are consecutive integers, or None."""
         named = [self.names[label] for label in self.distances]
         if not named or not all(re.fullmatch(r"-?\d+", name) for name in named):
             return None
@@ -61,7 +55,7 @@ class Naming:
 
     @property
     def centre(self) -> int:
-        """Where distance 0 stands among the distances; the nearest to it when there is none."""
+        """The index of distance 0 among the distances, or of the nearest to it."""
         low = [_distance(self.names[label])[0] for label in self.distances]  # pyright: ignore[reportOptionalSubscript]
         return min(range(len(low)), key=lambda at: abs(low[at]))
 
@@ -71,16 +65,16 @@ class Naming:
 
 
 def naming(names: Any, num_labels: int) -> Naming:
-    """Names of R labels, checked; without any, ids, which are no distances."""
+    """Check the names of R labels; None for their ids."""
     ids = tuple(map(str, range(num_labels)))
     names = ids if names is None else strings("names", names)
     if len(names) != num_labels:
         raise ValueError(f"names must be one for each of the {num_labels} labels, got {len(names)}")
-    told = {label: key for label, name in enumerate(names) if (key := _distance(name)) is not None}
-    if names == ids or len(told) < 3:
+    keys = {label: key for label, name in enumerate(names) if (key := _distance(name)) is not None}
+    if names == ids or len(keys) < 3:
         return Naming(names, (), tuple(range(num_labels)))
-    distances = tuple(sorted(told, key=lambda label: told[label]))
-    return Naming(names, distances, tuple(label for label in range(num_labels) if label not in told))
+    distances = tuple(sorted(keys, key=lambda label: keys[label]))
+    return Naming(names, distances, tuple(label for label in range(num_labels) if label not in keys))
 
 
 def strings(argument: str, value: Any) -> tuple[str, ...]:
@@ -90,32 +84,32 @@ def strings(argument: str, value: Any) -> tuple[str, ...]:
     listed = check.items(argument, value, "a sequence of strings")
     for entry in listed:
         if isinstance(entry, (Tensor, np.ndarray)):
-            raise TypeError(f"{argument} must be strings or what is told by its name, got {type(entry).__name__}")
+            raise TypeError(f"{argument} must be strings or printable objects, got {type(entry).__name__}")
     try:
         return tuple(map(str, listed))
     except ValueError as error:  # an int of more digits than Python prints
-        raise ValueError(f"{argument} must be strings or what can be printed: {error}") from None
+        raise ValueError(f"{argument} must be strings or printable objects: {error}") from None
 
 
 def one_each(names: Any, parts: int) -> tuple[Any, ...]:
-    """The names of a sum: a sequence of them for each part."""
+    """The names of a sum, one sequence per part."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise TypeError(f"names must be a sequence, got {shown(names)}")
     listed = check.items("names", names, "a sequence")
     if any(isinstance(of, str) for of in listed) or len(listed) != parts:
-        raise ValueError(f"names must be {parts} tuples of names, one a part of the sum, got {shown(names)}")
+        raise ValueError(f"names must be {parts} tuples of names, one per part of the sum, got {shown(names)}")
     check_parts(listed)
     return listed
 
 
 def check_parts(names: tuple[Any, ...]) -> None:
-    """The names of every part of a sum, or None, whichever part is drawn."""
+    """Check the names of every part of a sum, also of parts that are not drawn."""
     for index, of in enumerate(names):
         if of is not None:
             strings(f"names[{index}]", of)
 
 
 def _distance(name: str) -> tuple[float, int] | None:
-    """The lower end of the distances that a name stands for, and on which side of it they lie; None for no distance."""
+    """The lower end of a name's distances, and the side of it on which they lie; None if it is not a distance."""
     match = _DISTANCE.fullmatch(name)
     return None if match is None else (float(match["low"]), _SIDES[match["side"]])

@@ -85,8 +85,8 @@ def draw_nodes(
 ) -> None:
     """Nodes as dots, darker the more attention; the query in a ring and named in the title.
 
-    Names stand inside where they are short, else beneath; those of ``leaves`` (bool ``[N]``, nodes with nothing beneath
-    them) upright where there is no room to the sides.
+    Short names are inside the nodes, others below. Names of ``leaves`` (bool ``[N]``, nodes with nothing below them)
+    are vertical if there is no room to the sides.
     """
     radius = node_radius(ax, pos)
     norm, texts = _style.from_zero(shade), [written(name, NODE) for name in names]

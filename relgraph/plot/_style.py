@@ -43,7 +43,7 @@ def axes_or_new(ax: Any, width: float, height: float) -> Axes:
 
 
 def inside(ax: Axes) -> Axes:
-    """The Axes, made smaller where a figure of them alone, without a layout, would cut what stands around them."""
+    """Return the Axes; shrink them if their texts would be cut off in a figure without other Axes or a layout."""
     figure = ax.figure
     if figure.get_layout_engine() is not None or len(figure.axes) > 1:
         return ax
@@ -102,8 +102,8 @@ def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[st
     Args:
         ax: the Axes.
         which: ``"x"`` or ``"y"``.
-        places: where the ticks stand.
-        names: one a place.
+        places: the positions of the ticks.
+        names: one per tick.
         points: the length of the axis, in points.
     """
     count = max(len(names), 1)

@@ -54,7 +54,7 @@ def query_row(query: Any, count: int) -> int | None:
 
 
 def query_node(query: Any, nodes: Sequence[Any] | None, count: int) -> int | None:
-    """The number of the node to draw, or None; a node of a networkx graph that is no int may stand for its number."""
+    """The number of the node to draw, or None; ``query`` may be a node of a networkx graph that is not an int."""
     if isinstance(query, (Tensor, np.ndarray, np.generic)):
         raise TypeError(f"query must be a node of the graph or its number, an int, got {type(query).__name__}")
     if nodes is None:

@@ -34,38 +34,37 @@ def attention_graph(
 ) -> Axes:
     """Draw attention over a graph.
 
-    Without ``query``, a node is the darker the more attention it receives, as the mean over all queries, and the arrows
-    are the attention along the graph's own edges. With it, shades and arrows are the attention of that node, which has
-    a ring; an arrow to a node that is no neighbour is bent. Arrows lead from key to query, as edges do; attention of a
-    node to itself shows as its shade alone. At most 300 arrows are drawn, the strongest, and none below 2 % of the
-    strongest.
+    Without ``query``, a darker node receives more attention, in the mean over all queries, and the arrows are the
+    attention along the graph's own edges. With it, shades and arrows are the attention of that node, which has a ring;
+    an arrow to a node that is not a neighbour is bent. Arrows lead from key to query, as edges do; a node's attention
+    to itself shows only as its shade. Only the 300 strongest arrows are drawn, and none below 2 % of the strongest.
 
-    Without ``pos``, distances in the picture come close to the lengths of shortest paths: networkx's
-    ``kamada_kawai_layout``, in which nothing is left to chance. It compares all pairs of nodes: give ``pos`` for graphs
-    of many hundreds of nodes; it must be given for more than 1000.
+    Without ``pos``, distances in the picture approximate the lengths of shortest paths, by networkx's
+    ``kamada_kawai_layout`` without randomness. It compares all pairs of nodes: pass ``pos`` for graphs of many hundreds
+    of nodes. It is required for more than 1000.
 
     Source: networkx's layout after Kamada and Kawai 1989.
 
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
         graph: a :class:`~relgraph.Graph`, or a networkx graph whose nodes are numbered in its own order.
-        query: the number of the node whose attention is drawn; of a networkx graph, also a node itself that is no int.
+        query: the node whose attention is drawn: its number, or a node of a networkx graph that is not an int.
         pos: places of the nodes: a mapping from each node to its place, as networkx's layouts give, or a Tensor
             ``[N, 2]``.
-        node_names: a string for each node, or what ``str`` makes one of; the nodes of a networkx graph, else numbers,
-            when left out. More than 80 nodes have no names; of names that would overlap, those of the nodes with less
+        node_names: a string per node, or an object for ``str``; by default the nodes of a networkx graph, or else
+            numbers. More than 80 nodes have no names; of names that would overlap, those of the nodes with less
             attention are left out.
         labels: labels of the same nodes, not a sum, which colour the arrows.
-        names: the labeler's ``names``, for the legend; ids when left out.
-        ax: where to draw; a new figure when left out.
+        names: the labeler's ``names``, for the legend; by default the ids.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no nodes, weights or labels of other nodes, numbers below 0 or not finite, a query that there is
-            not, places or names that are not one a node, places that are not finite.
+        ValueError: no nodes, weights or labels of other nodes, numbers below 0 or not finite, a query that does not
+            exist, not one place or name per node, places that are not finite.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -119,7 +118,7 @@ def _arrows(values: np.ndarray, edges: list[list[int]], query: int | None) -> li
 
 def _codes(labels: Any, nodes: int) -> np.ndarray:
     if isinstance(labels, SumLabels):
-        raise TypeError("labels must not be a sum, which has several a pair: give one of its .parts")
+        raise TypeError("labels must not be a sum, which has several per pair: pass one of its .parts")
     one, _ = one_part(labels, None, 0)
     if (one.q_len, one.k_len) != (nodes, nodes) or one.batch_size != 1:
         raise ValueError(f"labels must be of the graph's {nodes} nodes, got {one!r}")

@@ -1,4 +1,4 @@
-"""Where attention goes, by label: one bar or point a label, or a map of heads and labels, layer under layer."""
+"""Attention by label: one bar or point per label, or a map of heads and labels, layer below layer."""
 
 from __future__ import annotations
 
@@ -29,34 +29,31 @@ def label_mass(
 ) -> Axes:
     """Draw the share of attention that each label receives, by head and layer, as the mean over all queries.
 
-    The masses of a record are drawn with a row for each head, the heads of each layer under those of the layer before
-    it and under the layer's name. Of a tensor, ``axes`` says what its axes are: L layers, B batch, H heads, N queries
-    (packed or not) and R labels. The mean is taken over B and N, rows are layers and heads, and ``[R]`` alone is drawn
-    as :func:`~relgraph.plot.table_norms` draws norms.
+    A record is drawn with one row per head, grouped by layer under the layer's name. For a tensor, ``axes`` names its
+    axes: L layers, B batch, H heads, N queries (packed or not) and R labels. The mean is taken over B and N; rows are
+    layers and heads. A mass ``[R]`` is drawn as :func:`~relgraph.plot.table_norms` draws norms.
 
-    Labels stand in the order of their distances where their names are distances, with the rest after them. A row sums
-    to 1 less the attention on pairs without a label, and less where queries see nothing. Queries that are padding count
-    as any other: leave them out before.
+    Labels whose names are distances are ordered by distance, the rest follow. A row sums to 1 minus the attention on
+    pairs without a label, or to less if queries see nothing. Padding queries count like any other: remove them first.
 
     Args:
-        mass: what :func:`~relgraph.record_attention` gives, a dict from layers' names to their calls, which all count;
-            layers without masses are left out. Or a Tensor whose axes are ``axes``; for a sum of labels the tuple of
-            its parts'.
-        names: one a label; ids when left out. For a sum one sequence a part.
-        axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Left out, ``[R]``, ``[H, R]`` and ``[B, H, N, R]``
-            are taken for these. Of three axes it must be given, such as ``"LHR"`` for the stacked masses of layers,
-            ``"HNR"`` as a layer gives it for a packed batch or an input without a batch, and ``"NHR"`` as
-            :func:`~relgraph.relation_attention_with_aux` does for a packed batch.
-        part: which part of a sum; must be given for one.
-        ax: where to draw; a new figure when left out.
+        mass: the dict of :func:`~relgraph.record_attention`, from layers' names to their calls, which all count; layers
+            without masses are left out. Or a Tensor with these ``axes``; for a sum of labels a tuple, one per part.
+        names: one per label, by default the ids. For a sum one sequence per part.
+        axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Not needed for ``[R]``, ``[H, R]`` and ``[B, H, N,
+            R]``. Required for three axes: ``"LHR"`` for the stacked masses of layers, ``"HNR"`` for a layer's mass of a
+            packed batch or an input without a batch, ``"NHR"`` for that of
+            :func:`~relgraph.relation_attention_with_aux` for a packed batch.
+        part: which part of a sum; required for one.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: another shape, three axes that are not told or axes that do not fit, a part that there is not,
-            layers with different numbers of labels, numbers below 0 or not finite, or not one name a label.
+        ValueError: another shape, three axes without ``axes`` or axes that do not fit, a part that does not exist,
+            layers with different numbers of labels, numbers below 0 or not finite, or not one name per label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -151,17 +148,11 @@ SHAPES = "[R], [H, R], [B, H, N, R], or that of axes"
 
 @dataclass(frozen=True)
 class MassRows:
-    """Masses as they are drawn: ``[R]`` alone, or a row for each layer and head.
+    """Masses as they are drawn."""
 
-    Attributes:
-        values: ``[R]`` or ``[rows, R]``.
-        names: one a row.
-        starts: the first row of each layer.
-    """
-
-    values: np.ndarray
-    names: tuple[str, ...] = ()
-    starts: tuple[int, ...] = (0,)
+    values: np.ndarray  # [R], or [rows, R] with a row for each layer and head
+    names: tuple[str, ...] = ()  # one per row
+    starts: tuple[int, ...] = (0,)  # the first row of each layer
 
 
 def mass_rows(mass: Any, axes: Any, part: Any) -> MassRows:
@@ -251,8 +242,8 @@ def _by_query(mass: Any) -> np.ndarray:
 def _same_labels(named: dict[str, np.ndarray]) -> None:
     counts = {mass.shape[-1]: name for name, mass in named.items()}
     if len(counts) > 1:
-        told = " and ".join(f"{count} in {name}" for count, name in counts.items())
-        raise ValueError(f"mass must be of one labeling, got R = {told}: give those layers alone that share labels")
+        got = " and ".join(f"{count} in {name}" for count, name in counts.items())
+        raise ValueError(f"mass must be of one labeling, got R = {got}: pass only layers that share labels")
 
 
 def _stacked(layers: dict[str, np.ndarray]) -> MassRows:

@@ -35,30 +35,29 @@ def label_matrix(
 ) -> Axes:
     """Draw which label every pair carries: queries downward, keys to the right.
 
-    Labels whose names are distances run from blue (negative) over pale yellow (0) to red; up to a dozen others have
-    colours of their own, an inverse a lighter shade of what it inverts; more than that run through one colour map. Of
-    more than a dozen labels that are no distances, only those in the picture get colours. A pair that attends without a
-    label is white, one that does not attend is hatched. Cells that are large enough hold the name, or the id where
-    names are long. A pair with several parallel edges, each of which counts, shows the first edge's label and a dot.
-    Borders of a packed batch are drawn. All N_q · N_k pairs are written out, at most 2²⁸.
+    Labels whose names are distances run from blue (negative) over pale yellow (0) to red. Up to a dozen others have
+    their own colours, an inverse a lighter shade of its original. More than a dozen share one colour map, and only
+    those in the picture get colours. A pair that attends without a label is white, one that does not attend is hatched.
+    Large cells hold the name, or the id if names are long. A pair with parallel edges that each count shows the first
+    edge's label and a dot. Borders of a packed batch are drawn. All N_q · N_k pairs are written out, at most 2²⁸.
 
     The image's array holds the ids themselves, -1 without a label, -2 where a pair does not attend.
 
     Args:
         labels: of any kind.
-        names: the labeler's ``names``; ids when left out. For a sum the names of all its parts.
+        names: the labeler's ``names``, by default the ids. For a sum the names of all its parts.
         batch: which row of a padded batch.
         part: which part of a sum.
-        tokens: a string for each position, or what ``str`` makes one of; where queries are not the keys, the tuple
-            ``(query tokens, key tokens)``.
-        ax: where to draw; a new figure when left out.
+        tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
+            key tokens)``.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no pairs at all, a row or part that there is not, or not as many names or tokens as needed.
+        ValueError: no pairs, a row or part that does not exist, or not as many names or tokens as needed.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -80,8 +79,8 @@ def label_matrix(
     query_tokens, key_tokens = both_tokens(tokens, one.q_len, one.k_len)
     colours = label_colours(known, np.unique(codes[codes >= 0]).tolist())
     width, height = _size(one.q_len, one.k_len, colours)
-    beside, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
-    ax = _style.axes_or_new(ax, width + beside, height + below)
+    left, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
+    ax = _style.axes_or_new(ax, width + left, height + below)
     _draw_codes(ax, codes, colours)
     _draw_borders(ax, one)
     _enlarge(ax, codes, colours)
@@ -154,8 +153,8 @@ def _size(rows: int, columns: int, colours: LabelColours) -> tuple[float, float]
     width, height = matrix_side(rows, columns)
     texts = colours.naming.texts
     legend = 0.7 + 0.075 * max(longest([texts[label] for label in colours.swatches or colours.scale]), 12)
-    beside = 1 + (72 * height * (0.6 if colours.scale else 1.0) < LEGEND_LINE * len(colours.swatches))
-    return width + 0.8 + beside * legend, height + 0.9
+    columns = 1 + (72 * height * (0.6 if colours.scale else 1.0) < LEGEND_LINE * len(colours.swatches))
+    return width + 0.8 + columns * legend, height + 0.9
 
 
 def _draw_codes(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:

@@ -19,23 +19,23 @@ CELLS = 400
 def attention_tokens(
     weights: Any, tokens: Sequence[Any] | None, *, query: int | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw attention weights over tokens: a matrix of queries and keys, or a bar a key for one query.
+    """Draw attention weights over tokens: a matrix of queries and keys, or one bar per key for one query.
 
     In a matrix of more than 400 rows or columns, a cell is the largest weight of a block of pairs.
 
     Args:
         weights: a Tensor ``[N_q, N_k]``, or ``[H, N_q, N_k]``, which is averaged over heads.
-        tokens: a string for each position, or what ``str`` makes one of; where queries are not the keys, the tuple
-            ``(query tokens, key tokens)``. None numbers them.
-        query: the position whose attention is drawn alone.
-        ax: where to draw; a new figure when left out.
+        tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
+            key tokens)``. None for numbers.
+        query: draw only the attention of this position.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: another shape, numbers below 0 or not finite, a query that there is not, or not one token a
+        ValueError: another shape, numbers below 0 or not finite, a query that does not exist, or not one token per
             position.
 
     Example:
@@ -57,8 +57,8 @@ def attention_tokens(
         name = f"token {query}" if query_tokens is None else f"“{written(query_tokens[query], NODE)}” ({query})"
         return _bars(values[query], key_tokens, name, query if rows == columns else None, ax)
     width, height = matrix_side(rows, columns)
-    beside, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
-    ax = _style.axes_or_new(ax, width + 1.8 + beside, height + 0.9 + below)
+    left, below = (_style.margin(token_texts(side)) for side in (query_tokens, key_tokens))
+    ax = _style.axes_or_new(ax, width + 1.8 + left, height + 0.9 + below)
     cells, extent = _largest(values)
     norm = _style.from_zero(values)
     image = ax.imshow(cells, cmap=_style.SHADES, norm=norm, interpolation="nearest", extent=extent)

@@ -1,4 +1,4 @@
-"""What a table has learned: how long each label's row is, and which rows point the same way."""
+"""Pictures of a learned table: the norm of each label's row, and the cosines between rows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from relgraph.plot._weights import numbers
 def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw the length of every row of a table; of a bias table, whose rows are scalars, the scalars themselves.
 
-    Where names are distances (``"-3"``, ``"8..11"``, ``">=4"``) it is a line along them, with labels that are none at
-    its right; else there is a bar for each label. With rows for each head, every head has a mark of its own beside the
-    mean.
+    If names are distances (``"-3"``, ``"8..11"``, ``">=4"``) the picture is a line along them, with all other labels on
+    its right; otherwise it has one bar per label. With rows per head, each head has its own mark besides the mean.
 
     Args:
         table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``, or ``[R]`` for a bias.
-        names: one a label; those of the table, else ids, when left out.
-        ax: where to draw; a new figure when left out.
+        names: one per label, by default the table's, or else the ids.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: a table with a bank, which has no rows of its own, rows of another shape or not finite, or not one
-            name a label.
+        ValueError: a table with a bank, which has no rows, rows of another shape or not finite, or not one name per
+            label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -63,23 +62,23 @@ def table_similarity(
 ) -> Axes:
     """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
 
-    Labels stand in the order of their distances where their names are distances, with the rest after them; else in the
-    order of ids. A row that is zero has no direction and is hatched.
+    Labels whose names are distances are ordered by distance, the rest follow; otherwise ids give the order. A row that
+    is zero has no direction and is hatched.
 
     Args:
         table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``.
-        names: one a label; those of the table, else ids, when left out.
-        head: which head's rows; the mean of all heads' cosines when left out. For tables with rows for each head.
-        ax: where to draw; a new figure when left out.
+        names: one per label, by default the table's, or else the ids.
+        head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: scalars, a table with a bank, a head that there is not, rows of another shape or not finite, or not
-            one name a label.
+        ValueError: scalars, a table with a bank, a head that does not exist, rows of another shape or not finite, or
+            not one name per label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -118,7 +117,7 @@ def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
 
 
 def _cosines(rows: np.ndarray) -> np.ndarray:
-    """Cosines ``[R, R]``; of several heads their mean, and NaN where a row of any is zero."""
+    """Cosines ``[R, R]``, the mean over heads; NaN for a row that is zero in any head."""
     norms = np.linalg.norm(rows, axis=-1, keepdims=True)
     unit = rows / np.where(norms > 0, norms, np.nan)
     cosines = np.clip(unit @ np.swapaxes(unit, -1, -2), -1, 1)

@@ -27,19 +27,19 @@ def attention_tree(
 ) -> Axes:
     """Draw attention over a tree, level by level, parents above the middle of their children.
 
-    Without ``query``, a node is the darker the more attention it receives, as the mean over all queries. With it,
-    shades and bent arrows are the attention of that node, which has a ring. Arrows lead from key to query; attention of
-    a node to itself shows as its shade alone. None is drawn below 2 % of the strongest.
+    Without ``query``, a darker node receives more attention, in the mean over all queries. With it, shades and bent
+    arrows are the attention of that node, which has a ring. Arrows lead from key to query; a node's attention to itself
+    shows only as its shade. Arrows below 2 % of the strongest are not drawn.
 
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
         tree: a :class:`~relgraph.Graph` with edges from parent to child, or a networkx graph of that kind whose nodes
-            are numbered in its own order. Several trees stand side by side.
-        query: the number of the node whose attention is drawn; of a networkx graph, also a node itself that is no int.
-        node_names: a string for each node, or what ``str`` makes one of; the nodes of a networkx graph, else numbers,
-            when left out. More than 80 nodes have no names. Names of leaves stand upright where there is no room; of
-            names that would overlap, those of the nodes with less attention are left out.
-        ax: where to draw; a new figure when left out.
+            are numbered in its own order. Several trees are drawn side by side.
+        query: the node whose attention is drawn: its number, or a node of a networkx graph that is not an int.
+        node_names: a string per node, or an object for ``str``; by default the nodes of a networkx graph, or else
+            numbers. More than 80 nodes have no names. Names of leaves are vertical if there is no room; of names that
+            would overlap, those of the nodes with less attention are left out.
+        ax: where to draw; a new figure by default.
 
     Returns:
         The Axes.
@@ -47,7 +47,7 @@ def attention_tree(
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no nodes, a node with two parents, a cycle, weights of other nodes, numbers below 0 or not finite,
-            a query that there is not, or names that are not one a node.
+            a query that does not exist, or not one name per node.
 
     Example:
         >>> from matplotlib import pyplot as plt

@@ -1,16 +1,16 @@
 """PyTorch Geometric layers and transforms over labeled graphs; needs the extra ``relgraph[pyg]``.
 
 - :class:`~relgraph.pyg.RelationConv`: attention over incoming edges, each with a relation.
-- :class:`~relgraph.pyg.RelationHeteroConv`: the same over heterogeneous graphs.
+- :class:`~relgraph.pyg.RelationHeteroConv`: attention over incoming edges of heterogeneous graphs.
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
 - :func:`~relgraph.pyg.from_transformer_conv`: a RelationConv with the weights of PyG's layer.
 - :func:`~relgraph.pyg.from_data`, :func:`~relgraph.pyg.to_data`: between PyG's data objects and graphs for labelers.
 - :func:`~relgraph.pyg.from_hetero_data`, :class:`~relgraph.pyg.HeteroGraph`: heterogeneous graphs in one id space.
-- :class:`~relgraph.pyg.AddRelationLabels`, :func:`~relgraph.pyg.relation_labels`: labels stored in data objects, and
-  read back from a batch.
+- :class:`~relgraph.pyg.AddRelationLabels`, :func:`~relgraph.pyg.relation_labels`: store labels in data objects, and
+  read them back from a batch.
 
-An edge ``edge_index[:, e] = (source, target)`` is (key, query), as in PyG. ``relgraph.pyg`` loads on first use; without
-PyTorch Geometric that raises an ImportError.
+An edge ``edge_index[:, e] = (source, target)`` is (key, query), as in PyG. ``relgraph.pyg`` loads on first use, which
+raises an ImportError without PyTorch Geometric.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nodes and edges as a graph layer is given them, in whatever form PyG knows: checked, and as plain tensors."""
+"""The nodes and edges that a graph layer receives, in any of PyG's forms: checked, as plain tensors."""
 
 from __future__ import annotations
 
@@ -18,26 +18,17 @@ from relgraph.labels import EdgeLabels, Labels
 
 @dataclass(frozen=True)
 class Edges:
-    """Checked edges.
+    """Checked edges."""
 
-    Attributes:
-        index: ``[2, E]``, (source, target) by column.
-        types: ``[E]``, relations, or None.
-        attr: ``[E, F]``, or None.
-        sizes: how many sources and targets there are.
-        num_relations: R, or None.
-        given: the same as labels, where they came so.
-    """
-
-    index: Tensor
-    types: Tensor | None
-    attr: Tensor | None
-    sizes: tuple[int, int]
+    index: Tensor  # [2, E], (source, target) by column
+    types: Tensor | None  # [E], relations
+    attr: Tensor | None  # [E, F]
+    sizes: tuple[int, int]  # the number of sources and of targets
     num_relations: int | None
-    given: EdgeLabels | None = None
+    given: EdgeLabels | None = None  # if the edges came as labels
 
     def labels(self) -> EdgeLabels:
-        """The edges as labels, with no label where there are no relations."""
+        """The edges as labels; all unlabeled if there are no relations."""
         if self.given is not None:
             return self.given
         ids = self.types
@@ -47,12 +38,11 @@ class Edges:
 
 
 def check_nodes(name: str, nodes: Any, width: int, weight: Tensor | None = None) -> Tensor:
-    """``[N, width]`` that can be multiplied with ``weight``; a width of -1 is not known yet."""
-    # no "in": it holds no symbolic sizes while compiling
+    """Return ``nodes``; raise unless they are ``[N, width]`` and ``weight`` can project them. Width -1 is any width."""
     if check.tensor(name, nodes).dim() != 2 or (width != -1 and nodes.shape[1] != width):
         wanted = "in_channels" if width == -1 else width
         raise ValueError(f"{name} must have shape [N, {wanted}], got {list(nodes.shape)}")
-    if weight is None or (weight.is_meta and not nodes.is_meta):  # kept elsewhere until it is used
+    if weight is None or (weight.is_meta and not nodes.is_meta):  # offloaded until it is used
         return nodes
     if nodes.dtype != weight.dtype and (
         not nodes.is_floating_point() or check.autocast_dtype(nodes.device.type) is None
@@ -70,16 +60,11 @@ def read_edges(
     num_relations: int | None,
     edge_dim: int | None,
 ) -> Edges:
-    """Edges from what a layer was called with.
-
-    Raises:
-        TypeError: an argument of the wrong kind.
-        ValueError: shapes, dtypes or ranges that do not fit, relations or features missing or not wanted.
-    """
+    """Check the edges that a layer was called with."""
     given = None
     if isinstance(edge_index, Labels) and not isinstance(edge_index, EdgeLabels):
         got = type(edge_index).__name__
-        raise TypeError(f"edge_index must be edges, got {got}: labels of all pairs are RelationGlobalAttention's")
+        raise TypeError(f"edge_index must be edges, got {got}: RelationGlobalAttention takes labels of all pairs")
     if isinstance(edge_index, EdgeLabels):
         given = edge_index
         edge_index, edge_type = _from_labels(given, edge_type, sizes, num_relations)
@@ -95,7 +80,7 @@ def read_edges(
 
 
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
-    """Attention weights in the form in which the edges came."""
+    """Attention weights in the form of ``edge_index``, as PyG's layers return them."""
     if isinstance(edge_index, SparseTensor):
         return edge_index.set_value(alpha, layout="coo")
     return (edges.index if isinstance(edge_index, EdgeLabels) else edge_index), alpha
@@ -105,17 +90,12 @@ def _from_labels(
     labels: EdgeLabels, edge_type: Any, sizes: tuple[int, int], num_relations: int | None
 ) -> tuple[Tensor, Tensor | None]:
     if edge_type is not None:
-        raise ValueError("edge_type must be left out beside EdgeLabels, which hold the relations")
+        raise ValueError("edge_type must be left out with EdgeLabels, which hold the relations")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"edge_index, given as labels, must have default=None and no batch axis, got {labels!r}")
-    if labels.num_labels != (num_relations or 0):
-        wanted = num_relations or 0
+    if labels.num_labels != (wanted := num_relations or 0):
         raise ValueError(f"edge_index, given as labels, must have {wanted} relations, got {labels.num_labels}")
-    if labels.k_len != sizes[0] or labels.q_len != sizes[1]:
-        raise ValueError(
-            f"edge_index, given as labels, must cover {sizes[0]} sources and {sizes[1]} targets, "
-            f"got {labels.k_len} and {labels.q_len}"
-        )
+    _check_size("labels", (labels.k_len, labels.q_len), sizes)
     return labels.edge_index, None if num_relations is None else labels.ids
 
 
@@ -127,19 +107,19 @@ def _from_sparse(
     num_relations: int | None,
     edge_dim: int | None,
 ) -> tuple[Tensor, Any, Any]:
-    """Edges of a sparse adjacency with targets as rows; its values fill in what was not given."""
+    """Edges of a sparse adjacency with targets as rows; its values serve as relations or features if none are given."""
     _check_size("a sparse adjacency", (adjacency.size(1), adjacency.size(0)), sizes)
     (target, source), values = to_edge_index(adjacency)
-    whole = values is not None and not values.is_floating_point()
-    if edge_type is None and num_relations is not None and whole:
+    if values is not None and values.is_floating_point():
+        if edge_attr is None and edge_dim is not None:
+            edge_attr = values if values.dim() == 2 else values[:, None]
+    elif edge_type is None and num_relations is not None:
         edge_type = values
-    if edge_attr is None and edge_dim is not None and values is not None and not whole:
-        edge_attr = values if values.dim() == 2 else values[:, None]
     return torch.stack([source, target]), edge_type, edge_attr
 
 
 def _check_size(what: str, known: tuple[int | None, int | None], sizes: tuple[int, int]) -> None:
-    """Sources and targets that an adjacency says it has, None where it does not say."""
+    """Raise ValueError unless an adjacency's numbers of sources and targets, if known, are ``sizes``."""
     if any(mine is not None and mine != size for mine, size in zip(known, sizes, strict=True)):
         raise ValueError(
             f"edge_index, given as {what}, must be of {sizes[0]} sources and {sizes[1]} targets, "

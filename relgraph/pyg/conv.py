@@ -1,4 +1,4 @@
-"""A graph layer whose attention reads the relation of every edge: tables where TransformerConv has one-hot types."""
+"""A graph layer that attends with the relation of every edge: tables in place of TransformerConv's one-hot types."""
 
 from __future__ import annotations
 
@@ -21,70 +21,62 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.edges import edge_attention
 from relgraph.impl.terms import with_zero_row
 from relgraph.labels import EdgeLabels
-from relgraph.nn.layer_parts import renamed
+from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
 
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
-_OVERRIDDEN = ("message", "aggregate", "update")
+_OVERRIDABLE = ("message", "aggregate", "update")
 
 
 class RelationConv(MessagePassing):
     """Attention over incoming edges in which scores and values carry a vector for each edge's relation.
 
-    For node i, the target and query, over its incoming edges e = (j → i), whose source j is the key, with relation r_e
-    and features f_e; in each head, with C numbers::
+    Node i, the target, is the query. The sources j of its incoming edges e = (j → i), with relation r_e and features
+    f_e, are the keys. In each head, of size C::
 
         s_e = (W_q x_i)·(W_k x_j + a^K[r_e] + U_k f_e) / √C
         α_e = softmax of s over the edges into i
         z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e)
 
-    Then the root's part W_s x_i is added, or gated in with ``beta``. Each of parallel edges attends; a node without
-    incoming edges gets its root's part alone.
+    Then the root term W_s x_i is added, or gated with ``beta``. Parallel edges each attend. A node without incoming
+    edges gets only its root term.
 
-    No vector of an edge and head is held: time and memory beyond the edges' scores are those of the nodes. The layer
-    takes PyG's ``message()`` path instead, which means the same, under explainers, with hooks on propagation or
-    messages, under ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a class that
-    overrides ``message``, ``aggregate`` or ``update``.
+    The layer holds no vectors per edge: beyond the edges' scores, time and memory grow with the nodes. It takes PyG's
+    slower ``message()`` path, with the same result, under explainers, with hooks on propagation or messages, under
+    ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a subclass that overrides
+    ``message``, ``aggregate`` or ``update``.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; gate, edge features and conventions as in Shi et al. 2021
     (:class:`~torch_geometric.nn.conv.TransformerConv`, from which :func:`~relgraph.pyg.from_transformer_conv`
     converts).
 
     Args:
-        in_channels: width of the nodes, or a pair, of sources and targets; -1 is found in the first call.
+        in_channels: width of the nodes, or a pair, of sources and targets; -1 is inferred in the first call.
         out_channels: C, the width of a head.
         heads: H, the number of heads.
-        concat: whether heads stand side by side; otherwise their mean is taken.
-        beta: whether a learned gate weighs the root's part against the rest; counts with ``root_weight`` only.
+        concat: whether heads are concatenated; otherwise their mean is taken.
+        beta: whether a learned gate weighs the root term against the rest; needs ``root_weight``.
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         edge_dim: F, the width of ``edge_attr``, or None.
         bias: whether projections have a bias.
         root_weight: whether the node's own features are added.
         num_relations: R, or None for edges without relations.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``: see
-            :class:`~relgraph.RelationTables`.
-        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
+        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
+            (``[H, R]``): see :class:`~relgraph.RelationTables`.
+        per_head: whether each head has its own rows: True, False (tables without H), or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, R strings, saved with the tables.
-        impl: see :func:`~relgraph.edge_attention`; for the fused path.
+        impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
-
-    Shapes:
-        x: nodes ``[N, in_channels]``, or a pair ``[N_src, .]`` and ``[N_dst, .]``.
-        edge_index: ``[2, E]``, (source, target) by column.
-        edge_type: ``[E]`` in ``[-1, R)``, -1 for an edge without a relation.
-        edge_attr: ``[E, F]``.
-        output: ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``.
-        tables: ``[H, R, C]``, or ``[R, C]`` where heads share them; a bias table ``[H, R]`` or ``[R]``.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, options of tables that do not fit,
             or ``names`` without ``num_relations``.
-        NotImplementedError: ``decomposed_layers`` other than 1, which would cut heads' vectors in slices.
+        NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors.
 
     Example:
         >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
@@ -124,7 +116,7 @@ class RelationConv(MessagePassing):
         _check_propagation(kwargs)
         try:
             super().__init__(node_dim=0, **kwargs)
-        except ValueError as error:  # all else that it refuses so is checked
+        except ValueError as error:  # everything else is checked above
             raise ValueError(f"aggr must be known to PyG, got {shown(kwargs['aggr'])}: {error}") from None
         self.register_load_state_dict_pre_hook(check_label_names)
         sources, targets = _check_widths(in_channels)
@@ -153,23 +145,16 @@ class RelationConv(MessagePassing):
         self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
         self.tables = None
         if num_relations is not None:
-            self.tables = renamed(
-                {"num_labels": "num_relations", "dim": "out_channels"},
-                RelationTables,
-                num_relations,
-                out_channels,
-                heads,
-                kinds=kinds,
-                per_head=per_head,
-                tied=tie_tables,
-                names=names,
-            )
+            self.tables = rename_in_errors(
+                {"num_labels": "num_relations", "dim": "out_channels"}, RelationTables, num_relations, out_channels,
+                heads, kinds=kinds, per_head=per_head, tied=tie_tables, names=names,
+            )  # fmt: skip
         elif names is not None:
             raise ValueError(f"names must be left out without num_relations, got {shown(names)}")
         self._alpha = None
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Initialize all parameters again."""
         super().reset_parameters()
         for child in self.children():
             if isinstance(child, (Linear, RelationTables)):
@@ -189,25 +174,25 @@ class RelationConv(MessagePassing):
             x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``.
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
-                :class:`~relgraph.EdgeLabels` with ``default=None``, relations included, whose sorting then serves all
-                layers and steps. All other forms, an EdgeIndex too, are sorted in each call.
-            edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; must be given to a
-                layer with ``num_relations``, unless ``edge_index`` holds it.
-            edge_attr: ``[E, F]``, floating; must be given to a layer with ``edge_dim``, unless ``edge_index`` holds it.
-            return_attention_weights: None for the nodes alone; True or False, either, for the weights too, as in PyG's
+                :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations and are sorted once for
+                all layers and steps. All other forms, an EdgeIndex too, are sorted in each call.
+            edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; required by a layer
+                with ``num_relations``, unless ``edge_index`` holds it.
+            edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
+            return_attention_weights: None for the nodes only; True or False, either, for the weights too, as in PyG's
                 layers.
 
         Returns:
             The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
-            alpha))``, ``alpha`` ``[E, H]`` before dropout, edges in the order in which they came (for a
-            ``SparseTensor`` ``(nodes, adjacency)`` with alpha as its values).
+            alpha))``, ``alpha`` ``[E, H]`` before dropout, in the order of the input's edges (for a ``SparseTensor``
+            ``(nodes, adjacency)`` with alpha as its values).
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, or labels of all
                 pairs.
-            ValueError: shapes or devices that do not fit, relations or features missing, out of range or not wanted by
-                the layer; ends of edges that are no nodes (looked at on a CPU only); another form than ``[2, E]``
-                beside ``flow="target_to_source"``.
+            ValueError: shapes or devices that do not fit; relations or features that are missing, out of range or not
+                used by the layer; edges to nodes that do not exist (checked on a CPU only); another form than ``[2,
+                E]`` with ``flow="target_to_source"``.
             NotImplementedError: what ``impl="triton"`` cannot do.
 
         Example:
@@ -226,7 +211,7 @@ class RelationConv(MessagePassing):
             sizes = (x_dst.shape[0], x_src.shape[0])
             if not isinstance(edge_index, Tensor) or is_sparse(edge_index):
                 raise ValueError(
-                    f"edge_index must be [2, E] where flow='target_to_source', got {type(edge_index).__name__}"
+                    f"edge_index must be [2, E] with flow='target_to_source', got {type(edge_index).__name__}"
                 )
         edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
         check.same_device(x=x_src, edge_index=edges.index)
@@ -257,23 +242,23 @@ class RelationConv(MessagePassing):
         ptr: OptTensor,
         size_i: int | None,
     ) -> Tensor:
-        """What each edge sends: the layer written edge by edge, which explainers can follow.
+        """The message of each edge, in plain PyG, which explainers can follow.
 
         Args:
             query_i: ``[E, H, C]``, the projected target of every edge.
             key_j: ``[E, H, C]``, the projected source of every edge.
-            value_j: ``[E, H, C]``, likewise.
+            value_j: ``[E, H, C]``, the projected source of every edge.
             edge_type: ``[E]``, relations, or None.
             edge_attr: ``[E, F]``, features, or None.
             index: ``[E]``, the target of every edge.
-            ptr: ``[N + 1]``, borders of edges sorted by target, or None.
-            size_i: how many targets there are.
+            ptr: ``[N + 1]``, offsets of edges sorted by target, or None.
+            size_i: the number of targets.
 
         Returns:
             ``[E, H, C]``, the weighted value of every edge.
         """
         scale = 1.0 / math.sqrt(self.out_channels)
-        rows = self._rows_of(edge_type)
+        rows = self._edge_rows(edge_type)
         keys, values = key_j + rows.get("key_table", 0.0), value_j + rows.get("value_table", 0.0)
         if edge_attr is not None and self.lin_edge is not None:
             vectors = self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
@@ -286,8 +271,8 @@ class RelationConv(MessagePassing):
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
 
-    def _rows_of(self, edge_type: OptTensor) -> dict[str, Any]:
-        """The row of every edge in every table, ``[E, H or 1, C]``, a bias ``[E, H or 1]``."""
+    def _edge_rows(self, edge_type: OptTensor) -> dict[str, Any]:
+        """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
         if self.tables is None or edge_type is None or self.num_relations is None:
             return {}
         rows = {}
@@ -300,12 +285,11 @@ class RelationConv(MessagePassing):
         return rows
 
     def _fused(self) -> bool:
-        """Whether nothing asks for the message() path."""
+        """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
         hooked = any(getattr(self, f"_{name}_forward{pre}_hooks") for name in _HOOKED for pre in ("", "_pre"))
-        own = any(getattr(type(self), name) is not getattr(RelationConv, name) for name in _OVERRIDDEN)
-        asked = own or hooked or self.explain or _transformed()
-        return plain and not asked
+        overridden = any(getattr(type(self), name) is not getattr(RelationConv, name) for name in _OVERRIDABLE)
+        return plain and not (overridden or hooked or self.explain or _in_func_transform())
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
@@ -337,26 +321,26 @@ class RelationConv(MessagePassing):
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads}{relations})"
 
 
-def _transformed() -> bool:
-    """Whether torch.func is at work, which cannot look into the backward of the edges' own operators."""
+def _in_func_transform() -> bool:
+    """Whether a torch.func transform is active, which cannot differentiate the custom ops of ``edge_attention``."""
     return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
 
 
 def _check_widths(in_channels: Any) -> tuple[int, int]:
-    """Widths of sources and targets."""
+    """The widths of sources and targets."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
     if len(pair) != 2:
         raise ValueError(f"in_channels must be an int or a pair, of sources and targets, got {in_channels!r}")
     for width in pair:
         if check.integer("in_channels", width, minimum=-1) == 0:
             raise ValueError(
-                f"in_channels must be at least 1, or -1 to be found in the first call, got {in_channels!r}"
+                f"in_channels must be at least 1, or -1 to infer it in the first call, got {in_channels!r}"
             )
     return pair[0], pair[1]
 
 
 def _check_propagation(options: dict[str, Any]) -> None:
-    """What PyG's message passing would take without a word, or refuse without naming the argument."""
+    """Check options that MessagePassing would accept silently, or refuse without naming the argument."""
     if check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
         raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
     check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
@@ -367,14 +351,14 @@ def _check_propagation(options: dict[str, Any]) -> None:
 
 
 def check_projections(heads: int, out_channels: int, **inputs: int) -> None:
-    """That none of the maps from these widths to all heads is beyond any memory."""
+    """Raise ValueError if a projection from one of these widths to all heads would be too large."""
     check.parameter_size(3, heads=heads, out_channels=out_channels)
     for name, width in inputs.items():
         check.parameter_size(**{"heads": heads, "out_channels": out_channels, name: max(width, 1)})
 
 
 def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:
-    """Sources and targets as the two projections read them; a width of -1 is not known yet."""
+    """The nodes as sources and targets, checked for the two projections."""
     pair = x if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2:
         raise ValueError(f"x must be a tensor or a pair, of sources and targets, got {len(pair)} entries")

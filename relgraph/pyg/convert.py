@@ -1,4 +1,4 @@
-"""From PyG's TransformerConv to RelationConv, weights and all."""
+"""From PyG's TransformerConv to RelationConv, with its weights."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
 
 
 def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
-    """A :class:`~relgraph.pyg.RelationConv` that gives what ``conv`` gives, with copies of its weights.
+    """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
 
     TransformerConv projects one-hot types: column r of its projection is row r of a table here.
 
     Source: Shi et al. 2021, :class:`~torch_geometric.nn.conv.TransformerConv`.
 
     Args:
-        conv: the layer, its sizes known (a lazy one after its first call).
-        edge_types: whether ``conv`` was given edge types as one-hot ``edge_attr``. Then the columns of its projection
+        conv: the layer; a lazy one after its first call.
+        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. Then the columns of its projection
             become the rows of a table that keys and values share, and the new layer takes ``edge_type``. Otherwise it
             takes ``edge_attr`` as before.
         kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
 
     Returns:
-        The new layer, on the device and in the dtype of ``conv``, training if that is.
+        The new layer, with the device, dtype and training mode of ``conv``.
 
     Raises:
-        TypeError: no TransformerConv, or an option that RelationConv does not have.
-        ValueError: a layer whose sizes are not known yet, ``edge_types`` of a layer without ``edge_dim``, or an
-            ``aggr`` that may hold weights.
+        TypeError: not a TransformerConv, or an option that RelationConv does not have.
+        ValueError: a lazy layer before its first call, ``edge_types`` of a layer without ``edge_dim``, or an ``aggr``
+            that may hold weights.
         NotImplementedError: ``decomposed_layers`` other than 1.
 
     Example:
@@ -57,22 +57,11 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
         raise ValueError(f"conv must have an aggr without weights, one of {list(_PLAIN_SUMS)}, got {conv.aggr!r}")
     weight = conv.lin_query.weight
     made = RelationConv(
-        conv.in_channels,
-        conv.out_channels,
-        conv.heads,
-        conv.concat,
-        conv.beta,
-        conv.dropout,
-        None if edge_types else conv.edge_dim,
-        conv.lin_query.bias is not None,
-        conv.root_weight,
-        num_relations=conv.edge_dim if edge_types else None,
-        tie_tables=True,
-        flow=conv.flow,
-        aggr=conv.aggr,
-        decomposed_layers=conv.decomposed_layers,
-        **kwargs,
-    ).to(weight.device, weight.dtype)
+        conv.in_channels, conv.out_channels, conv.heads, conv.concat, conv.beta, conv.dropout,
+        None if edge_types else conv.edge_dim, conv.lin_query.bias is not None, conv.root_weight,
+        num_relations=conv.edge_dim if edge_types else None, tie_tables=True, flow=conv.flow, aggr=conv.aggr,
+        decomposed_layers=conv.decomposed_layers, **kwargs,
+    ).to(weight.device, weight.dtype)  # fmt: skip
     with torch.no_grad():
         for name in ("lin_key", "lin_query", "lin_value", "lin_skip", "lin_beta", "lin_edge"):
             mine, theirs = getattr(made, name), getattr(conv, name)

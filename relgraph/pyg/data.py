@@ -1,4 +1,4 @@
-"""PyTorch Geometric's data objects as graphs for labelers, and graphs as data objects."""
+"""PyTorch Geometric's data objects as graphs for labelers, and back."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
     Source: conventions of :class:`~torch_geometric.data.Data`.
 
     Args:
-        data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`; several graphs are told
-            apart by ``ptr`` or a sorted ``batch``.
+        data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`; ``ptr`` or a sorted
+            ``batch`` separates several graphs.
         edge_type: the attribute that holds the type of every edge: integers ``[E]`` or ``[E, 1]``, or one-hot rows
-            ``[E, types]`` as many datasets keep them in ``edge_attr``. A graph has no types where the attribute is
-            None, or is the usual one and missing.
-        node_type: likewise for nodes, ``[N]``, ``[N, 1]`` or ``[N, types]``; one-hot rows often are in ``x``.
+            ``[E, types]``, which many datasets keep in ``edge_attr``. A graph has no types if this is None, or if the
+            default attribute is missing.
+        node_type: the same for nodes, ``[N]``, ``[N, 1]`` or ``[N, types]``; one-hot rows are often in ``x``.
 
     Returns:
         A :class:`~relgraph.Graph`, packed for a batch.
 
     Raises:
-        TypeError: data that is no Data, such as a HeteroData.
+        TypeError: not a Data, such as a HeteroData.
         ValueError: edges or the number of nodes are missing, a named attribute is missing or holds no types, ``batch``
             is not sorted or disagrees with ``ptr``, or an edge leaves its graph.
 
@@ -58,9 +58,9 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
 
 
 def to_data(graph: Graph) -> Data:
-    """A graph as a ``Data``, a packed batch as a ``Batch``, whose edges then come graph by graph.
+    """A graph as a ``Data``, a packed batch as a ``Batch``, with edges ordered by graph.
 
-    An edge keeps its direction: the source is the key j, the target the query i.
+    Directions agree: the source of an edge is the key j, the target the query i.
 
     Source: conventions of :class:`~torch_geometric.data.Data`.
 
@@ -71,7 +71,7 @@ def to_data(graph: Graph) -> Data:
         A :class:`~torch_geometric.data.Data`, or for a packed batch a :class:`~torch_geometric.data.Batch`.
 
     Raises:
-        TypeError: no Graph.
+        TypeError: not a Graph.
         ValueError: a packed batch of no graphs, which a Batch cannot be.
 
     Example:
@@ -82,19 +82,19 @@ def to_data(graph: Graph) -> Data:
         return _data(graph.edge_index, graph.num_nodes, graph.edge_type, graph.node_type)
     if graph.num_graphs == 0:
         raise ValueError("graph must hold at least one graph to become a Batch, got none")
-    home = graph.graph_of()[graph.edge_index[1]]
-    order = home.argsort(stable=True)
+    graph_of_edge = graph.graph_of()[graph.edge_index[1]]
+    order = graph_of_edge.argsort(stable=True)
     starts = graph.borders()[:-1]
-    edges = torch.bincount(home, minlength=graph.num_graphs).tolist()
+    edges = torch.bincount(graph_of_edge, minlength=graph.num_graphs).tolist()
     nodes = graph.borders().diff().tolist()
-    index = (graph.edge_index - starts[home])[:, order].split(edges, 1)
+    index = (graph.edge_index - starts[graph_of_edge])[:, order].split(edges, 1)
     edge_type = [None] * len(edges) if graph.edge_type is None else graph.edge_type[order].split(edges)
     node_type = [None] * len(nodes) if graph.node_type is None else graph.node_type.split(nodes)
     return Batch.from_data_list([_data(*of) for of in zip(index, nodes, edge_type, node_type, strict=True)])  # pyright: ignore[reportReturnType]
 
 
 def check_data(data: Any) -> Data:
-    """``data`` itself when it is a Data or a Batch of them."""
+    """Return ``data``; raise TypeError unless it is a Data or a Batch of them."""
     if isinstance(data, HeteroData):
         raise TypeError("data must be a Data or a Batch of them, got HeteroData: use from_hetero_data")
     if not isinstance(data, Data):
@@ -103,13 +103,13 @@ def check_data(data: Any) -> Data:
 
 
 def check_attribute(argument: str, name: Any) -> None:
-    """What names an attribute of data, or None."""
+    """Raise TypeError unless ``name`` is a string or None."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{argument} must be the name of an attribute, or None, got {type(name).__name__}")
 
 
 def known_num_nodes(name: str, store: BaseStorage) -> int:
-    """The number of nodes, which is not guessed from the largest end of an edge."""
+    """The number of nodes; raise ValueError where PyG would guess it from the edges."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         try:
@@ -118,12 +118,12 @@ def known_num_nodes(name: str, store: BaseStorage) -> int:
             number = None
     if number is None:
         raise ValueError(
-            f"{name} must have num_nodes, or an attribute such as x that tells it, got {sorted(store.keys())}"
+            f"{name} must have num_nodes, or an attribute such as x that implies it, got {sorted(store.keys())}"
         )
     if isinstance(number, Tensor):
         check.data(f"{name}.num_nodes", check.integer_tensor(f"{name}.num_nodes", number, dim=0))
         number = int(number)
-    if isinstance(number, Integral) and not isinstance(number, bool):  # those of NumPy too
+    if isinstance(number, Integral) and not isinstance(number, bool):  # NumPy's too
         number = int(number)
     return check.integer(f"{name}.num_nodes", number, minimum=0)
 
@@ -136,12 +136,12 @@ def edge_index_of(name: str, store: BaseStorage) -> Tensor:
 
 
 def plain(value: Any) -> Any:
-    """A tensor without what PyG keeps beside it."""
+    """PyG's tensor subclasses as plain tensors; other values unchanged."""
     return value.as_tensor() if isinstance(value, (EdgeIndex, Index)) else value
 
 
 def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
-    """The ids in an attribute: integers, or the hot column of each row."""
+    """The type ids in an attribute: integers, or one-hot rows."""
     check_attribute(usual, name)
     if name is None or (name == usual and name not in data):
         return None
@@ -150,10 +150,10 @@ def _types(data: Data, name: str | None, usual: str) -> Tensor | None:
     value = plain(check.tensor(f"data.{name}", data[name]))
     if value.dim() == 2 and value.shape[1] == 1 and value.dtype in check.INTEGER_DTYPES:
         return value[:, 0]
-    return value if value.dim() != 2 else _hot(f"data.{name}", value)
+    return value if value.dim() != 2 else _from_one_hot(f"data.{name}", value)
 
 
-def _hot(name: str, rows: Tensor) -> Tensor:
+def _from_one_hot(name: str, rows: Tensor) -> Tensor:
     if rows.shape[0] == 0:
         return torch.zeros(0, dtype=torch.int64, device=rows.device)
     if check.can_look_at_data(rows):
@@ -165,7 +165,7 @@ def _hot(name: str, rows: Tensor) -> Tensor:
 
 
 def borders(data: Data, num_nodes: int) -> Tensor | None:
-    """``ptr``, or what ``batch`` says; they must agree, since taking a subgraph of a Batch leaves ``ptr`` as it was."""
+    """``ptr``, or the borders that ``batch`` implies; raise if they differ, as ``Batch.subgraph`` keeps the old ptr."""
     if "batch" not in data:
         return data.ptr if "ptr" in data else None
     batch = check.integer_tensor("data.batch", plain(data["batch"]), dim=1).to(torch.int64)
@@ -173,34 +173,34 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
         raise ValueError(f"data.batch must have shape [{num_nodes}], got {list(batch.shape)}")
     if "ptr" not in data:
         check.data("data.batch", batch)
-        check_sorted(batch)
+        check_sorted("data.batch", batch)
         return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
     ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
     if check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
-        raise ValueError(
-            "data.ptr and data.batch must agree, got other borders: delete ptr after nodes were taken away"
-        )
+        raise ValueError("data.ptr and data.batch must agree, got other borders: delete ptr after removing nodes")
     return ptr
 
 
-def check_sorted(batch: Tensor) -> None:
-    """The nodes of a graph stand together, graphs in order."""
-    if batch.numel() and int(batch[0]) < 0:
-        raise ValueError(f"data.batch must count from 0, got {int(batch[0])}")
-    falls = (batch.diff() < 0).nonzero()
+def check_sorted(name: str, batch: Tensor) -> None:
+    """Raise ValueError unless the graph of every node counts from 0 and never falls."""
+    if not batch.numel():
+        return
+    if int(batch[0]) < 0:
+        raise ValueError(f"{name} must count from 0, got {int(batch[0])}")
+    falls = (batch[1:] < batch[:-1]).nonzero()
     if falls.numel():
         at = int(falls[0])
         raise ValueError(
-            f"data.batch must be sorted, the nodes of a graph together, got {int(batch[at])} at node {at} "
+            f"{name} must be sorted, the nodes of a graph together, got {int(batch[at])} at node {at} "
             f"before {int(batch[at + 1])}"
         )
-    if batch.numel() and int(batch[-1]) >= check.MOST_GRAPHS:
-        raise ValueError(f"data.batch must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
+    if int(batch[-1]) >= check.MOST_GRAPHS:
+        raise ValueError(f"{name} must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
-def borders_of(home: Tensor, num_graphs: int) -> Tensor:
+def borders_of(graph_of_node: Tensor, num_graphs: int) -> Tensor:
     """The borders of graphs from the graph of every node."""
-    counts = torch.bincount(home, minlength=num_graphs)
+    counts = torch.bincount(graph_of_node, minlength=num_graphs)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 

@@ -1,4 +1,4 @@
-"""Attention between all nodes of each graph, every pair with a label: the global half of a graph Transformer."""
+"""Attention between all nodes of each graph, with a label for every pair: the global part of a graph Transformer."""
 
 from __future__ import annotations
 
@@ -13,37 +13,25 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
-from relgraph.nn.layer_parts import renamed
+from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
+from relgraph.pyg.data import check_sorted
 
 
 class RelationGlobalAttention(nn.Module):
     """Every node attends over all nodes of its own graph; pairs carry labels, and nothing is padded.
 
     A :class:`~relgraph.RelationAttention` for PyG batches, with its formula: node i is the query, node j of the same
-    graph the key. Nodes ``[N, channels]`` of all graphs stand together, and the labels' borders or ``batch`` tell which
-    graph each belongs to.
+    graph the key. The nodes ``[N, channels]`` of all graphs are concatenated; the labels or ``batch`` hold the graphs'
+    borders.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, over all pairs of a graph as in Ying et al. 2021 (Graphormer).
 
     Args:
-        channels: width of the nodes.
+        channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
         heads: H; divides ``channels``.
-        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
-        bias: whether the projections have a bias.
-        num_labels: R; a tuple for a sum of labels; None for attention without labels.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``, or
-            :class:`~relgraph.RelationTables` to share.
-        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
-        tie_tables: whether one table serves as key and value table.
-        names: the labels' names, saved with the tables.
-        impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
-
-    Shapes:
-        x: nodes ``[N, channels]``.
-        output: ``[N, channels]``.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -84,7 +72,7 @@ class RelationGlobalAttention(nn.Module):
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Initialize all parameters again."""
         self.attention.reset_parameters()
 
     def forward(
@@ -96,9 +84,9 @@ class RelationGlobalAttention(nn.Module):
             x: ``[N, channels]``.
             labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph. None for a layer without
                 labels.
-            batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches; beside packed
-                labels not needed, and not looked at while compiling.
-            bank_features: what the banks of the tables read.
+            batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches; not needed
+                with packed labels, and then ignored in compiled code.
+            bank_features: the input of the tables' banks.
 
         Returns:
             ``[N, channels]``.
@@ -126,7 +114,7 @@ class RelationGlobalAttention(nn.Module):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and check.can_look_at_data(batch):
             _check_borders(labels, _borders(batch))
-        return renamed({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
+        return rename_in_errors({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
         tables, labels = self.attention.tables, ""
@@ -140,16 +128,12 @@ def _check_batch(batch: Any, x: Tensor) -> None:
     if batch.shape[0] != x.shape[0]:
         raise ValueError(f"batch must have shape [N] = [{x.shape[0]}], got {list(batch.shape)}")
     check.same_device(x=x, batch=batch)
-    if not batch.numel() or not check.can_look_at_data(batch):
-        return
-    if int(batch[0]) < 0 or bool((batch[1:] < batch[:-1]).any()):
-        raise ValueError("batch must count graphs from 0 and never fall, got nodes out of order")
-    if int(batch[-1]) >= check.MOST_GRAPHS:
-        raise ValueError(f"batch must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
+    if check.can_look_at_data(batch):
+        check_sorted("batch", batch)
 
 
 def _borders(batch: Tensor) -> Tensor:
-    """``[G+1]`` from the graph of each node."""
+    """``[G+1]`` from the sorted graph of each node."""
     if not batch.numel():
         return batch.new_zeros(1, dtype=torch.int64)
     return torch.searchsorted(batch.contiguous(), torch.arange(int(batch[-1]) + 2, device=batch.device))
@@ -162,7 +146,6 @@ def _check_borders(labels: Labels, ptr: Tensor) -> None:
         return
     check.same_device(batch=ptr, labels=labels.k_ptr)
     mine, theirs = graph_of(labels.k_ptr, labels.k_len), graph_of(ptr, int(ptr[-1]))
-    if not torch.equal(
-        mine.unique_consecutive(return_counts=True)[1], theirs.unique_consecutive(return_counts=True)[1]
-    ):
+    mine, theirs = (graph.unique_consecutive(return_counts=True)[1] for graph in (mine, theirs))
+    if not torch.equal(mine, theirs):
         raise ValueError("labels must have the borders of batch, got others")

@@ -1,4 +1,4 @@
-"""Attention over a heterogeneous graph: one softmax over all kinds of edges, each kind with vectors of its own."""
+"""Attention over a heterogeneous graph: one softmax over all kinds of edges, each kind with its own vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EdgeKind = tuple[str, str, str]
 
 
 class _Projections(ModuleDict):
-    """A linear map for each kind of node."""
+    """A linear map per kind of node."""
 
     def __init__(self, widths: Mapping[str, int], out_channels: int, bias: bool) -> None:
         super().__init__({kind: Linear(width, out_channels, bias=bias) for kind, width in widths.items()})
@@ -41,34 +41,21 @@ class _Projections(ModuleDict):
 class RelationHeteroConv(nn.Module):
     """Nodes attend over their incoming edges of all kinds at once; (source kind, relation, target kind) is the label.
 
-    The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Queries,
-    keys and values are projected by node kind; the label of an edge brings a key and a value vector. Unlike one layer a
-    kind of edge, whose softmaxes know nothing of each other, a node weighs all its neighbours together. Edges have no
-    ``edge_attr`` here: for those take one :class:`~relgraph.pyg.RelationConv` a kind of edge in PyG's
-    :class:`~torch_geometric.nn.conv.HeteroConv`.
+    The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Each kind
+    of node has its own query, key and value projections; each label has a key and a value vector. A node weighs all its
+    neighbours in one softmax, unlike with one layer per kind of edge. For edges with ``edge_attr`` use one
+    :class:`~relgraph.pyg.RelationConv` per kind of edge in PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph.
 
     Args:
-        in_channels: width of the nodes, or a dict of one a kind of node; -1 is found in the first call.
+        in_channels: width of the nodes, or a dict of one per kind of node; -1 is inferred in the first call.
         out_channels: C, the width of a head.
-        metadata: kinds of nodes, and kinds of edges as (source, relation, target), as ``HeteroData.metadata()`` gives.
-        heads: H, the number of heads.
-        concat: whether heads stand side by side; otherwise their mean is taken.
-        dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
-        bias: whether projections have a bias.
-        root_weight: whether the node's own features are added.
-        tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
-        per_head: whether each head has rows of its own: True, False, or the kinds for which it has.
-        tie_tables: whether one table serves as key and value table.
-
-    Shapes:
-        x_dict: nodes ``[N, in_channels]`` by kind.
-        edge_index_dict: ``[2, E]`` by kind, (source, target) by column.
-        output: nodes ``[N, H · C]`` by kind, or ``[N, C]`` without ``concat``.
+        metadata: ``HeteroData.metadata()``: kinds of nodes, and kinds of edges as (source, relation, target).
+        heads: H, the number of heads; this and all further arguments as in :class:`~relgraph.pyg.RelationConv`.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as metadata that is no pair.
+        TypeError: an argument of the wrong kind, such as metadata that is not a pair.
         ValueError: sizes below 1, no width for a kind of node, metadata without edges, or with edges between unknown
             nodes.
 
@@ -119,7 +106,7 @@ class RelationHeteroConv(nn.Module):
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
-        """Draw all parameters afresh."""
+        """Initialize all parameters again."""
         for child in self.children():
             assert isinstance(child, (_Projections, RelationTables))
             child.reset_parameters()
@@ -130,17 +117,17 @@ class RelationHeteroConv(nn.Module):
         """The nodes after attention over their incoming edges.
 
         Args:
-            x_dict: ``[N, in_channels]`` for each kind of node that is there; or a
-                :class:`~torch_geometric.data.HeteroData` alone, its ``x_dict`` and ``edge_index_dict``.
-            edge_index_dict: ``[2, E]``, (source, target) by column (or a sparse adjacency, targets as rows), for each
-                kind of edge that is there.
+            x_dict: ``[N, in_channels]`` by kind of node, absent kinds left out; or only a
+                :class:`~torch_geometric.data.HeteroData`, which holds both dicts.
+            edge_index_dict: ``[2, E]``, (source, target) by column (or a sparse adjacency, targets as rows), by kind of
+                edge, absent kinds left out.
 
         Returns:
             A dict of ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without
-            incoming edges get their root's part alone.
+            incoming edges get only their root term.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as edges beside a HeteroData, which has its own.
+            TypeError: an argument of the wrong kind, such as edges with a HeteroData, which has its own.
             ValueError: kinds that are not in the metadata, edges without their nodes, shapes or devices that do not
                 fit, ends out of range.
 
@@ -155,7 +142,7 @@ class RelationHeteroConv(nn.Module):
         """
         if isinstance(x_dict, HeteroData):
             if edge_index_dict is not None:
-                raise TypeError("edge_index_dict must be left out beside a HeteroData, which has its own")
+                raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
             x_dict, edge_index_dict = x_dict.x_dict, x_dict.edge_index_dict
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
@@ -186,12 +173,10 @@ class RelationHeteroConv(nn.Module):
     def _labels(
         self, nodes: dict[str, Tensor], first: dict[str, int], total: int, given: Mapping[EdgeKind, Any]
     ) -> EdgeLabels:
-        """All edges in one space of node numbers, each with the number of its kind."""
+        """All edges over the concatenated nodes; the label of each is the number of its kind."""
         device = next(iter(nodes.values())).device
-        index, ids = (
-            [torch.zeros(2, 0, dtype=torch.int64, device=device)],
-            [torch.zeros(0, dtype=torch.int64, device=device)],
-        )
+        index = [torch.zeros(2, 0, dtype=torch.int64, device=device)]
+        ids = [torch.zeros(0, dtype=torch.int64, device=device)]
         for number, kind in enumerate(self.edge_types):
             if kind not in given:
                 continue
@@ -240,12 +225,12 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
         if kind not in widths:
             raise ValueError(f"in_channels must hold a width for every kind of node, got none for {kind!r}")
         if check.integer("in_channels", widths[kind], minimum=-1) == 0:
-            raise ValueError("in_channels must be at least 1, or -1 to be found in the first call, got 0")
+            raise ValueError("in_channels must be at least 1, or -1 to infer it in the first call, got 0")
     return {kind: widths[kind] for kind in kinds}
 
 
 def _edges_of(kind: EdgeKind, given: Any, sizes: tuple[int, int]) -> Tensor:
-    """The edges of one kind, which an error then names."""
+    """The edges of one kind; error messages name it."""
     try:
         return read_edges(given, None, None, sizes, None, None).index
     except (TypeError, ValueError) as error:

@@ -15,16 +15,16 @@ from relgraph.pyg.data import borders_of, edge_index_of, known_num_nodes, plain
 
 
 class HeteroGraph(NamedTuple):
-    """A heterogeneous graph in one id space, as :func:`~relgraph.pyg.from_hetero_data` gives it.
+    """A heterogeneous graph in one id space, from :func:`~relgraph.pyg.from_hetero_data`.
 
     Types are ids with names, so that labelers can read them: ``rg.EdgeType(hetero.edge_types)``.
 
     Args:
-        graph: a :class:`~relgraph.Graph`; its ``edge_type`` ``[E]`` counts ``edge_types``, its ``node_type`` ``[N]``
-            counts ``node_types``.
+        graph: a :class:`~relgraph.Graph`; its ``edge_type`` ``[E]`` indexes ``edge_types``, its ``node_type`` ``[N]``
+            indexes ``node_types``.
         node_types: the names of the node types.
         edge_types: the names of the edge types, ``"source__relation__target"``.
-        nodes: for each node type ``[n]``, where its nodes stand in ``graph``: ``h[nodes["paper"]] = h_paper``.
+        nodes: for each node type ``[n]``, the positions of its nodes in ``graph``: ``h[nodes["paper"]] = h_paper``.
 
     Example:
         >>> from torch_geometric.data import HeteroData
@@ -49,9 +49,9 @@ class HeteroGraph(NamedTuple):
 
 
 def from_hetero_data(data: HeteroData) -> HeteroGraph:
-    """A heterogeneous graph, or a batch of them, in one id space: types become ids, and their names are kept.
+    """A heterogeneous graph, or a batch of them, in one id space: types become ids with names.
 
-    Nodes stand graph by graph, and in a graph type by type. An edge's source is the key j, its target the query i.
+    Nodes are ordered by graph, then by type. An edge's source is the key j, its target the query i.
 
     Source: conventions of :class:`~torch_geometric.data.HeteroData`.
 
@@ -63,7 +63,7 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
         A :class:`~relgraph.pyg.HeteroGraph`, its graph packed for a batch.
 
     Raises:
-        TypeError: data that is no HeteroData.
+        TypeError: not a HeteroData.
         ValueError: edges or a number of nodes are missing, an edge ends outside its node type or crosses from graph to
             graph, or only some node types have a ``batch``.
 
@@ -82,31 +82,32 @@ def from_hetero_data(data: HeteroData) -> HeteroGraph:
     counts = [known_num_nodes(f"data[{kind!r}]", data[kind]) for kind in kinds]
     edges = [_edges_of(triple, data[triple]) for triple in data.edge_types]
     device = next((index.device for index in edges), torch.device("cpu"))
-    home, num_graphs = _homes(data, counts, device)
-    order = torch.arange(sum(counts), device=device) if home is None else home.argsort(stable=True)
+    graph_of_node, num_graphs = _graph_of_node(data, counts, device)
+    order = torch.arange(sum(counts), device=device) if graph_of_node is None else graph_of_node.argsort(stable=True)
     nodes = dict(zip(kinds, order.argsort().split(counts), strict=True))
-    kind = torch.arange(len(kinds), device=device).repeat_interleave(
-        torch.tensor(counts, dtype=torch.int64, device=device)
-    )
     for triple, index in zip(data.edge_types, edges, strict=True):
         _check_ends(triple, index, dict(zip(kinds, counts, strict=True)))
     moved = [
         torch.stack([nodes[source][index[0]], nodes[target][index[1]]])
         for (source, _, target), index in zip(data.edge_types, edges, strict=True)
     ]
-    sizes = torch.tensor([index.shape[1] for index in edges], dtype=torch.int64, device=device)
     graph = Graph(
         torch.cat([torch.empty(2, 0, dtype=torch.int64, device=device), *moved], 1),
         sum(counts),
-        edge_type=torch.arange(len(edges), device=device).repeat_interleave(sizes),
-        node_type=kind[order],
-        ptr=None if home is None else borders_of(home, num_graphs),
+        edge_type=_repeated([index.shape[1] for index in edges], device),
+        node_type=_repeated(counts, device)[order],
+        ptr=None if graph_of_node is None else borders_of(graph_of_node, num_graphs),
     )
     return HeteroGraph(graph, tuple(kinds), tuple("__".join(triple) for triple in data.edge_types), nodes)
 
 
+def _repeated(counts: list[int], device: torch.device) -> Tensor:
+    """``counts[0]`` times 0, ``counts[1]`` times 1 and so on."""
+    return torch.repeat_interleave(torch.tensor(counts, dtype=torch.int64, device=device))
+
+
 def _edges_of(triple: tuple[str, str, str], store: Any) -> Tensor:
-    """``[2, E]``, whose ends can be used as indices."""
+    """The checked ``edge_index`` of one edge type, ``[2, E]``, int64."""
     name = f"data[{triple!r}].edge_index"
     index = edge_index_of(f"data[{triple!r}]", store)
     if check.integer_tensor(name, index, dim=2).shape[0] != 2:
@@ -116,7 +117,7 @@ def _edges_of(triple: tuple[str, str, str], store: Any) -> Tensor:
 
 
 def _check_ends(triple: tuple[str, str, str], index: Tensor, counts: dict[str, int]) -> None:
-    """Both ends are nodes of the types that the edge type names."""
+    """Raise ValueError unless both ends are nodes of the types that the edge type names."""
     name = f"data[{triple!r}].edge_index"
     for kind, ends in zip((triple[0], triple[2]), index, strict=True):
         if kind not in counts:
@@ -124,29 +125,29 @@ def _check_ends(triple: tuple[str, str, str], index: Tensor, counts: dict[str, i
         check.id_range(f"the ends of {name} at {kind!r}", ends, counts[kind], minimum=0)
 
 
-def _homes(data: HeteroData, counts: list[int], device: torch.device) -> tuple[Tensor | None, int]:
-    """The graph of every node, type by type, or None for one graph; and how many graphs there are."""
+def _graph_of_node(data: HeteroData, counts: list[int], device: torch.device) -> tuple[Tensor | None, int]:
+    """The graph of every node, type by type, or None for one graph; and the number of graphs."""
     stores = [data[kind] for kind in data.node_types]
     given = ["batch" in store for store in stores]
     if not any(given):
         return None, 1
     if not all(given):
         raise ValueError(f"data must have a batch for all node types or for none, got {sum(given)} of {len(given)}")
-    home = torch.cat([_numbers(kind, "batch", data).to(device, torch.int64) for kind in data.node_types])
-    if home.shape[0] != sum(counts):
-        raise ValueError(f"data must have a batch entry a node, {sum(counts)} in all, got {home.shape[0]}")
+    batch = torch.cat([_numbers(kind, "batch", data).to(device, torch.int64) for kind in data.node_types])
+    if batch.shape[0] != sum(counts):
+        raise ValueError(f"data must have a batch entry per node, {sum(counts)} in all, got {batch.shape[0]}")
     known = [_numbers(kind, "ptr", data).shape[0] - 1 for kind in data.node_types if "ptr" in data[kind]]
-    if home.numel() and int(home.min()) < 0:
-        raise ValueError(f"data must have batches that count from 0, got {int(home.min())}")
-    num_graphs = max([*known, int(home.max()) + 1 if home.numel() else 0])
+    if batch.numel() and int(batch.min()) < 0:
+        raise ValueError(f"data must have batches that count from 0, got {int(batch.min())}")
+    num_graphs = max([*known, int(batch.max()) + 1 if batch.numel() else 0])
     if num_graphs > check.MOST_GRAPHS:
         raise ValueError(f"data must have batches of at most {check.MOST_GRAPHS:,} graphs, got one of {num_graphs:,}")
-    return home, num_graphs
+    return batch, num_graphs
 
 
-def _numbers(kind: str, name: str, data: HeteroData) -> Tensor:
-    """``batch`` or ``ptr`` of one type of nodes."""
-    told = f"data[{kind!r}].{name}"
-    numbers = check.integer_tensor(told, plain(data[kind][name]), dim=1)
-    check.data(told, numbers)
+def _numbers(kind: str, attribute: str, data: HeteroData) -> Tensor:
+    """``batch`` or ``ptr`` of one node type."""
+    name = f"data[{kind!r}].{attribute}"
+    numbers = check.integer_tensor(name, plain(data[kind][attribute]), dim=1)
+    check.data(name, numbers)
     return numbers

@@ -1,4 +1,4 @@
-"""How a RelationConv reports its attention to ``record_attention``: edge by edge, and summed by relation."""
+"""How ``record_attention`` records a RelationConv: weights per edge, and their sum per relation."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from torch import Tensor
 from torch_geometric.utils import to_edge_index
 
 from relgraph.functional import AttentionAux
-from relgraph.nn.record import REPORTERS, Arguments, Reporter, Wanted
+from relgraph.nn.record import RECORDERS, Arguments, Recorder, Wanted
 from relgraph.pyg.adjacency import read_edges
 from relgraph.pyg.conv import RelationConv
 
 _NAMES = ("x", "edge_index", "edge_type", "edge_attr", "return_attention_weights")
 
 
-def _ask(_: RelationConv, came: Arguments, __: Wanted) -> Arguments:
-    args, kwargs = came
-    if _gives_weights(came):
-        return came
+def _request(_: RelationConv, given: Arguments, __: Wanted) -> Arguments:
+    args, kwargs = given
+    if _returns_weights(given):
+        return given
     if len(args) == len(_NAMES):
         return (*args[:-1], True), kwargs
     return args, kwargs | {_NAMES[-1]: True}
 
 
-def _tell(layer: RelationConv, came: Arguments, _: Arguments, out: Any) -> tuple[Any, AttentionAux]:
+def _split(layer: RelationConv, given: Arguments, _: Arguments, out: Any) -> tuple[Any, AttentionAux]:
     nodes, attended = out
     alpha = attended[1] if isinstance(attended, tuple) else to_edge_index(attended)[1]
     assert alpha is not None
-    return out if _gives_weights(came) else nodes, AttentionAux(alpha, _mass(layer, _named(came), alpha.detach()))
+    return out if _returns_weights(given) else nodes, AttentionAux(alpha, _mass(layer, _named(given), alpha.detach()))
 
 
-def _named(came: Arguments) -> dict[str, Any]:
-    args, kwargs = came
+def _named(given: Arguments) -> dict[str, Any]:
+    args, kwargs = given
     return dict.fromkeys(_NAMES) | dict(zip(_NAMES, args, strict=False)) | kwargs
 
 
-def _gives_weights(came: Arguments) -> bool:
-    return isinstance(_named(came)["return_attention_weights"], bool)
+def _returns_weights(given: Arguments) -> bool:
+    return isinstance(_named(given)["return_attention_weights"], bool)
 
 
-def _mass(layer: RelationConv, came: dict[str, Any], alpha: Tensor) -> Tensor | None:
+def _mass(layer: RelationConv, given: dict[str, Any], alpha: Tensor) -> Tensor | None:
     """The attention that each node gives to each relation, ``[H, N, R]``; None without relations."""
     if layer.num_relations is None:
         return None
-    x = came["x"]
+    x = given["x"]
     sources, targets = (x, x) if isinstance(x, Tensor) else x
     backwards = layer.flow == "target_to_source"
     sizes = (targets.shape[0], sources.shape[0]) if backwards else (sources.shape[0], targets.shape[0])
     edges = read_edges(
-        came["edge_index"], came["edge_type"], came["edge_attr"], sizes, layer.num_relations, layer.edge_dim
+        given["edge_index"], given["edge_type"], given["edge_attr"], sizes, layer.num_relations, layer.edge_dim
     )
     assert edges.types is not None
     related = edges.types >= 0
@@ -61,4 +61,4 @@ def _mass(layer: RelationConv, came: dict[str, Any], alpha: Tensor) -> Tensor | 
     return mass.view(-1, layer.num_relations, layer.heads).permute(2, 0, 1)
 
 
-REPORTERS[RelationConv] = Reporter(_ask, _tell)
+RECORDERS[RelationConv] = Recorder(_request, _split)

@@ -1,4 +1,4 @@
-"""A transform that labels each graph once, beside its other data, and how the labels of a batch are read back."""
+"""A transform that labels each graph once and stores the labels with its data, and the way to read them back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relgraph.labelers.written import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.pyg.data import borders, borders_of, check_attribute, check_data, check_sorted, from_data, known_num_nodes
 
-_TAKEN = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
+_RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
 
 
 @final
@@ -31,13 +31,14 @@ _TAKEN = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by
 class AddRelationLabels(BaseTransform):
     """Labels each graph and stores the labels so that they collate: ``DataLoader(dataset)``, ``pre_transform``, disk.
 
-    :func:`~relgraph.pyg.relation_labels` reads them back from a graph or a batch. Two attributes hold them: ``rel``, a
-    dict, which no sampler takes for a tensor of nodes or edges, with ``pair`` ``[P, 2]`` (source, target; that is key,
-    query) and ``label`` ``[P]`` for labels of edges, ``label`` ``[n²]`` row by row for labels of all pairs, nothing for
-    distances, and one such dict a part for sums; and ``rel_node`` ``[n]``, the number of each node. By it labels follow
-    where nodes are taken away or moved, by ``subgraph`` or a sampler: they stay those of the graph as it was labeled
-    (paths may lead through nodes that are gone). For labels of the sampled graph itself label after sampling:
-    ``NeighborLoader(..., transform=...)``.
+    :func:`~relgraph.pyg.relation_labels` reads them back from a graph or a batch. Two attributes hold them:
+
+    - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
+      ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,
+      row by row. Distances need nothing. A sum holds one such dict per part.
+    - ``rel_node`` ``[n]``, the number of each node, so that labels follow when ``subgraph`` or a sampler removes or
+      moves nodes. The labels stay those of the original graph: paths may lead through removed nodes. To label the
+      sampled graph itself, label after sampling: ``NeighborLoader(..., transform=...)``.
 
     Source: a transform as PyG's :class:`~torch_geometric.transforms.BaseTransform`.
 
@@ -49,7 +50,7 @@ class AddRelationLabels(BaseTransform):
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: an ``attr_name`` that is no identifier, or that PyG would take for something else
+        ValueError: an ``attr_name`` that is not an identifier, or that PyG would treat in another way
             (``"edge_labels"``).
 
     Example:
@@ -78,9 +79,7 @@ class AddRelationLabels(BaseTransform):
         self.edge_type, self.node_type = edge_type, node_type
 
     def forward(self, data: Data) -> Data:
-        """``data`` with its labels.
-
-        PyG calls it with a shallow copy, so that the graph which was handed in stays as it is.
+        """Add labels to ``data``, which is a shallow copy when PyG calls this method.
 
         Args:
             data: a :class:`~torch_geometric.data.Data`, one graph.
@@ -89,8 +88,8 @@ class AddRelationLabels(BaseTransform):
             The same object, with the two attributes.
 
         Raises:
-            TypeError: no Data, or a labeler that does not return Labels.
-            ValueError: a batch, a graph that the labeler or :func:`~relgraph.pyg.from_data` refuses, or other data
+            TypeError: not a Data, or a labeler that does not return Labels.
+            ValueError: a batch, a graph that does not fit the labeler or :func:`~relgraph.pyg.from_data`, or other data
                 under the attributes' names.
             NotImplementedError: labels of a kind that cannot be stored, or that changes from graph to graph.
 
@@ -109,8 +108,8 @@ class AddRelationLabels(BaseTransform):
                 if name in data:
                     raise ValueError(f"data.{name} must be free for labels, got other data: give another attr_name")
         labels = self.labeler(graph)
-        _check_form(self.labeler, labels, graph.num_nodes)
-        data[self.attr_name] = {"by": _named(self.labeler), "nodes": graph.num_nodes, **_stored(labels)}
+        _check_storable(self.labeler, labels, graph.num_nodes)
+        data[self.attr_name] = {"by": _expression(self.labeler), "nodes": graph.num_nodes, **_to_store(labels)}
         data[f"{self.attr_name}_node"] = torch.arange(graph.num_nodes, device=graph.device)
         return data
 
@@ -120,22 +119,22 @@ class AddRelationLabels(BaseTransform):
 
 
 def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
-    """The labels that :class:`~relgraph.pyg.AddRelationLabels` stored: of a graph, or of a whole batch, packed.
+    """Read the labels that :class:`~relgraph.pyg.AddRelationLabels` stored, of a graph or (packed) of a whole batch.
 
     Row i is the query, column j the key, in the order of the nodes.
 
     Args:
         data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`.
         by: the transform that stored them, or its labeler.
-        attr_name: where they are; the transform's, or ``"rel"``.
+        attr_name: the attribute that holds them, by default the transform's, or ``"rel"``.
 
     Returns:
-        What the labeler gave for the graphs as they were labeled, of the nodes that are left and in their order; edges
-        graph by graph. Distances are written out where nodes were taken away or moved.
+        The stored labels of the nodes that are left, in their order; edges graph by graph. Labels by distance become
+        dense if nodes were removed or moved.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: no labels there, labels of another labeler, or nodes that were not labeled, or are there twice.
+        ValueError: no stored labels, labels of another labeler, or nodes that were not labeled, or occur twice.
 
     Example:
         >>> from torch_geometric.data import Batch, Data
@@ -163,21 +162,17 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     no_edges = torch.empty(2, 0, dtype=torch.int64, device=numbers.device)
     sizes = stored.counts("nodes", numbers.device)
     nodes = Graph(no_edges, num_nodes, ptr=_borders(data, num_nodes, sizes))
-    left = _Left.of(name, nodes, numbers, sizes)
-    makers = stored.makers()
-    if makers != {_named(labeler)}:
-        raise ValueError(f"by must be what labeled data.{name}, {' and '.join(sorted(makers))}, got {_named(labeler)}")
-    return _restored(stored, _form(labeler), left)
+    left = _RemainingNodes.of(name, nodes, numbers, sizes)
+    labelers = stored.labelers()
+    if labelers != {_expression(labeler)}:
+        wanted = " and ".join(sorted(labelers))
+        raise ValueError(f"by must be what labeled data.{name}, {wanted}, got {_expression(labeler)}")
+    return _restore(stored, _template(labeler), left)
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """What was stored under a name, which may have been lost or changed on its way.
-
-    Attributes:
-        name: what messages call it.
-        entries: the dict.
-    """
+    """A stored dict, and its name in messages; entries may have been lost or changed since."""
 
     name: str
     entries: Mapping[str, Any]
@@ -188,14 +183,14 @@ class _Stored:
         return self.entries[key]
 
     def part(self, key: str) -> _Stored:
-        """What was stored of a part."""
+        """The dict stored under ``key``."""
         entries = self._entry(key)
         if not isinstance(entries, Mapping):
             raise TypeError(f"{self.name}[{key!r}] must be a dict, got {type(entries).__name__}")
         return _Stored(f"{self.name}[{key!r}]", entries)
 
     def tensor(self, key: str, dim: int, device: torch.device) -> Tensor:
-        """A tensor of integers on the device of the nodes' numbers."""
+        """An integer tensor on the device of the nodes' numbers."""
         name = f"{self.name}[{key!r}]"
         found = check.integer_tensor(name, self._entry(key), dim=dim)
         if found.device != device:
@@ -203,15 +198,15 @@ class _Stored:
         return found
 
     def counts(self, key: str, device: torch.device) -> Tensor:
-        """``[G]``, a number for each graph: an int of one, a tensor or a list of several."""
+        """``[G]``, one number per graph: stored as an int for one, a tensor or a list for several."""
         name, given = f"{self.name}[{key!r}]", self._entry(key)
         if isinstance(given, Tensor):
             return self.tensor(key, given.dim(), device).to(torch.int64).view(-1)
         listed = check.items(name, given, "counts") if isinstance(given, (list, tuple)) else (given,)
         return torch.tensor([check.integer(name, count, minimum=0) for count in listed], device=device)
 
-    def makers(self) -> set[str]:
-        """The expressions of the labelers that made them."""
+    def labelers(self) -> set[str]:
+        """The expressions of the labelers that made the labels."""
         by = self._entry("by")
         if not isinstance(by, (str, list, tuple)) or not all(isinstance(one, str) for one in by):
             raise TypeError(f"{self.name}['by'] must be the expression of a labeler, got {shown(by)}")
@@ -219,36 +214,29 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class _Left:
-    """The nodes that are left of those that were labeled.
+class _RemainingNodes:
+    """The labeled nodes that were not removed."""
 
-    Attributes:
-        nodes: a graph of them, without edges.
-        numbers: ``[N]``, the number that each had in its graph.
-        sizes: ``[G]``, how many nodes each graph had.
-        place: the numbers that the nodes had in the whole batch, sorted, and where each of these nodes is now; None
-            when all are in place.
-    """
-
-    nodes: Graph
-    numbers: Tensor
-    sizes: Tensor
+    nodes: Graph  # of these nodes, without edges
+    numbers: Tensor  # [N], the number that each had in its original graph
+    sizes: Tensor  # [G], the number of nodes of each original graph
+    # the sorted numbers of the nodes in the original batch, and the position of each now; None if no node moved
     place: tuple[Tensor, Tensor] | None
 
     @classmethod
-    def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> _Left:
-        """Checked: each of the nodes was labeled, and is there once."""
+    def of(cls, name: str, nodes: Graph, numbers: Tensor, sizes: Tensor) -> _RemainingNodes:
+        """Raise ValueError unless every node was labeled and occurs once."""
         if not check.can_look_at_data(numbers, sizes):
             return cls(nodes, numbers, sizes, None)
         if sizes.shape[0] != nodes.num_graphs:
-            raise ValueError(f"data.{name}['nodes'] must be one a graph, {nodes.num_graphs}, got {sizes.shape[0]}")
-        home = nodes.graph_of()
-        known = bool(((numbers >= 0) & (numbers < sizes[home])).all())
-        before = (sizes.cumsum(0) - sizes)[home] + numbers
+            raise ValueError(f"data.{name}['nodes'] must be one per graph, {nodes.num_graphs}, got {sizes.shape[0]}")
+        graph = nodes.graph_of()
+        known = bool(((numbers >= 0) & (numbers < sizes[graph])).all())
+        before = (sizes.cumsum(0) - sizes)[graph] + numbers
         if not known or before.unique().shape[0] != before.shape[0]:
             raise ValueError(
-                f"data.{name} must hold labels of all these nodes, got nodes that were not labeled, or are there "
-                "twice: label again"
+                f"data.{name} must hold labels of all these nodes, got nodes that were not labeled, or occur twice: "
+                "label again"
             )
         here = torch.arange(nodes.num_nodes, device=nodes.device)
         if nodes.num_nodes == int(sizes.sum()) and torch.equal(before, here):
@@ -257,19 +245,16 @@ class _Left:
         return cls(nodes, numbers, sizes, (numbered, where))
 
     def edges(self, stored: _Stored, num_labels: int) -> tuple[Tensor, Tensor]:
-        """Pairs ``[2, P]`` of nodes that are left, and their labels."""
+        """Pairs ``[2, P]`` of remaining nodes, and their labels."""
         device = self.numbers.device
-        pairs, ids, count = (
-            stored.tensor("pair", 2, device),
-            stored.tensor("label", 1, device),
-            stored.counts("count", device),
-        )
+        pairs, ids = stored.tensor("pair", 2, device), stored.tensor("label", 1, device)
+        count = stored.counts("count", device)
         if pairs.shape[1] != 2 or pairs.shape[0] != ids.shape[0]:
             raise ValueError(
                 f"{stored.name} must hold 'pair' [P, 2] and 'label' [P], got {list(pairs.shape)} and {list(ids.shape)}"
             )
         if count.shape != self.sizes.shape:
-            raise ValueError(f"{stored.name}['count'] must be one a graph, {len(self.sizes)}, got {len(count)}")
+            raise ValueError(f"{stored.name}['count'] must be one per graph, {len(self.sizes)}, got {len(count)}")
         check.id_range(f"{stored.name}['label']", ids, num_labels)
         looks = check.can_look_at_data(pairs, count)
         if looks and int(count.sum()) != pairs.shape[0]:
@@ -284,94 +269,92 @@ class _Left:
         if not numbered.numel():
             return ends[:, :0], ids[:0]
         at = torch.searchsorted(numbered, ends.contiguous()).clamp(max=numbered.shape[0] - 1)
-        there = (numbered[at] == ends).all(0)
-        return where[at][:, there], ids[there]
+        kept = (numbered[at] == ends).all(0)
+        return where[at][:, kept], ids[kept]
 
     def pairs(self, stored: _Stored, num_labels: int) -> Tensor:
-        """The entries of all pairs that are left, of ``[sum of n²]`` as they were labeled."""
+        """The entries for all pairs of remaining nodes, taken from ``[sum of n²]``."""
         codes = stored.tensor("label", 1, self.numbers.device)
         if check.can_look_at_data(self.sizes) and codes.shape[0] != (wanted := int((self.sizes**2).sum())):
             raise ValueError(f"{stored.name}['label'] must have shape [{wanted}], got {list(codes.shape)}")
         check.id_range(f"{stored.name}['label']", codes, num_labels, minimum=NOT_ATTENDING)
-        codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # which may be compared with -1
+        codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # so that it can be compared with -1
         if self.place is None:
             return codes
         query, key = self.nodes.pairs()
         squares = self.sizes * self.sizes
-        home = self.nodes.graph_of()[query]
-        at = (squares.cumsum(0) - squares)[home] + self.numbers[query] * self.sizes[home] + self.numbers[key]
+        graph = self.nodes.graph_of()[query]
+        at = (squares.cumsum(0) - squares)[graph] + self.numbers[query] * self.sizes[graph] + self.numbers[key]
         return codes[at]
 
 
 def _borders(data: Data, num_nodes: int, sizes: Tensor) -> Tensor | None:
-    """The borders of the graphs; by ``batch``, as taking a subgraph of a Batch leaves ``ptr`` as it was."""
+    """The borders of the graphs, from ``batch`` rather than ``ptr``, which ``Batch.subgraph`` leaves as it was."""
     batch = data.get("batch", None)
     if batch is None or not check.can_look_at_data(batch):
         return borders(data, num_nodes)
-    check_sorted(batch)
+    check_sorted("data.batch", batch)
     return borders_of(batch, sizes.shape[0])
 
 
 def _labeled(data: Data, name: str) -> bool:
-    """Whether there are labels under this name."""
+    """Whether labels are stored under this name."""
     stored = data[name] if name in data and f"{name}_node" in data else None
     return isinstance(stored, Mapping) and "by" in stored and "nodes" in stored
 
 
-def _stored(labels: Labels) -> dict[str, Any]:
-    """The tensors of one graph's labels; what is the same for all graphs is left to the labeler."""
+def _to_store(labels: Labels) -> dict[str, Any]:
+    """The tensors of one graph's labels, without what the labeler makes the same for all graphs."""
     if isinstance(labels, SumLabels):
-        return {str(number): _stored(part) for number, part in enumerate(labels.parts)}
+        return {str(number): _to_store(part) for number, part in enumerate(labels.parts)}
     if isinstance(labels, DistanceLabels):
         return {}
     if isinstance(labels, DenseLabels):
         return {"label": labels.ids.flatten()}
     assert isinstance(labels, EdgeLabels)
-    rest = {"rest": _stored(labels.default)} if isinstance(labels.default, Labels) else {}
-    # local numbers, and no "index" in the name, which PyG would raise by counts of nodes that may have changed since
+    rest = {"rest": _to_store(labels.default)} if isinstance(labels.default, Labels) else {}
+    # no "index" in the name: PyG would add node counts to it, which may have changed since
     pairs = labels.edge_index.T.contiguous()
     return {"pair": pairs, "label": labels.ids, "count": pairs.shape[0], **rest}
 
 
-def _restored(stored: _Stored, form: Labels, left: _Left) -> Labels:
-    """Labels from their tensors, with all the rest as in ``form``."""
+def _restore(stored: _Stored, template: Labels, left: _RemainingNodes) -> Labels:
+    """Labels from their tensors, with everything else as in ``template``."""
     nodes = left.nodes
-    if isinstance(form, SumLabels):
-        return SumLabels(*(_restored(stored.part(str(number)), part, left) for number, part in enumerate(form.parts)))
-    if isinstance(form, DistanceLabels):
+    if isinstance(template, SumLabels):
+        parts = enumerate(template.parts)
+        return SumLabels(*(_restore(stored.part(str(number)), part, left) for number, part in parts))
+    if isinstance(template, EdgeLabels):
+        default, (edge_index, ids) = template.default, left.edges(stored, template.num_labels)
+        if isinstance(default, Labels):
+            default = _restore(stored.part("rest"), default, left)
+        return EdgeLabels(
+            edge_index, ids, template.num_labels, q_len=nodes.num_nodes, default=default,
+            duplicates=template.duplicates, ptr=nodes.ptr,
+        )  # fmt: skip
+    if isinstance(template, DistanceLabels):
+        lookup, first = template.lookup, template.left
         if left.place is None:
-            return DistanceLabels(
-                nodes.num_nodes, lookup=form.lookup, left=form.left, num_labels=form.num_labels, ptr=nodes.ptr
-            )
+            num_labels = template.num_labels
+            return DistanceLabels(nodes.num_nodes, lookup=lookup, left=first, num_labels=num_labels, ptr=nodes.ptr)
         query, key = nodes.pairs()
-        distance = (left.numbers[key] - left.numbers[query]).clamp(-form.left, len(form.lookup) - 1 - form.left)
-        codes = torch.tensor(form.lookup, device=nodes.device)[distance + form.left]
-        return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
-    if isinstance(form, DenseLabels):
-        codes = left.pairs(stored, form.num_labels)
-        return label_pairs(nodes, codes.clamp(min=UNLABELED), form.num_labels, codes > NOT_ATTENDING)
-    assert isinstance(form, EdgeLabels)
-    default, (edge_index, ids) = form.default, left.edges(stored, form.num_labels)
-    return EdgeLabels(
-        edge_index,
-        ids,
-        form.num_labels,
-        q_len=nodes.num_nodes,
-        default=_restored(stored.part("rest"), default, left) if isinstance(default, Labels) else default,
-        duplicates=form.duplicates,
-        ptr=nodes.ptr,
-    )
+        distance = (left.numbers[key] - left.numbers[query]).clamp(-first, len(lookup) - 1 - first)
+        codes = torch.tensor(lookup, device=nodes.device)[distance + first]
+    else:
+        assert isinstance(template, DenseLabels)
+        codes = left.pairs(stored, template.num_labels)
+    return label_pairs(nodes, codes.clamp(min=UNLABELED), template.num_labels, codes > NOT_ATTENDING)
 
 
 @lru_cache(maxsize=64)
-def _form(labeler: Labeler) -> Labels:
+def _template(labeler: Labeler) -> Labels:
     """The labels of one node without edges: kind, default and lookup are the same for every graph."""
     none = torch.zeros(0, dtype=torch.int64)
     return labeler(Graph(none.view(2, 0), 1, edge_type=none, node_type=torch.zeros(1, dtype=torch.int64)))
 
 
 def _constants(labels: Labels) -> tuple[Any, ...] | None:
-    """What labels are besides their tensors and lengths; None for kinds that cannot be stored."""
+    """What labels are apart from their tensors and lengths; None for kinds that cannot be stored."""
     if isinstance(labels, SumLabels):
         parts = tuple(_constants(part) for part in labels.parts)
         return None if None in parts else parts
@@ -383,21 +366,21 @@ def _constants(labels: Labels) -> tuple[Any, ...] | None:
     return ("dense", labels.num_labels) if isinstance(labels, DenseLabels) else None
 
 
-def _check_form(labeler: Labeler, labels: Labels, num_nodes: int) -> None:
+def _check_storable(labeler: Labeler, labels: Labels, num_nodes: int) -> None:
     if not isinstance(labels, Labels):
         raise TypeError(f"labeler must return Labels, got {type(labels).__name__}")
     if (labels.batch_size, labels.q_len, labels.k_len) != (1, num_nodes, num_nodes):
         raise ValueError(f"labeler must label the {num_nodes} nodes against themselves, got {labels!r}")
     constants = _constants(labels)
-    if constants is None or constants != _constants(_form(labeler)):
+    if constants is None or constants != _constants(_template(labeler)):
         raise NotImplementedError(
-            "labels can be stored that are dense, of edges, of distances or sums of those, of one kind for all graphs; "
-            f"got {labels!r} and for a single node {_form(labeler)!r}"
+            "stored labels must be dense, of edges, of distances or sums of these, of one kind for all graphs; "
+            f"got {labels!r} and for a single node {_template(labeler)!r}"
         )
 
 
-def _named(labeler: Labeler) -> str:
-    """The labeler's expression, without the addresses that differ from process to process."""
+def _expression(labeler: Labeler) -> str:
+    """The labeler's ``repr`` without addresses, which differ between processes."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(labeler))
 
 
@@ -410,7 +393,6 @@ def _check_labeler(name: str, labeler: Any) -> Labeler:
 def _check_name(attr_name: Any) -> str:
     if not isinstance(attr_name, str):
         raise TypeError(f"attr_name must be a str, got {type(attr_name).__name__}")
-    taken = [part for part in _TAKEN if part in attr_name]
-    if taken or not attr_name.isidentifier():
-        raise ValueError(f"attr_name must be an identifier without any of {list(_TAKEN)} in it, got {attr_name!r}")
+    if any(part in attr_name for part in _RESERVED) or not attr_name.isidentifier():
+        raise ValueError(f"attr_name must be an identifier without any of {list(_RESERVED)} in it, got {attr_name!r}")
     return attr_name

@@ -136,7 +136,7 @@ def test_rows_of_too_few_or_too_many_columns(columns, tmp_path):
     path = tmp_path / "bad.conllu"
     path.write_text(TEXT + "\n" + "\t".join(["1"] * columns) + "\n", encoding="utf-8")
     at = len(TEXT.split("\n")) + 1
-    match = rf"bad\.conllu: sentence 3: line {at} must have 8 to 10 columns, parted by tabs, got {columns}$"
+    match = rf"bad\.conllu: sentence 3: line {at} must have 8 to 10 columns, separated by tabs, got {columns}$"
     with pytest.raises(ValueError, match=match):
         read(path)
 
@@ -144,7 +144,7 @@ def test_rows_of_too_few_or_too_many_columns(columns, tmp_path):
 def test_columns_that_a_comment_names():
     head = "# global.columns = ID FORM HEAD DEPREL\n"
     assert parse(head + "1\tgo\t0\troot\n\n1\ton\t0\troot\n")[1].words == ("on",)
-    with pytest.raises(ValueError, match="^sentence 2: line 4 must have 4 columns, parted by tabs, got 10$"):
+    with pytest.raises(ValueError, match="^sentence 2: line 4 must have 4 columns, separated by tabs, got 10$"):
         parse(head + "1\tgo\t0\troot\n\n" + "\t".join(["1"] * 10))
 
 
@@ -227,5 +227,7 @@ def test_tokens_of_several_words_stand_before_their_own(spans):
         (f"{span}\tw\t_\t_\t_\t_\t_\t_\t_\t_\n" if span else "") + f"{i}\tw\tw\tX\t_\t_\t{head}\t{relation}\t_\t_\n"
         for i, (span, (head, relation)) in enumerate(zip(spans, rows, strict=True), 1)
     )
-    with pytest.raises(ValueError, match=r"sentence 1: token \d-\d must stand before its words, which no other spans"):
+    with pytest.raises(
+        ValueError, match=r"sentence 1: token \d-\d must come right before its words, which no other token spans"
+    ):
         parse(text, relations=("root", "x"))

@@ -72,7 +72,7 @@ def test_refuses_bad_graphs():
         from_networkx([ring, from_networkx(chain).graph])
     with pytest.raises(ValueError, match="graph must be a networkx graph or several, got none"):
         from_networkx([])
-    with pytest.raises(ValueError, match="batch must be left out beside several graphs, each of which is one, got 'g'"):
+    with pytest.raises(ValueError, match="batch must be left out with several graphs, got 'g'"):
         from_networkx([ring, chain], batch="g")
     with pytest.raises(
         ValueError, match=r"types must hold the type of every edge, got 'bond' at edge 'c' -> 'b' of gr"

@@ -213,18 +213,18 @@ def test_counts_are_values():
 
 def test_names_that_do_not_fit():
     labels = distance(3, reach=1)
-    with pytest.raises(TypeError, match="names must be a sequence of strings, got str"):
+    with pytest.raises(TypeError, match="names must be a sequence of strings, got 'abc'"):
         labels.describe("abc")
-    with pytest.raises(TypeError, match="names must be a sequence of strings, got list"):
+    with pytest.raises(TypeError, match=r"names must be a sequence of strings, got \[1, 2, 3\]"):
         labels.describe([1, 2, 3])
-    with pytest.raises(ValueError, match="names must hold 3 different names, got 2, 2 different"):
+    with pytest.raises(ValueError, match="names must be 3 different strings, got 2, 2 different"):
         labels.describe(["a", "b"])
-    with pytest.raises(ValueError, match="names must hold 3 different names, got 3, 2 different"):
+    with pytest.raises(ValueError, match="names must be 3 different strings, got 3, 2 different"):
         labels.describe(["a", "b", "a"])
     both = SumLabels(labels, labels)
     with pytest.raises(ValueError, match="names must hold one sequence of names a part of the sum, 2, got str"):
         both.describe("ab")
     with pytest.raises(ValueError, match="names must hold one sequence of names a part of the sum, 2, got 1"):
         both.describe([["a", "b", "c"]])
-    with pytest.raises(TypeError, match=r"names\[1\] must be a sequence of strings, got int"):
+    with pytest.raises(TypeError, match=r"names\[1\] must be a sequence of strings, got 3"):
         both.describe([None, 3])

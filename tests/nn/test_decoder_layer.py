@@ -183,7 +183,7 @@ class TestModule:
             layer(None, memory)
         with pytest.raises(ValueError, match="batch_first must be True"):
             make(batch_first=False)
-        with pytest.raises(ValueError, match="num_labels must be left out beside a labeler"):
+        with pytest.raises(ValueError, match="num_labels must be left out with a labeler"):
             make(num_labels=5)
         with pytest.raises(TypeError, match="memory_tables must be a sequence of kinds of tables, got 'key'"):
             make(memory_tables="key")

@@ -102,7 +102,7 @@ def test_depths_beyond_any_patience(depth):
         (torch.tensor(5), TypeError, "num_labels must be an int, got Tensor"),
         (torch.tensor([5, 3]), TypeError, "num_labels must be an int, got Tensor"),
         ([5, "3"], TypeError, "num_labels must be an int, got str"),
-        ((), ValueError, "num_labels must hold one number a part of the sum, got none"),
+        ((), ValueError, "num_labels must hold one number per part of the sum, got none"),
         (4, ValueError, "num_labels must be that of the tables, 5, got 4"),
     ],
 )

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from relgraph.labelers import ClippedDistance, FromFunction, Window, dependency_relations
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, RelationEncoder, RelationEncoderLayer, RelationTables
-from relgraph.nn.layer_parts import made_labels
+from relgraph.nn.layer_parts import make_labels
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -158,7 +158,7 @@ class TestLabels:
     @pytest.mark.parametrize("labeler", [WRITTEN, LABELER + WRITTEN])
     def test_made_on_the_cpu_for_rows_elsewhere(self, labeler):
         x = torch.zeros(2, 6, 12, dtype=F64, device="meta")
-        assert made_labels(labeler, None, "src", x, None).device == x.device
+        assert make_labels(labeler, None, "src", x, None).device == x.device
         out = make(labeler=labeler).to("meta")(x)
         assert (out.shape, out.device.type) == ((2, 6, 12), "meta")
 
@@ -237,9 +237,9 @@ class TestModule:
             ({"norm_first": None}, TypeError, "norm_first must be a bool, got NoneType"),
             ({"activation": "tanh"}, ValueError, r"unknown activation 'tanh'; expected one of \['relu', 'gelu'\]"),
             ({"activation": 3}, TypeError, "activation must be a string or a function, got int"),
-            ({"labeler": len}, TypeError, "labeler must be callable and know num_labels and names, got builtin"),
-            ({"num_labels": 5}, ValueError, "num_labels must be left out beside a labeler, which knows them, got 5"),
-            ({"names": ("a",)}, ValueError, "names must be left out beside a labeler"),
+            ({"labeler": len}, TypeError, "labeler must be callable and have num_labels and names, got builtin"),
+            ({"num_labels": 5}, ValueError, "num_labels must be left out with a labeler, which has its own, got 5"),
+            ({"names": ("a",)}, ValueError, "names must be left out with a labeler"),
             ({"dropout": 1.0}, ValueError, r"dropout must lie in \[0, 1\)"),
             ({"d_model": 0}, ValueError, "d_model must be at least 1, got 0"),
             ({"nhead": 5}, ValueError, "nhead must divide d_model = 12, got 5"),

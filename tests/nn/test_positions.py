@@ -89,7 +89,7 @@ def test_compiled_for_all_lengths():
             torch.zeros(2, 3, 4),
             torch.zeros(3, dtype=torch.long),
             ValueError,
-            "one number a batch row, 2, got 3 numbers",
+            "one number per batch row, 2, got 3 numbers",
         ),
         (torch.zeros(3, 4), torch.zeros(3, dtype=torch.long), ValueError, "a scalar for x without a batch, got 3"),
     ],

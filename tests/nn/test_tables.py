@@ -155,7 +155,7 @@ def test_reset_draws_again():
         ({"heads": 2, "per_head": ("bias",)}, ValueError, r"per_head must name some of the kinds \['key', 'value'\]"),
         ({"heads": 2, "per_head": "key"}, TypeError, "per_head must be a sequence of kinds"),
         ({"heads": 0}, ValueError, "heads must be at least 1, got 0"),
-        ({"num_labels": ()}, ValueError, "num_labels must hold one number a part of the sum, got none"),
+        ({"num_labels": ()}, ValueError, "num_labels must hold one number per part of the sum, got none"),
         ({"num_labels": (5, 3), "names": ("a", "b", "c")}, ValueError, "names must be a tuple with one entry for each"),
         ({"num_labels": (5, 3), "frozen": 1}, ValueError, "frozen must be a tuple with one entry .* got int"),
         ({"num_labels": (5, None)}, ValueError, "num_labels must be given for a table without a bank"),

@@ -177,7 +177,7 @@ def test_refusals():
         draw(WEIGHTS, PATH.to("meta"))
     with pytest.raises(ValueError, match="weights must hold numbers, got tensors on the device meta"):
         draw(WEIGHTS.to("meta"), PATH)
-    with pytest.raises(TypeError, match="node_names must be strings or what is told by its name, got Tensor"):
+    with pytest.raises(TypeError, match="node_names must be strings or printable objects, got Tensor"):
         draw(WEIGHTS, PATH, node_names=[torch.ones(2), "b", "c"])
     with pytest.raises(ValueError, match="node_names must be one for each of the 3 nodes, got 2"):
         draw(WEIGHTS, PATH, node_names=["a", "b"])
@@ -187,7 +187,7 @@ def test_refusals():
         draw(WEIGHTS, PATH, pos=torch.zeros(2, 2))
     with pytest.raises(TypeError, match="labels must be Labels, got Tensor"):
         draw(WEIGHTS, PATH, labels=torch.zeros(3, 3))
-    with pytest.raises(TypeError, match="labels must not be a sum, which has several a pair"):
+    with pytest.raises(TypeError, match="labels must not be a sum, which has several per pair"):
         draw(WEIGHTS, PATH, labels=(rg.ClippedDistance(1) + rg.ClippedDistance(1))(3))
     with pytest.raises(ValueError, match="labels must be of the graph's 3 nodes, got DistanceLabels"):
         draw(WEIGHTS, PATH, labels=rg.ClippedDistance(1)(4))

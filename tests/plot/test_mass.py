@@ -222,7 +222,7 @@ def test_refusals_of_records():
         ):
             rg.plot.label_mass(empty)
     other = rg.AttentionAux(label_mass=torch.ones(2, 3, 5))
-    with pytest.raises(ValueError, match="got R = 4 in 'a' and 5 in 'b': give those layers alone that share labels"):
+    with pytest.raises(ValueError, match="got R = 4 in 'a' and 5 in 'b': pass only layers that share labels"):
         rg.plot.label_mass({"a": [call], "b": [other]})
     with pytest.raises(ValueError, match="got R = 4 in call 0 of 'a' and 5 in call 1 of 'a'"):
         rg.plot.label_mass({"a": [call, other]})

@@ -211,7 +211,7 @@ def test_refusals():
         draw(labels, part=1)
     with pytest.raises(ValueError, match="part must be at most 1, got 2"):
         draw(total, part=2)
-    with pytest.raises(ValueError, match="names must be 2 tuples of names, one a part of the sum"):
+    with pytest.raises(ValueError, match="names must be 2 tuples of names, one per part of the sum"):
         draw(total, ["a", "b", "c"])
     with pytest.raises(TypeError, match="names must be a sequence, got 3"):
         draw(total, 3)

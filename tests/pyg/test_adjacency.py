@@ -165,9 +165,9 @@ def test_bad_edges(x, edges):
             lambda: featured(x, index, None, attr.to("meta")),
             "edge_attr must be on the device of edge_index",
         ),
-        (ValueError, lambda: conv(x, labels, types), "edge_type must be left out beside EdgeLabels"),
+        (ValueError, lambda: conv(x, labels, types), "edge_type must be left out with EdgeLabels"),
         (ValueError, lambda: plain(x, labels), "must have 0 relations, got 4"),
-        (ValueError, lambda: conv(x[:5], labels), "must cover 5 sources and 5 targets, got 7 and 7"),
+        (ValueError, lambda: conv(x[:5], labels), "given as labels, must be of 5 sources and 5 targets, got 7 and 7"),
         (
             ValueError,
             lambda: conv(x, rg.EdgeLabels(index, types, R, q_len=N, default=0)),
@@ -180,7 +180,9 @@ def test_bad_edges(x, edges):
 
 def test_labels_of_all_pairs_belong_elsewhere():
     conv = rg.pyg.RelationConv(4, 4, num_relations=2)
-    with pytest.raises(TypeError, match="edge_index must be edges, got DenseLabels: .* RelationGlobalAttention's"):
+    with pytest.raises(
+        TypeError, match="edge_index must be edges, got DenseLabels: RelationGlobalAttention takes labels"
+    ):
         conv(torch.randn(3, 4), rg.ClippedDistance(1).dense()(3))
 
 

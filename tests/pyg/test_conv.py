@@ -377,8 +377,8 @@ def test_bad_calls(graph):
             lambda: conv((x, x.to("meta")), edge_index, edge_type),
             r"x\[1\] must be on the device of the layer, cpu",
         ),
-        (ValueError, lambda: backwards(x, labels), "must be .* where flow='target_to_source', got EdgeLabels"),
-        (ValueError, lambda: backwards(x, adjacency), "must be .* where flow='target_to_source', got Tensor"),
+        (ValueError, lambda: backwards(x, labels), "must be .* with flow='target_to_source', got EdgeLabels"),
+        (ValueError, lambda: backwards(x, adjacency), "must be .* with flow='target_to_source', got Tensor"),
     ):
         with pytest.raises(error, match=message):
             call()

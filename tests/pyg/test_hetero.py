@@ -248,7 +248,7 @@ def test_takes_a_hetero_data():
     conv = rg.pyg.RelationHeteroConv(4, 4, data.metadata())
     for kind, out in conv(data).items():
         torch.testing.assert_close(out, conv(data.x_dict, data.edge_index_dict)[kind])
-    with pytest.raises(TypeError, match="edge_index_dict must be left out beside a HeteroData"):
+    with pytest.raises(TypeError, match="edge_index_dict must be left out with a HeteroData"):
         conv(data, data.edge_index_dict)
     with pytest.raises(TypeError, match="edge_index_dict must be a dict by kind, got NoneType"):
         conv(data.x_dict)

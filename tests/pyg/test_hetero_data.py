@@ -92,7 +92,7 @@ def test_refuses_batches_that_do_not_fit():
     with pytest.raises(ValueError, match="data must have a batch for all node types or for none, got 1 of 2"):
         from_hetero_data(data)
     data["paper"].batch = torch.zeros(1, dtype=torch.int64)
-    with pytest.raises(ValueError, match="data must have a batch entry a node, 4 in all, got 3"):
+    with pytest.raises(ValueError, match="data must have a batch entry per node, 4 in all, got 3"):
         from_hetero_data(data)
     data["paper"].batch = torch.tensor([0, -1])
     with pytest.raises(ValueError, match="data must have batches that count from 0, got -1"):

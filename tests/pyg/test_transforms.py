@@ -203,7 +203,7 @@ def test_in_memory_dataset(tmp_path, transform):
     assert_same(relation_labels(batch, transform), transform.labeler(from_data(batch)))
 
 
-STALE = "data.rel must hold labels of all these nodes, got nodes that were not labeled, or are there twice: label again"
+STALE = "data.rel must hold labels of all these nodes, got nodes that were not labeled, or occur twice: label again"
 
 
 def listed(labels, keep):
@@ -370,7 +370,7 @@ class Odd(Labeler):
 def test_refuses_what_cannot_be_stored():
     data = GRAPHS[0]
     for kind in ("changing", "block", "sum of blocks", "edges on blocks"):
-        with pytest.raises(NotImplementedError, match="labels can be stored that are dense, of edges, of distances or"):
+        with pytest.raises(NotImplementedError, match="stored labels must be dense, of edges, of distances or sums"):
             AddRelationLabels(Odd(kind))(data)
     with pytest.raises(ValueError, match="labeler must label the 3 nodes against themselves, got DistanceLabels"):
         AddRelationLabels(Odd("wide"))(data)
@@ -445,9 +445,9 @@ def test_mutag(tmp_path):
         ),
         ({"label": torch.tensor([0, 1])}, ValueError, r"data.rel must hold 'pair' \[P, 2\] and 'label' \[P\]"),
         ({"count": 2}, ValueError, r"data.rel\['count'\] must add up to 1 pairs, got 2"),
-        ({"count": [1, 0]}, ValueError, r"data.rel\['count'\] must be one a graph, 1, got 2"),
+        ({"count": [1, 0]}, ValueError, r"data.rel\['count'\] must be one per graph, 1, got 2"),
         ({"nodes": 1.5}, TypeError, r"data.rel\['nodes'\] must be an int, got float"),
-        ({"nodes": [1, 1]}, ValueError, r"data.rel\['nodes'\] must be one a graph, 1, got 2"),
+        ({"nodes": [1, 1]}, ValueError, r"data.rel\['nodes'\] must be one per graph, 1, got 2"),
         ({"by": 3}, TypeError, r"data.rel\['by'\] must be the expression of a labeler, got 3"),
     ],
 )
