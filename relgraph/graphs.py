@@ -13,6 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
+from relgraph.labels.ragged import block_pairs, block_starts
 
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 
@@ -228,11 +229,9 @@ class Graph:
         check.outside_compiled_code("Graph.pairs")
         check_pairs(self)
         ptr = self.borders()
-        sizes = ptr.diff()
-        width = sizes.repeat_interleave(sizes)  # the number of keys of each query
-        query = torch.arange(self.num_nodes, device=self.device).repeat_interleave(width)
-        begin = (width.cumsum(0) - width - ptr[:-1].repeat_interleave(sizes)).repeat_interleave(width)
-        return query, torch.arange(query.shape[0], device=self.device) - begin
+        starts = block_starts(ptr, ptr)
+        _, query, key = block_pairs(ptr, ptr, starts, int(starts[-1]))
+        return query, key
 
     def with_edges(self, edge_index: Tensor, edge_type: Tensor | None = None) -> Self:
         """The same nodes, node types and borders with other edges.

@@ -21,6 +21,7 @@ from relgraph.labelers import Labeler
 from relgraph.labelers.base import unusual
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.ragged import block_address, block_starts
 from relgraph.pyg.data import borders, borders_of, check_attribute, check_data, check_sorted, from_data, known_num_nodes
 
 _RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices by these parts of a name
@@ -282,10 +283,10 @@ class _RemainingNodes:
         if self.place is None:
             return codes
         query, key = self.nodes.pairs()
-        squares = self.sizes * self.sizes
-        graph = self.nodes.graph_of()[query]
-        at = (squares.cumsum(0) - squares)[graph] + self.numbers[query] * self.sizes[graph] + self.numbers[key]
-        return codes[at]
+        graph, ends = self.nodes.graph_of()[query], self.sizes.cumsum(0)
+        ptr = torch.cat([ends.new_zeros(1), ends])
+        query, key = (ptr[graph] + self.numbers[nodes] for nodes in (query, key))
+        return codes[block_address(ptr, ptr, block_starts(ptr, ptr), query, key, graph)]
 
 
 def _borders(data: Data, num_nodes: int, sizes: Tensor) -> Tensor | None:
