@@ -127,7 +127,8 @@ def faults_of_args(wanted: dict[str, str], args: str) -> Iterator[str]:
     other = TAKEN_OVER.search(" ".join(args.split()))
     told = entries(args)
     if other is not None:
-        told = entries(sections(getattr(rg, other[1]).__doc__).get("Args", "")) | told
+        theirs = entries(sections(getattr(rg, other[1]).__doc__).get("Args", ""))
+        told = {name: text for name, text in theirs.items() if name in wanted} | told
     yield from (f"Args leaves out {name!r}" for name in wanted if name not in told)
     yield from (f"Args documents {name!r}, which the signature does not have" for name in told if name not in wanted)
     for name, annotation in wanted.items():
