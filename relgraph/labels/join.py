@@ -1,4 +1,4 @@
-"""How labels of two kinds become labels of one: each kind keeps what makes it small."""
+"""Combine two labels into one, of the smallest kind that holds the result."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from relgraph.labels.rules import PriorityRule, RestrictionRule, Rule
 
 
 def join(rule: Rule, a: Labels, b: Labels) -> Labels:
-    """The labels that ``rule`` makes of ``a`` and ``b``, neither of them a sum."""
+    """Combine ``a`` and ``b``, neither of them a sum, by ``rule``."""
     check_alike(a, b)
     a, b = _merged(a), _merged(b)
     _check_parallel(rule, a, b)
     if isinstance(a, DenseLabels) or isinstance(b, DenseLabels):
         return _join_dense(rule, a, b)
-    if isinstance(a, BlockLabels):
-        return _join_blocks(rule, a, b, a)
-    if isinstance(b, BlockLabels):
-        return _join_blocks(rule, a, b, b)
+    for labels in (a, b):
+        if isinstance(labels, BlockLabels):
+            return _join_blocks(rule, a, b, labels)
     if isinstance(a, DistanceLabels) and isinstance(b, DistanceLabels):
         return _join_distances(rule, a, b)
     return _join_edges(rule, a, b)
@@ -45,7 +44,7 @@ def _dense_codes(labels: Labels) -> Tensor:
 
 
 def _attend(codes: Tensor) -> Tensor | None:
-    """Which pairs attend; None when all of them are seen to."""
+    """Which pairs attend; None when all are known to."""
     attend = codes != NOT_ATTENDING
     return None if check.can_look_at_data(codes) and bool(attend.all()) else attend
 
@@ -84,19 +83,19 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
 
 
 def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
-    """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
+    """List every pair that either lists; the others follow the combined defaults."""
     check.outside_compiled_code("joining edges")
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
         mine, theirs = (edge_pairs(labels, batch)[0] for labels in listed)
         pairs = union(mine, theirs, a)
-        codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
+        mine, theirs = codes_at(a, pairs), codes_at(b, pairs)
     else:
-        # Edge by edge and not by looking pairs up, so that parallel edges stay apart.
+        # Edge by edge, not looked up by pair, so that parallel edges stay separate.
         pairs, ids = edge_pairs(listed[0], batch)
         mine, theirs = (ids if labels is listed[0] else codes_at(labels, pairs) for labels in (a, b))
-        codes = rule.codes(mine, theirs)
+    codes = rule.codes(mine, theirs)
     default = _join_defaults(rule, _default(a), _default(b))
     attend = codes != NOT_ATTENDING
     if not bool(attend.all()):
@@ -119,7 +118,7 @@ def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
 
 
 def _default(labels: Labels) -> int | Labels:
-    """What the pairs that are not listed follow: a code, or labels."""
+    """The code or the labels of pairs that are not listed."""
     if not isinstance(labels, EdgeLabels):
         return labels
     return NOT_ATTENDING if labels.default is None else labels.default
@@ -152,7 +151,7 @@ def _constant(code: int, num_labels: int, like: Labels) -> DistanceLabels:
 
 
 def _merged(labels: Labels) -> Labels:
-    """Edges of which the first of parallel ones counts, without the others."""
+    """Drop parallel edges that do not count."""
     if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
         return labels
     check.outside_compiled_code("merging parallel edges")
@@ -172,7 +171,7 @@ def _merged(labels: Labels) -> Labels:
 
 
 def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
-    """Parallel edges may meet distances, each edge by itself, in a product or where it is they that are restricted."""
+    """Raise if parallel edges meet anything but distances, are a mask, or take part in ``first_of``."""
     for labels, other in ((a, b), (b, a)):
         restricts = isinstance(rule, RestrictionRule) and labels is b
         apart = isinstance(other, DistanceLabels) and not restricts and not isinstance(rule, PriorityRule)
@@ -180,8 +179,8 @@ def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
             advice = (
                 "merge them, or give EdgeLabels a default and duplicates='first'"
                 if isinstance(rule, RestrictionRule)
-                else "give the labeler (or EdgeLabels) a default and duplicates='first', which keeps one of them, or "
-                "duplicates='sum' and compose by +, which adds up the terms of all"
+                else "give the labeler (or EdgeLabels) a default, and duplicates='first' to keep one of them or "
+                "duplicates='sum' to add up their terms and compose by +"
             )
             raise NotImplementedError(
                 f"{rule.name} (a {rule.symbol} b): parallel edges give a pair several labels and cannot be combined "
@@ -190,17 +189,17 @@ def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
 
 
 def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
-    """Listed pairs that no longer attend can be left out only where the default does not attend either."""
+    """Raise if a listed pair that no longer attends would attend by the default."""
     codes = codes_at(default, pairs) if isinstance(default, Labels) else torch.full_like(pairs.key, default)
     if bool((codes != NOT_ATTENDING).any()):
         raise NotImplementedError(
-            "first_of: an edge without a label lies where the second labels do not attend, and the default of the "
-            "first would take its place; write the first out by .dense()"
+            "first_of: an edge without a label does not attend in the second labels, and the default of the first "
+            "would take its place; write the first out by .dense()"
         )
 
 
 def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tensor | None:
-    """The q_offset that both count from; unset is 0. Of equal ones, that with an entry a batch row is kept."""
+    """The q_offset of both, None counting as 0; of equal ones, that with an entry per batch row."""
     if a is None and b is None:
         return None
     x, y = 0 if a is None else a, 0 if b is None else b
@@ -211,7 +210,7 @@ def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tenso
 
 
 def _same(x: int | Tensor, y: int | Tensor) -> bool:
-    """Whether two offsets are equal, as far as they can be seen."""
+    """Whether two offsets are equal; True when that cannot be seen."""
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         return x == y
     seen = check.can_look_at_data(*(value for value in (x, y) if isinstance(value, Tensor)))
