@@ -55,7 +55,7 @@ def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
 
 
 def _labels_offsets(labels: Labels | None) -> list[int | Tensor | None]:
-    """The offset of every part that counts distances; None where it was left out."""
+    """The offset of every part that counts distances; None where unset."""
     if isinstance(labels, SumLabels):
         return [offset for part in labels.parts for offset in _labels_offsets(part)]
     if isinstance(labels, EdgeLabels):

@@ -346,6 +346,14 @@ def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
     return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
 
 
+def first_of_each(numbers: Tensor) -> Tensor:
+    """The position of the first entry of every number, in the order of the numbers."""
+    ordered, order = numbers.sort(stable=True)
+    fresh = torch.ones_like(ordered, dtype=torch.bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return order[fresh]
+
+
 def common_batch(*sizes: int) -> int:
     """The batch size that these broadcast to; it may be 0."""
     return next((size for size in sizes if size != 1), 1)

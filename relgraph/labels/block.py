@@ -100,15 +100,9 @@ class BlockLabels(Labels):
             if ids.shape[0] != wanted:
                 raise ValueError(f"ids must hold one id per pair of each graph, {wanted} in all, got {ids.shape[0]}")
         self._set(
-            ids=ids,
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=1,
-            num_labels=num_labels,
-            full=all_attend(attend),
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-        )
+            ids=ids, q_len=q_len, k_len=k_len, batch_size=1, num_labels=num_labels, full=all_attend(attend),
+            q_ptr=q_ptr, k_ptr=k_ptr,
+        )  # fmt: skip
 
     @classmethod
     def from_blocks(cls, blocks: Sequence[Tensor], num_labels: int) -> Self:
@@ -168,12 +162,6 @@ class BlockLabels(Labels):
         ends = (self.block_ptr()[:-1] + after * width).tolist()
         kept = [self.ids[a:b] for a, b in zip(begins, ends, strict=True)]
         return type(self)._make(
-            ids=torch.cat(kept) if kept else self.ids,
-            q_len=stop - start,
-            k_len=self.k_len,
-            batch_size=1,
-            num_labels=self.num_labels,
-            full=self.full,
-            q_ptr=row_borders(self.q_ptr, start, stop),
-            k_ptr=self.k_ptr,
-        )
+            ids=torch.cat(kept) if kept else self.ids, q_len=stop - start, k_len=self.k_len, batch_size=1,
+            num_labels=self.num_labels, full=self.full, q_ptr=row_borders(self.q_ptr, start, stop), k_ptr=self.k_ptr,
+        )  # fmt: skip

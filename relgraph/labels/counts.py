@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, Labels
+from relgraph.labels.base import NOT_ATTENDING, Labels, first_of_each
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -75,10 +75,10 @@ def _count_written(labels: Labels) -> Tensor:
 def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
     pairs, ids = edge_pairs(labels, batch)
     listed = numbers(pairs, labels)
-    counts = torch.ones_like(listed, dtype=torch.bool)
     if labels.default is not None and labels.duplicates == "first":
-        counts = _first(listed)
-    total = _bins(ids[counts & ~torch.isin(listed, hidden)], labels)
+        first = first_of_each(listed)
+        listed, ids = listed[first], ids[first]
+    total = _bins(ids[~torch.isin(listed, hidden)], labels)
     covered = torch.cat([hidden, listed]).unique()
     if isinstance(labels.default, Labels):
         rest = _count(labels.default, batch, covered)
@@ -87,14 +87,6 @@ def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
         code = NOT_ATTENDING if labels.default is None else labels.default
         total[code + SHIFT] += pairs_of(labels, batch) - covered.shape[0]
     return total
-
-
-def _first(listed: Tensor) -> Tensor:
-    """Mask of the first pair of each number."""
-    ordered, order = listed.sort(stable=True)
-    fresh = torch.ones_like(listed, dtype=torch.bool)
-    fresh[1:] = ordered[1:] != ordered[:-1]
-    return torch.empty_like(fresh).scatter(0, order, fresh)
 
 
 def _count_distances(labels: DistanceLabels) -> Tensor:

@@ -94,16 +94,9 @@ class DistanceLabels(Labels):
         check_offset(q_offset, graphs)
         rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None else 1
         self._set(
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=rows,
-            num_labels=num_labels,
-            lookup=lookup,
-            left=left,
-            q_offset=q_offset,
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-        )
+            q_len=q_len, k_len=k_len, batch_size=rows, num_labels=num_labels, lookup=lookup, left=left,
+            q_offset=q_offset, q_ptr=q_ptr, k_ptr=k_ptr,
+        )  # fmt: skip
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
@@ -131,15 +124,9 @@ class DistanceLabels(Labels):
         offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
         offset = offset + (start if self.q_ptr is None else (start - self.q_ptr[:-1]).clamp(min=0))
         return type(self)(
-            stop - start,
-            self.k_len,
-            lookup=self.lookup,
-            left=self.left,
-            num_labels=self.num_labels,
-            q_offset=offset,
-            ptr=self.k_ptr,
-            q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
-        )
+            stop - start, self.k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=offset,
+            ptr=self.k_ptr, q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
+        )  # fmt: skip
 
     def _describe(self) -> list[str]:
         right = len(self.lookup) - 1 - self.left

@@ -16,6 +16,7 @@ from relgraph.labels.base import (
     check_room,
     check_rows,
     common_batch,
+    first_of_each,
     graph_of,
     row_borders,
     smallest_dtype,
@@ -111,19 +112,11 @@ class EdgeLabels(Labels):
         self._check_default(default, num_labels, q_len, k_len, batch_size, q_ptr)
         check.id_range("ids", ids, num_labels)
         self._set(
-            edge_index=edge_index,
-            ids=ids.to(smallest_dtype(num_labels), copy=True),
-            batch=batch,
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-            default=default,
-            q_len=q_len,
-            k_len=k_len,
+            edge_index=edge_index, ids=ids.to(smallest_dtype(num_labels), copy=True), batch=batch, q_ptr=q_ptr,
+            k_ptr=k_ptr, default=default, q_len=q_len, k_len=k_len,
             batch_size=common_batch(batch_size, default.batch_size if isinstance(default, Labels) else 1),
-            num_labels=num_labels,
-            duplicates=duplicates,
-            parallel=None,
-        )
+            num_labels=num_labels, duplicates=duplicates, parallel=None,
+        )  # fmt: skip
         if check.can_look_at_data(edge_index, ids, batch):
             self._check_edges(batch_size)
 
@@ -209,7 +202,7 @@ class EdgeLabels(Labels):
         if self._has_parallel():
             if self.default is None or self.duplicates != "first":
                 raise ValueError("parallel edges have no dense form (ids, attend): loop over the edges instead")
-            kept = self._first_of_pair()
+            kept = first_of_each(self._pair_keys())
         source, target = self.edge_index[:, kept]
         row = slice(None) if self.batch is None else self.batch[kept]
         ids[row, target, source] = self.ids[kept].to(torch.int64)
@@ -221,13 +214,6 @@ class EdgeLabels(Labels):
             return self.parallel
         keys = self._pair_keys()
         return keys.unique().numel() != keys.numel()
-
-    def _first_of_pair(self) -> Tensor:
-        """The position of the first edge of every listed pair."""
-        keys, order = self._pair_keys().sort(stable=True)
-        fresh = torch.ones_like(keys, dtype=torch.bool)
-        fresh[1:] = keys[1:] != keys[:-1]
-        return order[fresh]
 
     def _default_dense(self) -> tuple[Tensor, Tensor]:
         device = self.edge_index.device
@@ -249,18 +235,14 @@ class EdgeLabels(Labels):
         keep = (target >= start) & (target < stop)
         source, target = self.edge_index[:, keep]
         return type(self)(
-            torch.stack([source, target - start]),
-            self.ids[keep],
-            self.num_labels,
-            q_len=stop - start,
+            torch.stack([source, target - start]), self.ids[keep], self.num_labels, q_len=stop - start,
             k_len=self.k_len,
             default=self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default,
-            duplicates=self.duplicates,
-            ptr=self.k_ptr,
+            duplicates=self.duplicates, ptr=self.k_ptr,
             q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
             batch=None if self.batch is None else self.batch[keep],
             batch_size=self.batch_size if self.batch is not None else 1,
-        )
+        )  # fmt: skip
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

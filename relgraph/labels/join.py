@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch, first_of_each
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -54,28 +54,19 @@ def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockL
     pairs = block_pairs(shape)
     codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
     return BlockLabels(
-        codes.clamp(min=UNLABELED),
-        rule.num_labels,
-        shape.k_ptr,
-        q_ptr=shape.q_ptr,
-        attend=_attend(codes),
+        codes.clamp(min=UNLABELED), rule.num_labels, shape.k_ptr, q_ptr=shape.q_ptr, attend=_attend(codes),
         lengths=(shape.q_len, shape.k_len),
-    )
+    )  # fmt: skip
 
 
 def _join_distances(rule: Rule, a: DistanceLabels, b: DistanceLabels) -> DistanceLabels:
     left = max(a.left, b.left)
     right = max(len(a.lookup) - a.left, len(b.lookup) - b.left)
     return DistanceLabels(
-        a.q_len,
-        a.k_len,
-        lookup=[rule.code(_code_of(a, distance), _code_of(b, distance)) for distance in range(-left, right)],
-        left=left,
-        num_labels=rule.num_labels,
-        q_offset=common_offset(a.q_offset, b.q_offset),
-        ptr=a.k_ptr,
-        q_ptr=a.q_ptr,
-    )
+        a.q_len, a.k_len,
+        lookup=[rule.code(_code_of(a, distance), _code_of(b, distance)) for distance in range(-left, right)], left=left,
+        num_labels=rule.num_labels, q_offset=common_offset(a.q_offset, b.q_offset), ptr=a.k_ptr, q_ptr=a.q_ptr,
+    )  # fmt: skip
 
 
 def _code_of(labels: DistanceLabels, distance: int) -> int:
@@ -103,18 +94,11 @@ def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
             _check_left_out(default, pairs.where(~attend))
         pairs, codes = pairs.where(attend), codes[attend]
     return EdgeLabels(
-        torch.stack([pairs.key, pairs.query]),
-        codes,
-        rule.num_labels,
-        q_len=a.q_len,
-        k_len=a.k_len,
+        torch.stack([pairs.key, pairs.query]), codes, rule.num_labels, q_len=a.q_len, k_len=a.k_len,
         default=default if isinstance(default, Labels) or default != NOT_ATTENDING else None,
-        duplicates=listed[0].duplicates if len(listed) == 1 else "error",
-        ptr=a.k_ptr,
-        q_ptr=a.q_ptr,
-        batch=pairs.row if batch != 1 else None,
-        batch_size=batch,
-    )
+        duplicates=listed[0].duplicates if len(listed) == 1 else "error", ptr=a.k_ptr, q_ptr=a.q_ptr,
+        batch=pairs.row if batch != 1 else None, batch_size=batch,
+    )  # fmt: skip
 
 
 def _default(labels: Labels) -> int | Labels:
@@ -139,15 +123,9 @@ def _join_defaults(rule: Rule, a: int | Labels, b: int | Labels) -> int | Labels
 def _constant(code: int, num_labels: int, like: Labels) -> DistanceLabels:
     """Labels that give every pair of ``like`` the same code."""
     return DistanceLabels(
-        like.q_len,
-        like.k_len,
-        lookup=(code,),
-        left=0,
-        num_labels=num_labels,
-        q_offset=like.q_offset if isinstance(like, DistanceLabels) else None,
-        ptr=like.k_ptr,
-        q_ptr=like.q_ptr,
-    )
+        like.q_len, like.k_len, lookup=(code,), left=0, num_labels=num_labels,
+        q_offset=like.q_offset if isinstance(like, DistanceLabels) else None, ptr=like.k_ptr, q_ptr=like.q_ptr,
+    )  # fmt: skip
 
 
 def _merged(labels: Labels) -> Labels:
@@ -155,19 +133,13 @@ def _merged(labels: Labels) -> Labels:
     if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
         return labels
     check.outside_compiled_code("merging parallel edges")
-    first = labels._first_of_pair()
+    first = first_of_each(labels._pair_keys())
     return EdgeLabels(
-        labels.edge_index[:, first],
-        labels.ids[first],
-        labels.num_labels,
-        q_len=labels.q_len,
-        k_len=labels.k_len,
-        default=labels.default,
-        ptr=labels.k_ptr,
-        q_ptr=labels.q_ptr,
+        labels.edge_index[:, first], labels.ids[first], labels.num_labels, q_len=labels.q_len, k_len=labels.k_len,
+        default=labels.default, ptr=labels.k_ptr, q_ptr=labels.q_ptr,
         batch=None if labels.batch is None else labels.batch[first],
         batch_size=1 if labels.batch is None else labels.batch_size,
-    )
+    )  # fmt: skip
 
 
 def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:

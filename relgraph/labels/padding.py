@@ -86,15 +86,10 @@ def _padded(labels: Labels, length: int) -> Labels:
     assert isinstance(labels, EdgeLabels) and labels.k_ptr is not None
     row = graph_at(labels.k_ptr, labels.edge_index[1])
     return EdgeLabels(
-        labels.edge_index - labels.k_ptr[row],
-        labels.ids,
-        labels.num_labels,
-        q_len=length,
+        labels.edge_index - labels.k_ptr[row], labels.ids, labels.num_labels, q_len=length,
         default=_padded(labels.default, length) if isinstance(labels.default, Labels) else labels.default,
-        duplicates=labels.duplicates,
-        batch=row,
-        batch_size=labels.k_ptr.shape[0] - 1,
-    )
+        duplicates=labels.duplicates, batch=row, batch_size=labels.k_ptr.shape[0] - 1,
+    )  # fmt: skip
 
 
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:

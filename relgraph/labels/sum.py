@@ -63,14 +63,9 @@ class SumLabels(Labels):
                     "default= other than None, and duplicates='first' or 'sum'"
                 )
         self._set(
-            parts=tuple(flat),
-            q_len=first.q_len,
-            k_len=first.k_len,
-            batch_size=batch_size,
-            num_labels=tuple(part.num_labels for part in flat),
-            q_ptr=first.q_ptr,
-            k_ptr=first.k_ptr,
-        )
+            parts=tuple(flat), q_len=first.q_len, k_len=first.k_len, batch_size=batch_size,
+            num_labels=tuple(part.num_labels for part in flat), q_ptr=first.q_ptr, k_ptr=first.k_ptr,
+        )  # fmt: skip
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         raise TypeError("a sum carries several ids per pair: call to_dense on each of .parts")
