@@ -75,11 +75,6 @@ def installed(package: str) -> str | None:
         return "unknown version" if find_spec(PACKAGES[package][0]) else None
 
 
-def missing(extra: str) -> str:
-    """How to install a missing package."""
-    return f"not installed: pip install 'relgraph[{extra}]'"
-
-
 def try_one(impl: str, device: str) -> Tried:
     """Try one implementation on every tiny problem that it can do."""
     refusals, done = [], 0
@@ -142,7 +137,8 @@ def as_text(tried: list[Tried]) -> list[str]:
     lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
     lines += [f"{'torch':<18}{torch.__version__}"]
     for package, (_, extra) in PACKAGES.items():
-        lines.append(f"{package:<18}{installed(package) or missing(extra)}")
+        advice = f"not installed: pip install 'relgraph[{extra}]'"
+        lines.append(f"{package:<18}{installed(package) or advice}")
     gpus = cuda_names() or ["no device" if torch.version.cuda else "torch is built without it"]
     lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads"]
     lines += [f"{'cuda':<18}{gpu}" for gpu in gpus]

@@ -140,8 +140,7 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
             raise TypeError(f"{rule.name} takes labels with one id per pair, got a sum: combine its parts one by one")
     joined = first
     for labels in more:
-        assert isinstance(joined.num_labels, int)
-        assert isinstance(labels.num_labels, int)
+        assert isinstance(joined.num_labels, int) and isinstance(labels.num_labels, int)
         combined = rule(joined.num_labels, labels.num_labels)
         if combined.num_labels > check.MOST_IDS:
             raise ValueError(f"labels must have at most {check.MOST_IDS} ids together, got {combined.num_labels}")

@@ -158,16 +158,10 @@ class EdgeLabels(Labels):
     def _check_edges(self, batch_size: int) -> None:
         """Check ranges, borders and parallel edges, which needs a look at the data."""
         source, target = self.edge_index
-        for name, ends, length in (("source (key)", source, self.k_len), ("target (query)", target, self.q_len)):
-            if ends.numel() and (int(ends.min()) < 0 or int(ends.max()) >= length):
-                raise ValueError(
-                    f"edge_index: every {name} must lie in [0, {length}), "
-                    f"got values from {int(ends.min())} to {int(ends.max())}"
-                )
-        if self.batch is not None and self.batch.numel():
-            low, high = int(self.batch.min()), int(self.batch.max())
-            if low < 0 or high >= batch_size:
-                raise ValueError(f"batch must lie in [0, {batch_size}), got values from {low} to {high}")
+        check.id_range("edge_index: every source (key)", source, self.k_len, minimum=0)
+        check.id_range("edge_index: every target (query)", target, self.q_len, minimum=0)
+        if self.batch is not None:
+            check.id_range("batch", self.batch, batch_size, minimum=0)
         if self.q_ptr is not None and self.k_ptr is not None:
             across = graph_of(self.q_ptr, self.q_len)[target] != graph_of(self.k_ptr, self.k_len)[source]
             if bool(across.any()):
@@ -176,8 +170,8 @@ class EdgeLabels(Labels):
                     f"edge_index must not cross from graph to graph, got edge {e}: {int(source[e])} -> {int(target[e])}"
                 )
             if isinstance(self.default, Labels):
-                same = torch.equal(self.default.q_ptr, self.q_ptr) and torch.equal(self.default.k_ptr, self.k_ptr)  # pyright: ignore[reportArgumentType]
-                if not same:
+                theirs: Any = self.default.q_ptr, self.default.k_ptr
+                if not all(map(torch.equal, theirs, (self.q_ptr, self.k_ptr))):
                     raise ValueError("default must have the same ptr as the edges, got other borders")
         key = self._pair_keys().sort().values
         twice = (key[1:] == key[:-1]).nonzero()
@@ -222,9 +216,7 @@ class EdgeLabels(Labels):
             ids, attend = self.default.to_dense()
             return ids.to(device).expand(shape).clone(), attend.to(device).expand(shape).clone()
         ids = torch.full(shape, UNLABELED if self.default is None else self.default, device=device)
-        if self.default is None:
-            return ids, torch.zeros(shape, dtype=torch.bool, device=device)
-        attend = torch.ones(shape, dtype=torch.bool, device=device)
+        attend = torch.full(shape, self.default is not None, device=device)
         if self.q_ptr is not None and self.k_ptr is not None:
             attend &= graph_of(self.q_ptr, self.q_len)[:, None] == graph_of(self.k_ptr, self.k_len)
         return ids.masked_fill(~attend, UNLABELED), attend
