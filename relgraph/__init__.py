@@ -1,7 +1,7 @@
 """Relation-aware attention: self-attention that sees its input as a labeled, directed graph.
 
-Query i looks at key j through an edge with a label, and each label owns learned vectors. A *labeler* makes *labels* of
-an input; a *layer* learns tables for them; the function beneath is :func:`~relgraph.relation_attention`.
+Query i looks at key j through an edge with a label, and each label has learned vectors. A *labeler* makes *labels* from
+an input, and a *layer* learns tables for them. Layers call :func:`~relgraph.relation_attention`.
 
 >>> labeler = rg.ClippedDistance(2)
 >>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels)

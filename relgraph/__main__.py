@@ -1,7 +1,7 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
-Every implementation is tried on tiny problems, values and gradients against ``reference`` in float64. The exit status
-is 0 when all that should work here does, and 1 otherwise.
+Values and gradients of every implementation are compared with ``reference`` in float64 on tiny problems. The exit
+status is 1 if an implementation that should work fails, else 0.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PACKAGES = {
     "matplotlib": ("matplotlib", "plot"),
     "triton": ("triton", "triton"),
 }
-"""Optional packages: the module of each, and the extra of relgraph that brings it."""
+"""Optional packages: the module of each, and the extra of relgraph that installs it."""
 
 TOLERANCE = 1e-4
-"""How far float32 may lie from the reference in float64, in values and gradients of about 1."""
+"""The largest error of float32, for values and gradients of about 1."""
 
 
 class Tried(NamedTuple):
-    """What came of one implementation on one kind of device: works, or fails or is refused and why."""
+    """Whether one implementation works on one kind of device, and why not."""
 
     impl: str
     device: str
@@ -49,7 +49,7 @@ class Tried(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; 0 when all that should work here works, else 1."""
+    """Print the report and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
@@ -63,25 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def device_kinds() -> list[str]:
-    """The kinds of devices on which implementations are tried."""
+    """The kinds of devices to try."""
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def installed(package: str) -> str | None:
-    """The version of an optional package, without loading it; None when it is not there."""
+    """The version of an optional package, without importing it; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return "unknown version" if find_spec(PACKAGES[package][0]) else None
 
 
-def missing(extra: str) -> str:
-    """How to get a package that is not there."""
-    return f"not installed: pip install 'relgraph[{extra}]'"
-
-
 def try_one(impl: str, device: str) -> Tried:
-    """One implementation on every tiny problem that it can do."""
+    """Try one implementation on every tiny problem that it can do."""
     refusals, done = [], 0
     for name, labels in problems().items():
         arguments = leaves(labels, torch.float32, device)
@@ -92,7 +87,7 @@ def try_one(impl: str, device: str) -> Tried:
                 refusals.append(reason.removeprefix(f"impl={impl!r} "))
                 continue
             wrong = difference(solve(impl, arguments, placed), solve("reference", leaves(labels), labels))
-        except Exception as error:  # whatever goes wrong here is what the report is for
+        except Exception as error:  # any failure belongs in the report
             return Tried(impl, device, False, f"{name}: {type(error).__name__}: {error}")
         if wrong is not None:
             return Tried(impl, device, False, f"{name}: {wrong}")
@@ -101,13 +96,13 @@ def try_one(impl: str, device: str) -> Tried:
 
 
 def problems() -> dict[str, rg.Labels]:
-    """Tiny labelings of six tokens: edges alone, and by distance."""
+    """Tiny labelings of six tokens: edges only, and by distance."""
     edges = rg.EdgeLabels(torch.tensor([[0, 1, 2, 5], [1, 1, 0, 3]]), torch.tensor([0, 1, 2, 1]), 3, q_len=6)
-    return {"edges alone": edges, "distances": rg.ClippedDistance(1)(6)}
+    return {"edges only": edges, "distances": rg.ClippedDistance(1)(6)}
 
 
 def leaves(labels: rg.Labels, dtype: torch.dtype = torch.float64, device: str = "cpu") -> list[Tensor]:
-    """Query, key, value and four tables, the same numbers at each call."""
+    """Query, key, value and four tables, with the same numbers in each call."""
     generator = torch.Generator().manual_seed(0)
     assert isinstance(labels.num_labels, int)
     shapes = [[1, 2, 6, 8]] * 3 + [[labels.num_labels, 8]] * 3 + [[labels.num_labels]]
@@ -121,15 +116,15 @@ def call(arguments: list[Tensor], labels: rg.Labels) -> tuple[Any, ...]:
 
 
 def solve(impl: str, arguments: list[Tensor], labels: rg.Labels) -> list[Tensor]:
-    """The output and the gradients of its squares."""
+    """The output, and the gradients of its sum of squares."""
     output = rg.relation_attention(*call(arguments, labels), impl=impl)
     return [output.detach(), *torch.autograd.grad(output.square().sum(), arguments)]
 
 
 def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
-    """What is too far from the reference; None when nothing is."""
-    names = ("output", *(f"gradient of {name}" for name in ("query", "key", "value")))
-    names += tuple(f"gradient of {kind}_table" for kind in ("key", "value", "query", "bias"))
+    """What is too far from the reference, or None."""
+    inputs = "query", "key", "value", "key_table", "value_table", "query_table", "bias_table"
+    names = "output", *(f"gradient of {name}" for name in inputs)
     for name, mine, theirs in zip(names, got, wanted, strict=True):
         apart = (mine.cpu().double() - theirs).abs().max().item()
         if not apart <= TOLERANCE * (1.0 + theirs.abs().max().item()):
@@ -138,11 +133,12 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
 
 
 def as_text(tried: list[Tried]) -> list[str]:
-    """The report in lines."""
+    """The lines of the report."""
     lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
     lines += [f"{'torch':<18}{torch.__version__}"]
     for package, (_, extra) in PACKAGES.items():
-        lines.append(f"{package:<18}{installed(package) or missing(extra)}")
+        advice = f"not installed: pip install 'relgraph[{extra}]'"
+        lines.append(f"{package:<18}{installed(package) or advice}")
     gpus = cuda_names() or ["no device" if torch.version.cuda else "torch is built without it"]
     lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads"]
     lines += [f"{'cuda':<18}{gpu}" for gpu in gpus]
@@ -164,7 +160,7 @@ def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
 
 
 def cuda_names() -> list[str]:
-    """The CUDA devices by name."""
+    """The names of the CUDA devices."""
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 

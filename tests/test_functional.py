@@ -291,7 +291,7 @@ T = torch.zeros
         (ValueError, "labels must have an integer dtype, got torch.float32", {"labels": T(5, 5)}),
         (ValueError, r"labels must have shape \[N_q, N_k\] = \[5, 5\] or \[2, 5, 5\], got \[5, 4\]", {"labels": T(5, 4).long()}),
         (ValueError, r"labels must lie in \[-1, 5\), got values from 5 to 5", {"labels": T(5, 5).long() + 5}),
-        (ValueError, "need a table beside them", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
+        (ValueError, "need a table, whose rows give R", {"labels": T(5, 5).long(), "key_table": None, "value_table": None}),
         (ValueError, r"query must have shape \[T, H, D\], as the labels are packed", {"labels": distance(5, ptr=torch.tensor([0, 5]))}),
         (ValueError, r"key_table must have shape \[R, D\] or \[H, R, D\] = \[5, 4\] or \[2, 5, 4\], got \[6, 4\]", {"key_table": T(6, 4)}),
         (ValueError, r"value_table must have shape .* got \[5, 3\]", {"value_table": T(5, 3)}),
@@ -301,9 +301,9 @@ T = torch.zeros
         (ValueError, "key_table must have the dtype of query, torch.float32, got torch.float64", {"key_table": T(5, 4, dtype=F64)}),
         (ValueError, "key_table must be on the device of query, cpu, got meta", {"key_table": T(5, 4, device="meta")}),
         (TypeError, "key_table must be a Tensor, got list", {"key_table": [0.0]}),
-        (ValueError, "key_table must be None where labels is None", {"labels": None}),
-        (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got Tensor", {"labels": SumLabels(distance(5), distance(5))}),
-        (ValueError, "key_table must be a tuple of 2 tables, one a part of the sum, got 1", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4),)}),
+        (ValueError, "key_table must be None when labels is None", {"labels": None}),
+        (ValueError, "key_table must be a tuple of 2 tables, one per part of the sum, got Tensor", {"labels": SumLabels(distance(5), distance(5))}),
+        (ValueError, "key_table must be a tuple of 2 tables, one per part of the sum, got 1", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4),)}),
         (ValueError, r"key_table\[1\] must have shape", {"labels": SumLabels(distance(5), distance(5)), "key_table": (T(5, 4), T(4, 4))}),
         (TypeError, "attn_mask must be a Tensor, got bool", {"attn_mask": True}),
         (ValueError, "attn_mask must be bool or floating, got torch.int64", {"attn_mask": T(5, 5).long()}),
@@ -312,9 +312,9 @@ T = torch.zeros
         (ValueError, "attn_mask must be on the device of query", {"attn_mask": T(5, 5, device="meta")}),
         (TypeError, "is_causal must be a bool, got int", {"is_causal": 1}),
         (TypeError, "q_offset must be an int, got float", {"q_offset": 1.0}),
-        (ValueError, "q_offset must hold one number a batch row, 2, got 3", {"labels": None, "key_table": None, "value_table": None, "q_offset": torch.tensor([0, 1, 2])}),
-        (ValueError, "q_offset must be that of the labels, which count their distances from 1, got 2: give it to the labeler", {"labels": distance(5, q_offset=1), "q_offset": 2}),
-        (ValueError, "q_offset must be that of the labels, which count their distances from 0, got 2", {"q_offset": 2}),
+        (ValueError, "q_offset must hold one number per batch row, 2, got 3", {"labels": None, "key_table": None, "value_table": None, "q_offset": torch.tensor([0, 1, 2])}),
+        (ValueError, "q_offset must be that of the labels, which count distances from 1, got 2: give it to the labeler", {"labels": distance(5, q_offset=1), "q_offset": 2}),
+        (ValueError, "q_offset must be that of the labels, which count distances from 0, got 2", {"q_offset": 2}),
         (ValueError, "q_offset must be that of the labels", {"q_offset": torch.tensor([0, 1])}),
         (ValueError, "q_offset must be that of the labels", {"labels": SumLabels(distance(5), distance(5, q_offset=1)), "key_table": None, "value_table": None}),
         (ValueError, "dropout_p must lie in", {"dropout_p": 1.0}),
@@ -343,7 +343,7 @@ def test_bad_input(error, message, changes):
 def test_causal_order_needs_an_offset_where_lengths_differ():
     q, k, v = qkv(q_len=2, k_len=5)
     with pytest.raises(
-        ValueError, match=r"q_offset must be given with is_causal where queries and keys differ in length \(2 and 5\)"
+        ValueError, match=r"q_offset must be given with is_causal when queries and keys differ in length \(2 and 5\)"
     ):
         rg.relation_attention(q, k, v, distance(2, 5), is_causal=True)
     with pytest.raises(ValueError, match="q_offset must be given"):

@@ -72,7 +72,7 @@ def test_an_implementation_that_raises(monkeypatch, capsys):
 
     monkeypatch.setitem(IMPLEMENTATIONS, "chunked", broken)
     assert report.main([]) == 1
-    assert "chunked     cpu   FAILS: edges alone: RuntimeError: no such kernel" in capsys.readouterr().out
+    assert "chunked     cpu   FAILS: edges only: RuntimeError: no such kernel" in capsys.readouterr().out
 
 
 def test_an_implementation_that_is_wrong(monkeypatch, capsys):
@@ -91,7 +91,7 @@ def test_an_implementation_that_is_wrong(monkeypatch, capsys):
             "impl": "dense",
             "device": "cpu",
             "works": False,
-            "why": "edges alone: output is 5.0e-01 from the reference",
+            "why": "edges only: output is 5.0e-01 from the reference",
             "refused": False,
         }
     ]
@@ -102,7 +102,7 @@ def test_gradients_are_held_to_the_reference_too(monkeypatch):
     monkeypatch.setitem(IMPLEMENTATIONS, "dense", lambda call: right(call)._replace(output=_twice(right(call).output)))
     tried = report.try_one("dense", "cpu")
     assert not tried.works
-    assert tried.why.startswith("edges alone: gradient of query is ")
+    assert tried.why.startswith("edges only: gradient of query is ")
 
 
 def _twice(output):

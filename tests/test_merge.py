@@ -100,9 +100,9 @@ def test_rows_that_saw_no_key_anywhere_stay_zero():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="one entry a key set each, got 0 outputs and 0 lses"):
+    with pytest.raises(ValueError, match="one entry per key set, got 0 outputs and 0 lses"):
         merge([], [])
-    with pytest.raises(ValueError, match="one entry a key set each, got 1 outputs and 2 lses"):
+    with pytest.raises(ValueError, match="one entry per key set, got 1 outputs and 2 lses"):
         merge([torch.zeros(1, 1)], [torch.zeros(1), torch.zeros(1)])
     with pytest.raises(TypeError, match="outputs must be a list or tuple of Tensors, got Tensor"):
         merge(torch.zeros(2, 1, 1), [torch.zeros(1)])

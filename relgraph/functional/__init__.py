@@ -1,12 +1,12 @@
-"""The functions of relgraph: arguments are checked here once, then one implementation answers.
+"""The functions of relgraph: they check the arguments once, then one implementation answers.
 
 In the order in which a call meets them:
 
 - ``attention``: :func:`~relgraph.relation_attention`, with or without further outputs.
-- ``edges``: :func:`~relgraph.edge_attention`, which adds edge vectors and weights per edge.
-- ``check``: the one check of all arguments; ``offset``: where query row 0 lies among the keys.
-- ``choice``: :func:`~relgraph.which_impl`, the implementation a call takes and why.
-- ``merge``: attention over disjoint key sets, joined.
+- ``edges``: :func:`~relgraph.edge_attention`, which adds edge vectors and returns a weight per edge.
+- ``check``: the one check of all arguments; ``offset``: the key position of query row 0.
+- ``choice``: :func:`~relgraph.which_impl`, which implementation a call takes and why.
+- ``merge``: joins attention over disjoint key sets.
 """
 
 from relgraph.functional.attention import AttentionAux as AttentionAux

@@ -1,4 +1,4 @@
-"""One check of all arguments of an attention call, before anything is computed."""
+"""The one check of all arguments of an attention call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
 
 Table = Tensor | Sequence[Tensor | None] | None
-"""A table, or one a part when the labels are a sum."""
+"""A table, or one per part when the labels are a sum."""
 
 _KINDS = ("key_table", "value_table", "query_table", "bias_table")
 
@@ -40,7 +40,7 @@ def check_call(
     need_weights: bool = False,
     need_mass: bool = False,
 ) -> tuple[Call, bool]:
-    """One checked call, and whether it came packed."""
+    """The checked call, and whether its inputs are packed."""
     check_labels_type(labels)
     check_context()
     query, key, value, packed = _check_inputs(query, key, value, labels, check.boolean("enable_gqa", enable_gqa))
@@ -54,20 +54,9 @@ def check_call(
     if scale is None:
         scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
     scale = check.finite("scale", scale)
+    dropout_p = check.probability("dropout_p", dropout_p)
     call = Call(
-        query,
-        key,
-        value,
-        plan,
-        checked,
-        scale,
-        mask,
-        is_causal,
-        offset,
-        check.probability("dropout_p", dropout_p),
-        None,
-        need_weights,
-        need_mass,
+        query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass
     )
     return call, packed
 
@@ -110,12 +99,12 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
 
 
 def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ...]) -> tuple[Labels | None, list[Any]]:
-    """Labels that fit the inputs, and the tables as one tuple a kind."""
+    """Labels that fit the inputs, and a tuple of tables for each kind of table."""
     batch, q_len, k_len = query.shape[0], query.shape[2], key.shape[2]
     if labels is None:
         for name, table in zip(_KINDS, tables, strict=True):
             if table is not None:
-                raise ValueError(f"{name} must be None where labels is None: no pair carries a label to look up")
+                raise ValueError(f"{name} must be None when labels is None: no pair carries a label to look up")
         return None, [None] * len(tables)
     check_labels_fit(labels, batch, q_len, k_len, query.device)
     if isinstance(labels, Tensor):
@@ -155,7 +144,7 @@ def _from_raw(ids: Tensor, tables: tuple[Any, ...]) -> Labels:
     for name, table, dim in zip(_KINDS, tables, (-2, -2, -2, -1), strict=True):
         if isinstance(table, Tensor) and check.tensor(name, table).dim() >= -dim:
             return DenseLabels._trusted(ids, table.shape[dim])
-    raise ValueError("labels given as a Tensor need a table beside them, to know R; got no table: build DenseLabels")
+    raise ValueError("labels given as a Tensor need a table, whose rows give R, got none: build DenseLabels")
 
 
 def _check_tables(
@@ -169,7 +158,7 @@ def _check_tables(
             continue
         if not isinstance(tables, (tuple, list)) or len(tables) != len(plan.parts):
             got = f"{len(tables)}" if isinstance(tables, (tuple, list)) else type(tables).__name__
-            raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one a part of the sum, got {got}")
+            raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one per part of the sum, got {got}")
         for index, (table, part) in enumerate(zip(tables, plan.parts, strict=True)):
             label = f"{name}[{index}]" if is_sum else name
             _check_table(label, table, part.num_labels, width, query)

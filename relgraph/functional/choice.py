@@ -1,4 +1,4 @@
-"""Which implementation a call takes, why, and why the others cannot take it: told without computing attention."""
+"""Which implementation a call takes and why the others cannot take it, without computing attention."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.call import Call
 from relgraph.impl.rule import choose, refusal, rule_for, scores
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class ImplChoice:
-    """What :func:`~relgraph.which_impl` tells; printed, a few lines of text.
+    """What :func:`~relgraph.which_impl` returns; it prints as a few lines of text.
 
     Args:
         impl: the implementation that answers the call.
-        reason: why it is that one: the row of the rule that fits, or that it was asked for.
-        refused: for every implementation that cannot answer the call, why not and what can; the others are not in it.
+        reason: why: the row of the rule that fits, or that you asked for it.
+        refused: the implementations that cannot answer the call; each says why not and what can.
 
     Example:
         >>> x = torch.randn(1, 8, 5, 16)
@@ -64,22 +63,21 @@ def which_impl(  # noqa: D417
 ) -> ImplChoice:
     """Which implementation :func:`~relgraph.relation_attention` takes for these arguments, and why.
 
-    The arguments are checked and the labels are lowered as in the call itself; no attention is computed, so shapes
-    on the ``"meta"`` device will do where the labels hold no tensors. The rule is the one in the docs, and the code
-    that tells it is the code that follows it.
+    Checks the arguments and lowers the labels as the call does, and computes no attention: tensors on the ``"meta"``
+    device will do if the labels hold no tensors.
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T, H, D]``).
-        need_weights: whether attention weights are asked for too (:func:`~relgraph.relation_attention_with_aux`).
-        need_label_mass: whether label mass is.
+        need_weights: as in :func:`~relgraph.relation_attention_with_aux`.
+        need_label_mass: as in :func:`~relgraph.relation_attention_with_aux`.
 
     Returns:
         :class:`~relgraph.ImplChoice`: ``impl``, ``reason`` and ``refused``.
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: what the call itself would raise.
-        NotImplementedError: likewise: ``impl`` cannot answer this call, or torch.func is at work.
+        ValueError: as the call.
+        NotImplementedError: as the call.
 
     Example:
         >>> x = torch.empty(2, 8, 1024, 64, device="meta")
@@ -96,8 +94,5 @@ def which_impl(  # noqa: D417
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    return ImplChoice(taken, _reason(call) if impl is None else "asked for by name", refused)
-
-
-def _reason(call: Call) -> str:
-    return rule_for(call).when.format(scores=scores(call))
+    reason = rule_for(call).when.format(scores=scores(call)) if impl is None else "asked for by name"
+    return ImplChoice(taken, reason, refused)

@@ -1,4 +1,4 @@
-"""Attention over the edges of a graph, node by node, with a label and a vector on each edge: what graph layers call."""
+"""Attention over the edges of a graph, with a label and a vector on each edge: what graph layers call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
 
 
-def edge_attention(
+def edge_attention(  # noqa: D417
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -38,15 +38,15 @@ def edge_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Every node attends over its incoming edges; edges carry labels, vectors or both.
 
-    For node i, the target and query, over its incoming edges e = (j → i), whose source j is the key, with label l_e and
+    Node i is the target and query. Each incoming edge e = (j → i) has the key j as its source, a label l_e and a
     vector x_e::
 
         s_e = (q_i·(k_j + a^K[l_e] + W_k x_e) + k_j·a^Q[l_e]) · scale + b[l_e]
         α_e = softmax of s over the edges into i
         z_i = Σ_e α_e (v_j + a^V[l_e] + W_v x_e)
 
-    Each of parallel edges attends on its own; a node without incoming edges gets zeros. No vector of an edge and head
-    is ever held: memory is E · (H + F) numbers, beside the nodes'.
+    Each parallel edge attends separately; a node without incoming edges gets zeros. Memory is E · (H + F) numbers plus
+    those of the nodes: no vector per edge and head is ever held.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; edge vectors as in Shi et al. 2021 (PyG's
     :class:`~torch_geometric.nn.conv.TransformerConv`).
@@ -54,28 +54,21 @@ def edge_attention(
     Args:
         query: ``[N_q, H, D]``, floating: the targets.
         key: ``[N_k, H_kv, D]``, dtype and device of ``query``: the sources.
-        value: ``[N_k, H_kv, D_v]``, likewise.
-        labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; a label -1 adds
-            nothing.
-        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``; None for no such term.
-        value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
-        query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
-        bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
+        value: ``[N_k, H_kv, D_v]``, dtype and device of ``query``.
+        labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; label -1 adds nothing.
+        key_table: this and all further arguments as in :func:`~relgraph.relation_attention`.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
-        dropout_p: probability in ``[0, 1)`` with which an attention weight is dropped; applied whenever it is not 0.
-        scale: factor on the score terms that hold a vector; 1/√D when left out.
-        enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
-        impl: ``"edges"``, ``"triton"`` (labels alone, no weights; on a GPU), or None, which takes ``"edges"``.
-        need_weights: give the weight of every edge too.
+        impl: ``"edges"``, ``"triton"`` (no edge vectors, no weights; on a GPU), or None, which takes ``"edges"``.
+        need_weights: also return the weight of every edge.
 
     Returns:
-        z ``[N_q, H, D_v]``; with ``need_weights`` a pair of it and α ``[E, H]``, the weights before dropout in the
-        order of ``labels.edge_index``.
+        z ``[N_q, H, D_v]``; with ``need_weights`` ``(z, α)``, the weights α ``[E, H]`` before dropout in the order of
+        ``labels.edge_index``.
 
     Raises:
-        TypeError: labels that are no EdgeLabels, or another argument of the wrong kind.
+        TypeError: labels that are not EdgeLabels, or another argument of the wrong kind.
         ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
             without a map or a map without ``edge_attr``; an unknown ``impl``.
         NotImplementedError: what ``impl="triton"`` cannot do; ``torch.func`` transforms and forward-mode derivatives.
@@ -88,15 +81,12 @@ def edge_attention(
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
     if not isinstance(labels, EdgeLabels):
-        if isinstance(labels, Tensor):
-            got = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
-        else:
-            got = in_place_of_labels(labels)
+        recipe = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
+        got = recipe if isinstance(labels, Tensor) else in_place_of_labels(labels)
         raise TypeError(f"labels must be EdgeLabels, got {got}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
-    named = {"query": query, "key": key, "value": value}
-    for name, x in named.items():
+    for name, x in (("query", query), ("key", key), ("value", value)):
         if check.tensor(name, x).dim() != 3:
             raise ValueError(f"{name} must have shape [N, H, D], got {list(x.shape)}")
     q, k, v = (x if labels.packed else x.transpose(0, 1)[None] for x in (query, key, value))
@@ -109,9 +99,7 @@ def edge_attention(
     check.boolean("need_weights", need_weights)
     if name == "triton" and (edge is not None or need_weights):
         what = "need_weights" if need_weights else "edge_attr"
-        raise NotImplementedError(
-            f"impl='triton' gives edges neither vectors nor weights, got {what}; use impl='edges'"
-        )
+        raise NotImplementedError(f"impl='triton' does not support {what} here; use impl='edges'")
     if choose(call, name) == "triton":
         return leave(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call, edge)
@@ -124,7 +112,7 @@ def edge_attention(
 
 
 def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Call) -> EdgeVectors | None:
-    """Edge vectors and their maps, each map with a head axis."""
+    """The checked edge vectors and their maps; None without edge vectors."""
     if attr is None:
         for name, given in (("edge_key", key), ("edge_value", value)):
             if given is not None:
@@ -137,7 +125,7 @@ def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Ca
             f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
         )
     if key is None and value is None:
-        raise ValueError("edge_attr needs edge_key or edge_value beside it, the maps into score and value; got neither")
+        raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
     heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
     for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
         if given is None:

@@ -1,4 +1,4 @@
-"""Joins attention over disjoint sets of keys into attention over all of them, by their log-sum-exp."""
+"""Merge attention over disjoint sets of keys into attention over all of them, by their log-sum-exp."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
 
         output = Σ_s exp(lse_s - lse) · output_s
 
-    So anything that is a sum over keys weighted by α merges alike: the output with its value term, and label masses.
-    Differentiable in outputs and lses.
+    Any sum over keys weighted by α merges this way: the output with its value term, and label masses. Differentiable
+    in outputs and lses.
 
     Source: the online softmax of Milakov and Gimelshein 2018, as in Dao et al. 2022 (FlashAttention).
 
     Args:
-        outputs: a list or tuple of tensors, one ``[..., N_q, D]`` a set, floating.
-        lses: a list or tuple of tensors, one ``[..., N_q]`` a set; -inf where a row saw no key of that set.
+        outputs: a list or tuple of floating tensors, one ``[..., N_q, D]`` per set.
+        lses: a list or tuple of floating tensors, one ``[..., N_q]`` per set; -inf on a row that saw no key of the set.
 
     Returns:
-        ``(output, lse)`` of the union, ``[..., N_q, D]`` and ``[..., N_q]``; zeros and -inf on a row that saw no key at
-        all; NaN and NaN (+inf) on a row for which an lse is NaN (+inf).
+        ``(output, lse)`` of the union, ``[..., N_q, D]`` and ``[..., N_q]``; zeros and -inf on a row that saw no key;
+        NaN and NaN (+inf) on a row with an lse of NaN (+inf).
 
     Raises:
-        TypeError: outputs or lses that are no lists or tuples of tensors.
-        ValueError: no set, unequal numbers of outputs and lses, shapes or devices that do not fit, or entries that are
+        TypeError: outputs or lses that are not lists or tuples of tensors.
+        ValueError: no set, unequal numbers of outputs and lses, shapes or devices that do not fit, or tensors that are
             not floating.
 
     Example:
@@ -52,7 +52,7 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
     shares = (stacked - top).exp()
     total = shares.sum(0)
-    seen = total != 0  # true of NaN, which stays NaN
+    seen = total != 0  # True for NaN, which stays NaN
     total = torch.where(seen, total, torch.ones_like(total))
     lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
     lse = torch.where(top == float("inf"), top, lse)
@@ -62,7 +62,7 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def _check_sets(outputs: Any, lses: Any) -> None:
-    """One output and one log-sum-exp a key set, of shapes that fit, on one device."""
+    """Raise unless there are one output and one lse per key set, of shapes that fit, on one device."""
     for name, given in (("outputs", outputs), ("lses", lses)):
         if not isinstance(given, (tuple, list)) or not all(isinstance(t, Tensor) for t in given):
             raise TypeError(f"{name} must be a list or tuple of Tensors, got {type(given).__name__}")
@@ -70,7 +70,7 @@ def _check_sets(outputs: Any, lses: Any) -> None:
             check.floating(f"{name}[{index}]", one)
     if not outputs or len(outputs) != len(lses):
         raise ValueError(
-            f"outputs and lses must hold one entry a key set each, got {len(outputs)} outputs and {len(lses)} lses"
+            f"outputs and lses must hold one entry per key set, got {len(outputs)} outputs and {len(lses)} lses"
         )
     for output, lse in zip(outputs, lses, strict=True):
         if output.shape != outputs[0].shape or lse.shape != output.shape[:-1]:

@@ -1,4 +1,4 @@
-"""Where query row 0 stands among the keys: what the caller says, what the labels count from, and whether they agree."""
+"""The key position of query row 0: what the caller gives, what the labels count from, and whether they agree."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from relgraph.plan import LabelPlan
 
 
 def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bool, query: Tensor) -> int | Tensor:
-    """Where query row 0 stands among the keys."""
+    """The key position of query row 0, from the caller or the labels."""
     graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
     check_offset(q_offset, graphs)
     if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
-        raise ValueError(f"q_offset must hold one number a batch row, {query.shape[0]}, got {q_offset.shape[0]}")
+        raise ValueError(f"q_offset must hold one number per batch row, {query.shape[0]}, got {q_offset.shape[0]}")
     own = labels_offsets(labels)
-    if own and q_offset is None and any(offset is not None for offset in own):
-        q_offset = next(offset for offset in own if offset is not None)
+    if q_offset is None:
+        q_offset = next((offset for offset in own if offset is not None), None)
     for offset in own:
         if q_offset is not None and not _agree(0 if offset is None else offset, q_offset):
             raise ValueError(
-                f"q_offset must be that of the labels, which count their distances from {offset or 0}, got {q_offset}: "
+                f"q_offset must be that of the labels, which count distances from {offset or 0}, got {q_offset}: "
                 "give it to the labeler"
             )
     if q_offset is not None:
         return q_offset
     if is_causal and not _aligned(plan):
         raise ValueError(
-            "q_offset must be given with is_causal where queries and keys differ in length "
+            "q_offset must be given with is_causal when queries and keys differ in length "
             f"({plan.q_len} and {plan.k_len}): query i sees keys up to i + q_offset"
         )
     return 0
 
 
 def _aligned(plan: LabelPlan) -> bool:
-    """Whether queries and keys are as long, in each graph when packed."""
+    """Whether queries and keys have the same length, in each graph when packed."""
     if plan.q_ptr is None or plan.k_ptr is None:
         return plan.q_len == plan.k_len
     if plan.q_ptr is plan.k_ptr:
@@ -64,7 +64,7 @@ def labels_offsets(labels: Any) -> list[int | Tensor | None]:
 
 
 def _agree(one: int | Tensor, other: int | Tensor) -> bool:
-    """Whether two offsets are the same, as far as that can be seen without waiting for a device."""
+    """Whether two offsets are equal; True when that cannot be seen without waiting for a device."""
     if one is other:
         return True
     if isinstance(one, int) and isinstance(other, int):

@@ -1,16 +1,16 @@
 """Labels: what label each (query, key) pair carries.
 
-``Labels`` is what all kinds share. The kinds, from the smallest to the largest for long inputs:
+``Labels`` is the base class. Its kinds, from the smallest to the largest for long inputs:
 
-- ``DistanceLabels``: a function of the distance j - i alone; nothing is written out.
+- ``DistanceLabels``: a function of the distance j - i; no pair is written out.
 - ``EdgeLabels``: listed pairs, and a rule for all others.
-- ``BlockLabels``: one block of ids a graph of a packed batch.
-- ``DenseLabels``: one id for every pair.
+- ``BlockLabels``: one block of ids per graph of a packed batch.
+- ``DenseLabels``: one id per pair.
 - ``SumLabels``: several of these at once, each part with its own tables.
 
-``product``, ``total``, ``first_of`` and ``restrict`` combine labels; ``padded`` makes a padded batch of a packed one.
-``UNLABELED`` (-1) is the id of a pair that attends and carries no label, ``NOT_ATTENDING`` (-2) the stored id of a pair
-that does not attend.
+``product``, ``total``, ``first_of`` and ``restrict`` combine labels; ``padded`` turns a packed batch into a padded one.
+``UNLABELED`` (-1) is the id of a pair that attends without a label, ``NOT_ATTENDING`` (-2) that of a pair that does not
+attend.
 
 >>> ids, attend = rg.DistanceLabels(3, lookup=[0, -1, -2], left=1).to_dense()
 >>> ids

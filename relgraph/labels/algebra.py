@@ -1,4 +1,4 @@
-"""The algebra on labels: one label per pair out of two, and pairs that were not written out stay so."""
+"""The algebra on labels, which writes out no pairs that the operands do not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from relgraph.labels.sum import SumLabels
 def product(first: Labels, second: Labels, *more: Labels) -> Labels:
     """One label for each combination of labels: mixed radix, ``id = a · R_b + b``, the first counting slowest.
 
-    A pair attends where it attends in all, and carries a label where all carry one: with -1 for
-    none, ``id_ij = a_ij · R_b + b_ij`` where ``a_ij, b_ij >= 0``, else -1.
+    A pair attends if it attends in all, and carries a label if it carries one in all (else -1).
 
     Args:
         first: labels other than a sum.
@@ -24,14 +23,13 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
         more: further labels of the same pairs.
 
     Returns:
-        Labels with ``R_a · R_b`` ids, of the kind that the kinds allow. Distance labels stay distance labels, edges
-        stay edges, and what was written out stays written out.
+        Labels with ``R_a · R_b`` ids. Distance labels stay distance labels, edges stay edges, and what was written out
+        stays written out.
 
     Raises:
-        TypeError: an argument that is no labels, or a sum.
-        ValueError: labels that do not cover the same pairs or count distances from different places, or that have 2^31
-            ids together.
-        NotImplementedError: parallel edges, each of which counts, meet labels other than distances.
+        TypeError: an argument that is not Labels, or a sum.
+        ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
+        NotImplementedError: parallel edges that each count, with labels other than distances.
 
     Example:
         >>> near, ends = rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1]))
@@ -44,9 +42,9 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 
 def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
-    """Several labels a pair whose terms add up, each part with its own tables.
+    """Several labels per pair whose terms add up, each part with its own tables.
 
-    A pair attends where it attends in all.
+    A pair attends if it attends in all.
 
     Args:
         first: labels; the parts of a sum are taken one by one.
@@ -54,11 +52,11 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
         more: further labels of the same pairs.
 
     Returns:
-        :class:`~relgraph.SumLabels`, with one ``num_labels`` and one set of ids a part.
+        :class:`~relgraph.SumLabels`, with one ``num_labels`` and one set of ids per part.
 
     Raises:
-        TypeError: an argument that is no labels.
-        ValueError: labels that do not cover the same pairs, or edges alone with parallel edges.
+        TypeError: an argument that is not Labels.
+        ValueError: labels of different pairs, or edges-only labels with parallel edges.
 
     Example:
         >>> labels = rg.total(rg.ClippedDistance(1)(3), rg.Segments(2)(torch.tensor([0, 1, 1])))
@@ -73,10 +71,10 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
 
 
 def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
-    """The label of the first that carries one; the ids of each come after those of the ones before it.
+    """The label of the first operand that carries one; the ids of later operands follow those of earlier ones.
 
-    Where ``first`` attends without a label the pair follows ``second`` altogether, which may keep it from attending;
-    where ``first`` does not attend, the pair does not.
+    A pair that attends without a label in ``first`` follows ``second``, and attends only if it does there. A pair that
+    does not attend in ``first`` does not attend.
 
     Args:
         first: labels other than a sum.
@@ -84,15 +82,14 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
         more: further labels of the same pairs.
 
     Returns:
-        Labels with ``R_a + R_b`` ids, those of ``first``, then ``R_a +`` those of ``second``; of the kind that the
-        kinds allow. Edges over distances stay edges, which the distances are the default of.
+        Labels with ``R_a + R_b`` ids, those of ``first`` and then ``R_a +`` those of ``second``. Edges over distances
+        become edges with the distances as default.
 
     Raises:
-        TypeError: an argument that is no labels, or a sum.
-        ValueError: labels that do not cover the same pairs or count distances from different places, or that have 2^31
-            ids together.
-        NotImplementedError: parallel edges, or an edge without a label that the second labels would remove from under
-            a default that attends.
+        TypeError: an argument that is not Labels, or a sum.
+        ValueError: labels of different pairs or with different offsets, or 2^31 ids together.
+        NotImplementedError: parallel edges; or an edge without a label that does not attend in ``second``, while the
+            default does.
 
     Example:
         >>> tree = rg.EdgeLabels(torch.tensor([[0], [2]]), torch.tensor([0]), 1, q_len=3, default=-1)
@@ -105,7 +102,7 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 
 def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
-    """The same labels, and only the pairs that attend in every mask too; the ids of the masks do not count.
+    """The same labels, but only pairs that attend in every mask attend; the ids of the masks do not count.
 
     Args:
         labels: labels of any kind, a sum included.
@@ -113,13 +110,12 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
         more: further masks.
 
     Returns:
-        Labels with the ids of ``labels``; a sum for a sum, else of the kind that the kinds allow, so that distances
-        restricted by distances stay distances.
+        Labels with the ids of ``labels``, a sum for a sum, distances for distances restricted by distances.
 
     Raises:
-        TypeError: an argument that is no labels.
-        ValueError: labels that do not cover the same pairs or count distances from different places.
-        NotImplementedError: parallel edges that each count, in a mask, or restricted by other than distances.
+        TypeError: an argument that is not Labels.
+        ValueError: labels of different pairs or with different offsets.
+        NotImplementedError: parallel edges that each count, in a mask, or restricted by labels other than distances.
 
     Example:
         >>> rg.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))
@@ -132,7 +128,7 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
     _check_labels(labels, mask, *more)
     masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]
     if isinstance(labels, SumLabels):
-        # A sum attends where all its parts do, so that one of them can carry the restriction.
+        # A sum attends where all its parts do, so restricting one of them is enough.
         return SumLabels(_fold(RestrictionRule, labels.parts[0], *masks), *labels.parts[1:])
     return _fold(RestrictionRule, labels, *masks)
 
@@ -141,11 +137,10 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
     _check_labels(first, *more)
     for labels in (first, *more):
         if isinstance(labels, SumLabels):
-            raise TypeError(f"{rule.name} takes labels with one id a pair, got a sum: combine its parts one by one")
+            raise TypeError(f"{rule.name} takes labels with one id per pair, got a sum: combine its parts one by one")
     joined = first
     for labels in more:
-        assert isinstance(joined.num_labels, int)
-        assert isinstance(labels.num_labels, int)
+        assert isinstance(joined.num_labels, int) and isinstance(labels.num_labels, int)
         combined = rule(joined.num_labels, labels.num_labels)
         if combined.num_labels > check.MOST_IDS:
             raise ValueError(f"labels must have at most {check.MOST_IDS} ids together, got {combined.num_labels}")

@@ -1,4 +1,4 @@
-"""What every kind of labels shares: three states a pair, tensors that move together, and a dense oracle."""
+"""What all kinds of labels share: three states per pair, tensors that move together, and a dense oracle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
 
 
 METHODS: dict[str, Callable[..., Any]] = {}
-"""What methods of all labels call in modules that build on this one; those fill it in."""
+"""Functions of modules that import this one; those modules enter what the methods of Labels call here."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -44,21 +44,20 @@ class Labels(ABC):
     """Which label each (query, key) pair carries: immutable data, no learning.
 
     A pair is in one of three states: it does not attend; it attends without a label (id -1); it attends with a
-    label id in ``[0, num_labels)``. Labels have no head axis. A *packed* batch lays its graphs end to end along one
-    axis and names the borders: graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and
-    no pair crosses from one graph to another.
+    label id in ``[0, num_labels)``. Labels have no head axis. A *packed* batch concatenates its graphs along one axis:
+    graph g owns queries ``q_ptr[g]:q_ptr[g+1]`` and keys ``k_ptr[g]:k_ptr[g+1]``, and no pair crosses graphs.
 
     This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
-    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. All of them compare
-    by value and take a slice of query rows: ``labels[start:stop]`` is ``labels.rows(start, stop)``.
+    :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. They compare by
+    value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``.
 
     Source: Shaw et al. 2018, section 3.1.
 
     Attributes:
         q_len: number of queries N_q (of all graphs together when packed).
-        k_len: number of keys N_k (likewise).
-        batch_size: B when labels differ from batch row to batch row, else 1.
-        num_labels: R; for a sum, one number a part.
+        k_len: number of keys N_k (of all graphs together when packed).
+        batch_size: B when labels differ between batch rows, else 1.
+        num_labels: R; for a sum, one number per part.
         q_ptr: ``[G+1]`` query borders of a packed batch, else None.
         k_ptr: ``[G+1]`` key borders of a packed batch, else None.
 
@@ -79,11 +78,11 @@ class Labels(ABC):
     k_ptr: Tensor | None
 
     _plan: ClassVar[Any] = None
-    """What the labels lower to, once they were lowered."""
+    """The plan of these labels, once they were lowered."""
 
     @classmethod
     def _make(cls, **fields: Any) -> Self:
-        """Labels with these fields, unchecked."""
+        """Make labels with these fields, unchecked."""
         labels = object.__new__(cls)
         labels._set(**fields)
         return labels
@@ -94,19 +93,17 @@ class Labels(ABC):
             object.__setattr__(self, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again where needed
+        return {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again on use
 
     @property
     def packed(self) -> bool:
-        """Whether these labels describe a packed batch, with borders in ``q_ptr`` and ``k_ptr``."""
+        """Whether this is a packed batch, with borders in ``q_ptr`` and ``k_ptr``."""
         return self.k_ptr is not None
 
     @property
     def device(self) -> torch.device | None:
-        """Where the label data lives; None when there is no tensor at all (it goes with any device)."""
-        for tensor in pytree.tree_leaves(self):
-            return tensor.device
-        return None
+        """The device of the tensors; None without tensors, which goes with any device."""
+        return next((tensor.device for tensor in pytree.tree_leaves(self)), None)
 
     @abstractmethod
     def to_dense(self) -> tuple[Tensor, Tensor]:
@@ -114,11 +111,11 @@ class Labels(ABC):
 
         Returns:
             ``(ids, attend)``: int64 and bool, each ``[B or 1, N_q, N_k]``, query by row and key by column. ``ids`` is
-            -1 where a pair carries no label, and wherever ``attend`` is False.
+            -1 for a pair without a label and wherever ``attend`` is False.
 
         Raises:
             TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
-            ValueError: parallel edges that each count, for which one matrix has no room; more than 2^32 pairs.
+            ValueError: parallel edges that each count; more than 2^32 pairs.
 
         Example:
             >>> ids, attend = rg.Window(1)(3).to_dense()
@@ -137,10 +134,10 @@ class Labels(ABC):
             stop: one past the last, at most N_q.
 
         Returns:
-            Labels of the same kind; distances keep counting from where the rows stood.
+            Labels of the same kind and with the same distances.
 
         Raises:
-            TypeError: a bound that is no int.
+            TypeError: a bound that is not an int.
             ValueError: bounds outside ``0 <= start <= stop <= N_q``.
 
         Example:
@@ -159,13 +156,13 @@ class Labels(ABC):
         return self.rows(start, max(start, stop))
 
     def dense(self) -> DenseLabels:
-        """The same labels as :class:`~relgraph.DenseLabels`: N_q · N_k ids, asked for by name as it is quadratic.
+        """The same labels as :class:`~relgraph.DenseLabels`, which hold N_q · N_k ids.
 
         Returns:
-            Dense labels of the same pairs; the borders of a packed batch become pairs that do not attend.
+            Dense labels; in a packed batch, pairs across graphs do not attend.
 
         Raises:
-            TypeError: a sum, which has several ids a pair.
+            TypeError: a sum, which has several ids per pair.
             ValueError: parallel edges that each count, or more than 2^32 pairs.
 
         Example:
@@ -175,24 +172,24 @@ class Labels(ABC):
                      [0, 0, 1]]], dtype=torch.int8)
         """
         if not isinstance(self.num_labels, int):
-            raise TypeError("a sum of labels has several ids a pair and cannot become DenseLabels; take .parts first")
+            raise TypeError("a sum of labels has several ids per pair and cannot become DenseLabels; take .parts first")
         ids, attend = self.to_dense()
         return METHODS["dense"](ids, self.num_labels, attend=attend)
 
     def describe(self, names: Any = None) -> LabelCounts | SumCounts:
-        """How many pairs carry each label, as a value that prints a table; what is not written out is not written out.
+        """Count the pairs of each label, without writing pairs out; the result prints as a table.
 
-        Labels hold no names. A labeler knows them: ``labeler.describe(...)`` calls it and names what it counts.
+        Labels hold no names; ``labeler.describe(...)`` makes labels and describes them with its names.
 
         Args:
-            names: the name of every id, R different strings; for a sum, one sequence a part. Ids alone when left out.
+            names: R different strings; for a sum, one sequence per part. Without names the table shows ids.
 
         Returns:
             :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
 
         Raises:
-            TypeError: names that are no sequence of strings.
-            ValueError: another number of names than labels, the same name twice, or labels on the device ``meta``.
+            TypeError: names that are not a sequence of strings.
+            ValueError: names that are not R different ones, or labels on the device ``meta``.
             NotImplementedError: labels of more than 2^24 ids.
 
         Example:
@@ -214,10 +211,10 @@ class Labels(ABC):
             non_blocking: whether copies from pinned memory may overlap with other work.
 
         Returns:
-            Labels of the same kind; these stay where they are. Ids keep the type that holds them.
+            Labels of the same kind with the same dtypes.
 
         Raises:
-            TypeError: what is no device, such as a dtype; or ``non_blocking`` that is no bool.
+            TypeError: a ``device`` that is not a device, such as a dtype; or ``non_blocking`` that is not a bool.
             ValueError: a device that torch does not know or cannot use here.
 
         Example:
@@ -236,12 +233,12 @@ class Labels(ABC):
 
         Raises:
             ValueError: labels that are not on the CPU.
-            NotImplementedError: torch finds no accelerator, for which alone memory is pinned.
+            NotImplementedError: torch finds no accelerator.
         """
         if self.device is not None and self.device.type != "cpu":
             raise ValueError(f"labels must be on the CPU to be pinned, got them on {self.device}")
         if self.device is not None and not torch.accelerator.is_available():
-            raise NotImplementedError("pin_memory serves copies to an accelerator, and torch finds none here")
+            raise NotImplementedError("pin_memory needs an accelerator, and torch finds none here")
         return self._map(lambda t: t.pin_memory())
 
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
@@ -260,7 +257,7 @@ class Labels(ABC):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def _describe(self) -> list[str]:
-        """The parts of ``repr`` between the brackets, in order."""
+        """The arguments that ``repr`` shows."""
         out = [f"q_len={self.q_len}", f"k_len={self.k_len}", f"num_labels={self.num_labels}"]
         if self.batch_size != 1:
             out.append(f"batch_size={self.batch_size}")
@@ -305,7 +302,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
-    """``ptr`` as int64 borders of a packed batch: starts at 0, never falls, ends at ``total``."""
+    """Return ``ptr`` as int64; raise ValueError unless it starts at 0, never falls and ends at ``total``."""
     ptr = check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
     check.unmapped(name, ptr)
     if ptr.shape[0] < 1:
@@ -319,10 +316,10 @@ def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
 
 
 def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | None, Tensor | None]:
-    """The borders of queries and keys; ``ptr`` alone serves both."""
+    """The checked borders of queries and keys; without ``q_ptr``, ``ptr`` serves both."""
     if ptr is None:
         if q_ptr is not None:
-            raise ValueError("q_ptr needs ptr, the borders of the keys, beside it; got ptr=None")
+            raise ValueError("q_ptr needs ptr, the borders of the keys; got ptr=None")
         return None, None
     k_ptr = check_ptr("ptr", ptr, k_len)
     q_ptr = k_ptr if q_ptr is None or (q_ptr is ptr and q_len == k_len) else check_ptr("q_ptr", q_ptr, q_len)
@@ -335,27 +332,35 @@ def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | N
 
 
 def row_borders(q_ptr: Tensor, start: int, stop: int) -> Tensor:
-    """The borders that are left when only queries ``start:stop`` stay."""
+    """The borders of the graphs among queries ``start:stop``."""
     return q_ptr.clamp(start, stop) - start
 
 
 def graph_of(ptr: Tensor, length: int) -> Tensor:
-    """Which graph each of ``length`` packed positions belongs to, ``[length]``."""
+    """The graph of each of ``length`` packed positions, ``[length]``."""
     return graph_at(ptr, torch.arange(length, device=ptr.device))
 
 
 def graph_at(ptr: Tensor, positions: Tensor) -> Tensor:
-    """Which graph each packed position belongs to; shaped like ``positions``."""
+    """The graph of each packed position; shaped like ``positions``."""
     return torch.searchsorted(ptr[1:].contiguous(), positions.contiguous(), right=True)
 
 
+def first_of_each(numbers: Tensor) -> Tensor:
+    """The position of the first entry of every number, in the order of the numbers."""
+    ordered, order = numbers.sort(stable=True)
+    fresh = torch.ones_like(ordered, dtype=torch.bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return order[fresh]
+
+
 def common_batch(*sizes: int) -> int:
-    """The batch size of what is used together, where 1 serves any number of rows; it may be 0."""
+    """The batch size that these broadcast to; it may be 0."""
     return next((size for size in sizes if size != 1), 1)
 
 
 def check_alike(a: Labels, b: Labels, name: str = "labels") -> None:
-    """Raise ValueError unless both cover the same pairs on the same device; ``name`` is what the message calls them."""
+    """Raise ValueError, which calls them ``name``, unless both cover the same pairs on the same device."""
     if (a.q_len, a.k_len) != (b.q_len, b.k_len):
         raise ValueError(
             f"{name} must cover the same pairs, [N_q, N_k], got [{a.q_len}, {a.k_len}] and [{b.q_len}, {b.k_len}]"
@@ -377,12 +382,12 @@ def check_alike(a: Labels, b: Labels, name: str = "labels") -> None:
 
 
 def check_room(labels: Labels) -> None:
-    """All pairs, those across the graphs of a packed batch too, can be written out."""
+    """Raise ValueError if there are too many pairs to write out, pairs across graphs included."""
     check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
 
 
 def check_rows(labels: Labels, start: int, stop: int) -> None:
-    """``start:stop`` lies within the query rows."""
+    """Raise ValueError unless ``start:stop`` lies within the query rows."""
     check.integer("start", start, minimum=0, maximum=labels.q_len)
     check.integer("stop", stop, minimum=start, maximum=labels.q_len)
 

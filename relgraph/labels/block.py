@@ -1,4 +1,4 @@
-"""One dense block of labels for each graph of a packed batch: every pair labeled, nothing padded."""
+"""One dense block of labels per graph of a packed batch, without padding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from relgraph.labels.ragged import block_starts
 
 
 def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
-    """N_q and N_k, as they are given or as the borders tell."""
+    """N_q and N_k, as given or read off the borders."""
     if lengths is None:
         k_len = _total("ptr", ptr)
         return k_len if q_ptr is None else _total("q_ptr", q_ptr), k_len
@@ -37,35 +37,34 @@ def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]
 
 
 def _total(name: str, ptr: Tensor) -> int:
-    """The number of positions that the borders enclose."""
+    """The last border."""
     if check.integer_tensor(name, ptr, dim=1).shape[0] == 0:
         raise ValueError(f"{name} must hold at least one border, [0], got an empty tensor")
     if ptr.is_meta:
-        raise ValueError(f"{name} must hold numbers where lengths are left out, got a tensor on the device meta")
+        raise ValueError(f"{name} must hold numbers when lengths are left out, got a tensor on the device meta")
     return int(ptr[-1])
 
 
 @final
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class BlockLabels(Labels):
-    """One block of ids for each graph of a packed batch: every pair of a graph, and no pair across graphs.
+    """One block of ids per graph of a packed batch, and no pair across graphs.
 
-    The ids are one flat list: the block of graph 0 row by row, then that of graph 1, and so on. Query i of a graph
-    is row i of its block, key j is column j. Nothing is padded: ``sum of q_g · k_g`` ids are stored.
+    The ids are one flat list, without padding: the block of graph 0 row by row, then that of graph 1, and so on. Query
+    i of a graph is row i of its block, key j is column j.
 
     Args:
-        ids: ``[sum of q_g · k_g]``, integer; row i of a block holds query i's labels, -1 attends without one.
+        ids: ``[sum of q_g · k_g]``, integer; -1 attends without a label.
         num_labels: R; ids lie in ``[-1, R)``.
         ptr: ``[G+1]``, integer, borders of the graphs among the keys (and the queries).
-        q_ptr: ``[G+1]``, integer, borders among the queries, where they differ.
-        attend: ``[sum of q_g · k_g]``, bool; all pairs of a block attend when left out.
-        lengths: N_q and N_k where they are known, as in compiled code; read off the borders when left out.
+        q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
+        attend: ``[sum of q_g · k_g]``, bool: which pairs attend, by default all pairs of a block.
+        lengths: N_q and N_k, for compiled code; by default read off the borders.
 
     Raises:
-        TypeError: ``ids``, ``ptr``, ``q_ptr`` or ``attend`` that is no tensor, ``num_labels`` that is no int, or
-            ``lengths`` that are no tuple of ints.
-        ValueError: as many ids as do not fit the borders, an id out of range, borders that fall or do not begin at 0,
-            dtypes that are not integers (or not bool), or tensors on several devices.
+        TypeError: an argument of the wrong type.
+        ValueError: a number of ids that does not fit the borders, an id out of range, borders that fall or do not begin
+            at 0, wrong dtypes, or tensors on several devices.
 
     Example:
         >>> labels = rg.BlockLabels(torch.tensor([0, 1, 1, 0, 1]), 2, torch.tensor([0, 2, 3]))
@@ -99,32 +98,26 @@ class BlockLabels(Labels):
         if check.can_look_at_data(k_ptr):
             wanted = int((q_ptr.diff() * k_ptr.diff()).sum())
             if ids.shape[0] != wanted:
-                raise ValueError(f"ids must hold one id a pair of each graph, {wanted} in all, got {ids.shape[0]}")
+                raise ValueError(f"ids must hold one id per pair of each graph, {wanted} in all, got {ids.shape[0]}")
         self._set(
-            ids=ids,
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=1,
-            num_labels=num_labels,
-            full=all_attend(attend),
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-        )
+            ids=ids, q_len=q_len, k_len=k_len, batch_size=1, num_labels=num_labels, full=all_attend(attend),
+            q_ptr=q_ptr, k_ptr=k_ptr,
+        )  # fmt: skip
 
     @classmethod
     def from_blocks(cls, blocks: Sequence[Tensor], num_labels: int) -> Self:
-        """Labels from one matrix of ids a graph.
+        """Make labels from one matrix of ids per graph.
 
         Args:
             blocks: ``[q_g, k_g]`` each, integer; -1 attends without a label.
             num_labels: R; ids lie in ``[-1, R)``.
 
         Returns:
-            Packed labels of as many graphs as there are blocks; every pair of a block attends.
+            Packed labels of one graph per block; every pair of a block attends.
 
         Raises:
-            TypeError: what is no sequence, a block that is no tensor, or ``num_labels`` that is no int.
-            ValueError: no blocks, a block of another rank, dtype or device, or an id out of range.
+            TypeError: an argument of the wrong type.
+            ValueError: no blocks, a block of the wrong rank, dtype or device, or an id out of range.
 
         Example:
             >>> rg.BlockLabels.from_blocks([torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1]])], 2).k_ptr
@@ -169,12 +162,6 @@ class BlockLabels(Labels):
         ends = (self.block_ptr()[:-1] + after * width).tolist()
         kept = [self.ids[a:b] for a, b in zip(begins, ends, strict=True)]
         return type(self)._make(
-            ids=torch.cat(kept) if kept else self.ids,
-            q_len=stop - start,
-            k_len=self.k_len,
-            batch_size=1,
-            num_labels=self.num_labels,
-            full=self.full,
-            q_ptr=row_borders(self.q_ptr, start, stop),
-            k_ptr=self.k_ptr,
-        )
+            ids=torch.cat(kept) if kept else self.ids, q_len=stop - start, k_len=self.k_len, batch_size=1,
+            num_labels=self.num_labels, full=self.full, q_ptr=row_borders(self.q_ptr, start, stop), k_ptr=self.k_ptr,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How many pairs carry each label: counted by arithmetic wherever labels are not written out."""
+"""How many pairs carry each label, by arithmetic for labels that are not written out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, Labels
+from relgraph.labels.base import NOT_ATTENDING, Labels, first_of_each
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -17,15 +17,14 @@ from relgraph.labels.edge import EdgeLabels
 from relgraph.labels.pairs import codes_at, edge_pairs, numbered, numbers
 
 SHIFT = -NOT_ATTENDING
-"""What makes a code a place to count at: ids begin at 2, after both sentinels."""
-
+"""Added to a code to get its bin: ids begin at 2, after both sentinels."""
 
 MOST_COUNTED = 1 << 24
-"""Labels of up to so many ids can be counted: there is a number for each."""
+"""The most ids that labels may have to be counted, as each gets a bin."""
 
 
 class Counted(NamedTuple):
-    """By label id, without a label, not attending; and how many pairs there are."""
+    """Numbers of pairs: by label id, without a label, not attending, and of all."""
 
     by_label: tuple[int, ...]
     unlabeled: int
@@ -34,7 +33,7 @@ class Counted(NamedTuple):
 
 
 def count(labels: Labels) -> Counted:
-    """The counts of labels other than a sum. Where parallel edges each count, a pair counts once an edge."""
+    """The counts of labels other than a sum. Parallel edges that each count are counted one by one."""
     assert isinstance(labels.num_labels, int)
     if labels.num_labels > MOST_COUNTED:
         raise NotImplementedError(
@@ -48,14 +47,14 @@ def count(labels: Labels) -> Counted:
 
 
 def pairs_of(labels: Labels, batch: int) -> int:
-    """How many pairs belong to a graph (or, in a padded batch, to a batch row)."""
+    """The number of pairs within graphs (or, if not packed, within batch rows)."""
     if labels.q_ptr is None or labels.k_ptr is None:
         return batch * labels.q_len * labels.k_len
     return batch * int((labels.q_ptr.diff() * labels.k_ptr.diff()).sum())
 
 
 def _count(labels: Labels, batch: int, hidden: Tensor) -> Tensor:
-    """Counts ``[2 + R]`` over ``batch`` rows, less the pairs that have a number in ``hidden``."""
+    """Counts ``[2 + R]`` over ``batch`` rows, without the pairs whose numbers are in ``hidden``."""
     if isinstance(labels, EdgeLabels):
         return _count_edges(labels, batch, hidden)
     counts = _count_distances(labels) if isinstance(labels, DistanceLabels) else _count_written(labels)
@@ -76,10 +75,10 @@ def _count_written(labels: Labels) -> Tensor:
 def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
     pairs, ids = edge_pairs(labels, batch)
     listed = numbers(pairs, labels)
-    counts = torch.ones_like(listed, dtype=torch.bool)
     if labels.default is not None and labels.duplicates == "first":
-        counts = _first(listed)
-    total = _bins(ids[counts & ~torch.isin(listed, hidden)], labels)
+        first = first_of_each(listed)
+        listed, ids = listed[first], ids[first]
+    total = _bins(ids[~torch.isin(listed, hidden)], labels)
     covered = torch.cat([hidden, listed]).unique()
     if isinstance(labels.default, Labels):
         rest = _count(labels.default, batch, covered)
@@ -88,14 +87,6 @@ def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:
         code = NOT_ATTENDING if labels.default is None else labels.default
         total[code + SHIFT] += pairs_of(labels, batch) - covered.shape[0]
     return total
-
-
-def _first(listed: Tensor) -> Tensor:
-    """Which of the listed pairs are the first of their number."""
-    ordered, order = listed.sort(stable=True)
-    fresh = torch.ones_like(listed, dtype=torch.bool)
-    fresh[1:] = ordered[1:] != ordered[:-1]
-    return torch.empty_like(fresh).scatter(0, order, fresh)
 
 
 def _count_distances(labels: DistanceLabels) -> Tensor:

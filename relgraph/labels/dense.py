@@ -1,4 +1,4 @@
-"""Labels written out pair by pair: the general case, N_q · N_k small integers."""
+"""Labels written out pair by pair, the general case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, chec
 
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
-    """Checked ids in the smallest type, with -2 wherever ``attend`` is False."""
+    """Checked ids in the smallest type, -2 where ``attend`` is False."""
     check.length("num_labels", num_labels, most=check.MOST_IDS)
     ids = check.integer_tensor("ids", ids, dim=dim)
     if attend is not None:
@@ -26,7 +26,7 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
         check.same_device(ids=ids, attend=attend)
         ids = ids.masked_fill(~attend, UNLABELED)
     check.id_range("ids", ids, num_labels)
-    ids = ids.to(smallest_dtype(num_labels), copy=True)  # what was checked stays as it was
+    ids = ids.to(smallest_dtype(num_labels), copy=True)  # changes to the caller's ids would be unchecked
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 
@@ -38,21 +38,20 @@ def all_attend(attend: Tensor | None) -> bool:
 @final
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class DenseLabels(Labels):
-    """One id for every (query, key) pair: the general case, N_q · N_k small integers.
+    """One id per (query, key) pair, the general case: N_q · N_k small integers.
 
-    Row i is the query, column j the key. The ids are copied into the narrowest integer type that holds them; a pair
-    that does not attend is stored as -2.
+    Row i is the query, column j the key. The ids are copied into the narrowest integer type; -2 does not attend.
 
     Args:
         ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
         num_labels: R; ids lie in ``[-1, R)``.
-        attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend; all when left out. The ids of
-            the others do not count.
+        attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend, by default all. The ids of the
+            others do not count.
 
     Raises:
-        TypeError: ``ids`` or ``attend`` that is no tensor, or ``num_labels`` that is no int.
-        ValueError: ids that are not integers, of another rank, or out of range; ``attend`` of another shape, dtype or
-            device than it must have; a negative ``num_labels``.
+        TypeError: an argument of the wrong type.
+        ValueError: ids that are not integers, of the wrong rank, or out of range; ``attend`` of the wrong shape, dtype
+            or device; a negative ``num_labels``.
 
     Example:
         >>> attend = torch.tensor([[True, False], [True, True]])
@@ -72,36 +71,22 @@ class DenseLabels(Labels):
 
     def __init__(self, ids: Tensor, num_labels: int, *, attend: Tensor | None = None) -> None:
         ids = stored_ids(ids, num_labels, attend, dim=(2, 3))
-        ids = ids if ids.dim() == 3 else ids[None]
-        batch_size, q_len, k_len = ids.shape
-        self._set(
-            ids=ids,
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=batch_size,
-            num_labels=num_labels,
-            full=all_attend(attend),
-            q_ptr=None,
-            k_ptr=None,
-        )
+        self._set_all(ids, num_labels, full=all_attend(attend))
 
     @classmethod
     def _trusted(cls, ids: Tensor, num_labels: int) -> Self:
-        """From raw ids given in a call: looked at on a CPU only, and stored as they are."""
+        """Labels from raw ids given in a call: checked on a CPU only, and not copied."""
         if ids.device.type == "cpu":
             check.id_range("labels", ids, num_labels)
+        labels = cls._make()
+        labels._set_all(ids, num_labels, full=True)
+        return labels
+
+    def _set_all(self, ids: Tensor, num_labels: int, *, full: bool) -> None:
         ids = ids if ids.dim() == 3 else ids[None]
         batch_size, q_len, k_len = ids.shape
-        return cls._make(
-            ids=ids,
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=batch_size,
-            num_labels=num_labels,
-            full=True,
-            q_ptr=None,
-            k_ptr=None,
-        )
+        self._set(ids=ids, num_labels=num_labels, full=full)
+        self._set(q_len=q_len, k_len=k_len, batch_size=batch_size, q_ptr=None, k_ptr=None)
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         attend = self.ids != NOT_ATTENDING
@@ -109,8 +94,7 @@ class DenseLabels(Labels):
 
     def rows(self, start: int, stop: int) -> Self:
         check_rows(self, start, stop)
-        fields = {**self.__getstate__(), "ids": self.ids[:, start:stop], "q_len": stop - start}
-        return self._make(**fields)
+        return self._make(**{**self.__getstate__(), "ids": self.ids[:, start:stop], "q_len": stop - start})
 
 
 METHODS["dense"] = DenseLabels

@@ -1,4 +1,4 @@
-"""Labels told in words: a table of ids, names and how many pairs carry each."""
+"""Label counts: a table of ids, names and how many pairs carry each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, final
 
 from relgraph.arguments.brief import shown
 from relgraph.labels.base import METHODS, UNLABELED, Labels
-from relgraph.labels.counts import Counted, count
+from relgraph.labels.counts import count
 from relgraph.labels.sum import SumLabels
 
 MOST_ROWS = 40
@@ -18,18 +18,16 @@ MOST_ROWS = 40
 @final
 @dataclass(frozen=True, repr=False)
 class LabelCounts:
-    """How many pairs carry each label; printed, a table of id, name, pairs and their share of all pairs.
+    """How many pairs carry each label; it prints as a table of id, name, pairs and share of all pairs.
 
-    All pairs of a graph or of a batch row count, and pairs of two graphs of a packed batch do not. Where parallel edges
-    attend or add up each on its own, each counts, so that shares may pass 100 %.
-
-    A table of more than 40 labels is shortened: with counts it shows the 40 labels that most pairs carry, in the order
-    of their ids, and says what the others amount to; without counts it leaves out the middle.
+    Pairs across graphs of a packed batch do not count. Parallel edges that attend or add up separately each count, so
+    shares may exceed 100 %. A table of more than 40 labels shows the 40 that most pairs carry, in the order of their
+    ids, and sums up the others; without counts it leaves out the middle.
 
     Args:
         num_labels: R.
         names: the name of every id, or None.
-        numbers: the pairs that carry each id, or None where there was no input to count.
+        numbers: the pairs that carry each id, or None without an input to count.
         unlabeled: the pairs that attend without a label (id -1), or None.
         not_attending: the pairs that do not attend, or None.
         pairs: all pairs, or None.
@@ -54,7 +52,7 @@ class LabelCounts:
 
     @property
     def counts(self) -> dict[str, int] | dict[int, int] | None:
-        """The pairs of every label by its name, or by its id where there are no names; None without an input."""
+        """The pairs of every label by name, or by id without names; None without an input."""
         if self.numbers is None:
             return None
         if self.names is None:
@@ -68,9 +66,9 @@ class LabelCounts:
 @final
 @dataclass(frozen=True, repr=False)
 class SumCounts:
-    """The counts of a sum of labels, one :class:`~relgraph.LabelCounts` a part; printed, one table a part.
+    """The counts of a sum of labels: one :class:`~relgraph.LabelCounts`, and one printed table, per part.
 
-    Each part is counted by itself, although a sum attends only where all its parts do.
+    Each part is counted separately, although a sum attends only where all its parts do.
 
     Args:
         parts: the counts of each part.
@@ -96,7 +94,7 @@ class SumCounts:
 
     @property
     def counts(self) -> tuple[dict[str, int] | dict[int, int] | None, ...]:
-        """The pairs of every label by its name, or by its id, for each part; None for each without an input."""
+        """For each part, the pairs of every label by name, or by id without names; None without an input."""
         return tuple(part.counts for part in self.parts)
 
     @property
@@ -114,21 +112,19 @@ class SumCounts:
 
 
 def describe(labels: Labels, names: Any = None) -> LabelCounts | SumCounts:
-    """The counts of any labels; see :meth:`Labels.describe`."""
+    """See :meth:`Labels.describe`."""
     if not isinstance(labels, SumLabels):
-        return _counted(count(labels), check_names("names", names, labels.num_labels))
+        return _counted(labels, "names", names)
     per_part = [None] * len(labels.parts) if names is None else names
     if not isinstance(per_part, (tuple, list)) or len(per_part) != len(labels.parts):
-        got = f"{len(per_part)}" if isinstance(per_part, (tuple, list)) else type(per_part).__name__
-        raise ValueError(f"names must hold one sequence of names a part of the sum, {len(labels.parts)}, got {got}")
-    parts = []
-    for index, (part, named) in enumerate(zip(labels.parts, per_part, strict=True)):
-        parts.append(_counted(count(part), check_names(f"names[{index}]", named, part.num_labels)))
-    return SumCounts(tuple(parts))
+        got = len(per_part) if isinstance(per_part, (tuple, list)) else type(per_part).__name__
+        raise ValueError(f"names must hold one sequence of names per part of the sum, {len(labels.parts)}, got {got}")
+    parts = enumerate(zip(labels.parts, per_part, strict=True))
+    return SumCounts(tuple(_counted(part, f"names[{index}]", names) for index, (part, names) in parts))
 
 
 def check_names(name: str, names: Any, num_labels: Any) -> tuple[str, ...] | None:
-    """``names`` as a tuple of R different strings, or None."""
+    """Return ``names`` as a tuple; raise unless they are R different strings or None."""
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
@@ -140,50 +136,51 @@ def check_names(name: str, names: Any, num_labels: Any) -> tuple[str, ...] | Non
     return tuple(names)
 
 
-def _counted(counted: Counted, names: tuple[str, ...] | None) -> LabelCounts:
-    by_label, unlabeled, not_attending, pairs = counted
+def _counted(labels: Labels, argument: str, names: Any) -> LabelCounts:
+    by_label, unlabeled, not_attending, pairs = count(labels)
+    names = check_names(argument, names, labels.num_labels)
     return LabelCounts(len(by_label), names, by_label, unlabeled, not_attending, pairs)
 
 
-def _shown(told: LabelCounts) -> list[int]:
+def _shown(table: LabelCounts) -> list[int]:
     """The ids that the table shows, in order."""
-    if told.num_labels <= MOST_ROWS:
-        return list(range(told.num_labels))
-    if told.numbers is None:
+    if table.num_labels <= MOST_ROWS:
+        return list(range(table.num_labels))
+    if table.numbers is None:
         half = MOST_ROWS // 2
-        return [*range(half), *range(told.num_labels - half, told.num_labels)]
-    carried = [label for label, number in enumerate(told.numbers) if number]
-    return sorted(sorted(carried, key=lambda label: -told.numbers[label])[:MOST_ROWS])  # pyright: ignore[reportOptionalSubscript]
+        return [*range(half), *range(table.num_labels - half, table.num_labels)]
+    carried = [label for label, number in enumerate(table.numbers) if number]
+    return sorted(sorted(carried, key=lambda label: -table.numbers[label])[:MOST_ROWS])  # pyright: ignore[reportOptionalSubscript]
 
 
-def _rows(told: LabelCounts) -> list[tuple[str, str, str, str]]:
+def _rows(table: LabelCounts) -> list[tuple[str, str, str, str]]:
     """Id, name, pairs and share, each as text."""
     rows, next_label = [], 0
-    for label in _shown(told):
-        if told.numbers is None and label != next_label:
+    for label in _shown(table):
+        if table.numbers is None and label != next_label:
             rows.append(("…", "", "", ""))
-        name = "" if told.names is None else told.names[label]
-        rows.append((str(label), name, *_number(told, None if told.numbers is None else told.numbers[label])))
+        name = "" if table.names is None else table.names[label]
+        rows.append((str(label), name, *_number(table, None if table.numbers is None else table.numbers[label])))
         next_label = label + 1
-    if told.unlabeled:
-        rows.append((str(UNLABELED), "attends without a label", *_number(told, told.unlabeled)))
-    if told.not_attending:
-        rows.append(("", "does not attend", *_number(told, told.not_attending)))
+    if table.unlabeled:
+        rows.append((str(UNLABELED), "attends without a label", *_number(table, table.unlabeled)))
+    if table.not_attending:
+        rows.append(("", "does not attend", *_number(table, table.not_attending)))
     return rows
 
 
-def _number(told: LabelCounts, number: int | None) -> tuple[str, str]:
-    """A number of pairs, and its share of all."""
-    if number is None or told.pairs is None:
+def _number(table: LabelCounts, number: int | None) -> tuple[str, str]:
+    """A number of pairs and its share of all, as text."""
+    if number is None or table.pairs is None:
         return "", ""
-    if told.pairs == 0:
+    if table.pairs == 0:
         return f"{number:,}", "-"
-    share = 100 * number / told.pairs
+    share = 100 * number / table.pairs
     return f"{number:,}", "<0.1 %" if 0 < share < 0.1 else f"{share:.1f} %"
 
 
 def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
-    """The rows under their header, without columns that are empty."""
+    """The rows under their header, without empty columns."""
     if not rows:
         return []
     columns = []
@@ -194,17 +191,17 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> list[str]:
     return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
 
 
-def _summary(told: LabelCounts) -> str:
-    """The last line: how many labels and pairs there are, and what the table leaves out."""
-    labels = f"{told.num_labels:,} label{'' if told.num_labels == 1 else 's'}"
-    if told.numbers is None or told.pairs is None:
+def _summary(table: LabelCounts) -> str:
+    """The last line: the number of labels and pairs, and what the table leaves out."""
+    labels = f"{table.num_labels:,} label{'' if table.num_labels == 1 else 's'}"
+    if table.numbers is None or table.pairs is None:
         return labels
-    ids = _shown(told)
-    labels = f"{labels}, {told.pairs:,} pair{'' if told.pairs == 1 else 's'}"
-    if len(ids) == told.num_labels:
+    ids = _shown(table)
+    labels = f"{labels}, {table.pairs:,} pair{'' if table.pairs == 1 else 's'}"
+    if len(ids) == table.num_labels:
         return labels
-    rest = sum(told.numbers) - sum(told.numbers[label] for label in ids)
-    return f"{labels}; not shown: {told.num_labels - len(ids):,} labels, carried by {rest:,} pairs"
+    rest = sum(table.numbers) - sum(table.numbers[label] for label in ids)
+    return f"{labels}; not shown: {table.num_labels - len(ids):,} labels, carried by {rest:,} pairs"
 
 
 METHODS["describe"] = describe

@@ -1,4 +1,4 @@
-"""Labels that depend on the distance j - i alone, so that no pair is ever written down."""
+"""Labels that depend on the distance j - i only, so that no pair is ever written out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from relgraph.labels.base import (
 )
 
 MOST_DISTANCES = 4 * check.MOST_LABELS
-"""How many distances a lookup tells apart at most: those of two labelers joined, with room to spare."""
+"""The most entries of a lookup: those of two labelers joined, with room to spare."""
 
 
 @final
@@ -32,33 +32,29 @@ class DistanceLabels(Labels):
 
     ``id_ij = lookup[clip(j - i - q_offset, -left, len(lookup) - 1 - left) + left]`` for query i and key j.
 
-    With ``left`` the distance that the first entry of ``lookup`` stands for is ``-left``; distances beyond either
-    end take the entry at that end. So Shaw's clip to ±k is ``left=k, lookup=range(2k+1)``, and T5's buckets are
-    another ``lookup``. Nothing of size N_q · N_k is stored.
-
-    Query row 0 stands at key position ``q_offset``: an int, a scalar tensor or one number a batch row (a graph, when
-    packed). Unset it is 0. A labeler such as :class:`~relgraph.ClippedDistance` makes these labels, with names.
+    The first entry of ``lookup`` is the id of distance ``-left``; distances beyond either end take the entry at that
+    end. So Shaw's clip to ±k is ``left=k, lookup=range(2k+1)``, and T5's buckets are another ``lookup``. Nothing of
+    size N_q · N_k is stored. Labelers such as :class:`~relgraph.ClippedDistance` make these labels, with names.
 
     Source: Shaw et al. 2018, section 3.2.
 
     Args:
         q_len: N_q, number of queries (of all graphs when packed).
-        k_len: N_k, number of keys; ``q_len`` when left out.
-        lookup: the id of each distance from ``-left`` up, 2^22 of them at most; -1 attends without a label, -2 does not
+        k_len: N_k, number of keys; ``q_len`` by default.
+        lookup: the id of each distance from ``-left`` up, at most 2^22 entries; -1 attends without a label, -2 does not
             attend.
         left: how far left the lookup reaches, at least 0.
         num_labels: R; by default one more than the largest id in ``lookup``.
-        q_offset: key position of query row 0, at most 2³¹ either way: an int, a scalar tensor, ``[B]``, or ``[G]`` when
-            packed.
+        q_offset: key position of query row 0 within ±2³¹, 0 by default: an int, a scalar tensor, ``[B]``, or ``[G]``
+            when packed.
         ptr: ``[G+1]``, integer, borders of a packed batch; distances count within a graph.
-        q_ptr: ``[G+1]``, integer, borders of the queries, where they differ from the keys'.
+        q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
 
     Raises:
-        TypeError: a length, ``left``, ``num_labels``, ``q_offset`` or entry of ``lookup`` that is no int, a ``lookup``
-            that is no sequence, or borders that are no tensor.
-        ValueError: an empty or too long lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a length
-            below 0, an offset of floats, beyond ±2³¹ or of another length than there are graphs, or borders that do not
-            fit the lengths.
+        TypeError: an argument of the wrong type.
+        ValueError: an empty or too long lookup, ids outside ``[-2, num_labels)``, ``left`` beyond the lookup, a
+            negative length, a ``q_offset`` of floats, beyond ±2³¹ or of the wrong length, or borders that do not fit
+            the lengths.
 
     Example:
         >>> labels = rg.DistanceLabels(3, lookup=range(5), left=2)
@@ -98,16 +94,9 @@ class DistanceLabels(Labels):
         check_offset(q_offset, graphs)
         rows = q_offset.shape[0] if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None else 1
         self._set(
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=rows,
-            num_labels=num_labels,
-            lookup=lookup,
-            left=left,
-            q_offset=q_offset,
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-        )
+            q_len=q_len, k_len=k_len, batch_size=rows, num_labels=num_labels, lookup=lookup, left=left,
+            q_offset=q_offset, q_ptr=q_ptr, k_ptr=k_ptr,
+        )  # fmt: skip
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
@@ -118,7 +107,7 @@ class DistanceLabels(Labels):
         return ids.masked_fill(~attend, UNLABELED), attend
 
     def _distances(self) -> tuple[Tensor, Tensor]:
-        """Distance of every pair and whether both ends lie in one graph, ``[B or 1, N_q, N_k]``."""
+        """Distance of every pair and whether it lies in one graph, ``[B or 1, N_q, N_k]``."""
         device = self.device
         i, j = torch.arange(self.q_len, device=device), torch.arange(self.k_len, device=device)
         offset = torch.as_tensor(0 if self.q_offset is None else self.q_offset, device=device)
@@ -133,22 +122,11 @@ class DistanceLabels(Labels):
     def rows(self, start: int, stop: int) -> Self:
         check_rows(self, start, stop)
         offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
-        q_ptr = self.q_ptr
-        if q_ptr is None:
-            offset = offset + start
-        else:
-            offset = offset + (start - q_ptr[:-1]).clamp(min=0)
-            q_ptr = row_borders(q_ptr, start, stop)
+        offset = offset + (start if self.q_ptr is None else (start - self.q_ptr[:-1]).clamp(min=0))
         return type(self)(
-            stop - start,
-            self.k_len,
-            lookup=self.lookup,
-            left=self.left,
-            num_labels=self.num_labels,
-            q_offset=offset,
-            ptr=self.k_ptr,
-            q_ptr=q_ptr,
-        )
+            stop - start, self.k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=offset,
+            ptr=self.k_ptr, q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
+        )  # fmt: skip
 
     def _describe(self) -> list[str]:
         right = len(self.lookup) - 1 - self.left
@@ -160,7 +138,7 @@ class DistanceLabels(Labels):
 
 
 def _ids_by_distance(lookup: Any) -> tuple[int, ...]:
-    """The entries of a lookup: ints from -2 up, at least one."""
+    """The entries of a lookup, checked: at least one, each an int from -2 up."""
     if not isinstance(lookup, Sequence):
         raise TypeError(f"lookup must be a sequence of ints, got {type(lookup).__name__}")
     lookup = check.items("lookup", lookup, "a sequence of ints", most=MOST_DISTANCES)
@@ -175,14 +153,11 @@ def _ids_by_distance(lookup: Any) -> tuple[int, ...]:
 
 
 FARTHEST = 1 << 31
-"""Query row 0 stands at most this far from key 0: farther out, sums of positions would leave 64 bits."""
+"""The largest absolute q_offset: beyond it, sums of positions would overflow 64 bits."""
 
 
 def check_offset(q_offset: Any, graphs: int | None = None) -> None:
-    """``q_offset`` is an int, a scalar integer tensor or one integer a batch row (or a graph), within ±2³¹.
-
-    Values of a tensor are looked at on a CPU only.
-    """
+    """Raise unless ``q_offset`` is None, an int or an integer tensor, scalar or 1-D, within ±2³¹ (on a CPU)."""
     if q_offset is None:
         return
     if not isinstance(q_offset, Tensor):
@@ -190,7 +165,7 @@ def check_offset(q_offset: Any, graphs: int | None = None) -> None:
         return
     check.integer_tensor("q_offset", q_offset, dim=(0, 1))
     if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
-        raise ValueError(f"q_offset must hold one number a graph, {graphs}, got {q_offset.shape[0]}")
+        raise ValueError(f"q_offset must hold one number per graph, {graphs}, got {q_offset.shape[0]}")
     if q_offset.numel() and q_offset.device.type == "cpu" and check.can_look_at_data(q_offset):
         least, most = (int(x) for x in torch.aminmax(q_offset))
         if least < -FARTHEST or most > FARTHEST:

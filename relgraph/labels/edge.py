@@ -1,4 +1,4 @@
-"""Listed pairs with a label each, and a rule for all the other pairs."""
+"""Listed pairs with a label each, and a rule for all other pairs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from relgraph.labels.base import (
     check_room,
     check_rows,
     common_batch,
+    first_of_each,
     graph_of,
     row_borders,
     smallest_dtype,
@@ -30,32 +31,31 @@ DUPLICATES = ("error", "first", "sum")
 class EdgeLabels(Labels):
     """The edges of a graph: each listed pair carries an id, every other pair follows ``default``.
 
-    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j that is
-    looked at, the target is the query i that receives.
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j, the
+    target is the query i.
 
     Source: PyG, for ``edge_index``.
 
     Args:
         edge_index: ``[2, P]``, integer, (key, query) by column: keys in ``[0, N_k)``, queries in ``[0, N_q)``.
-        ids: ``[P]``, integer, one label an edge; -1 attends without a label.
+        ids: ``[P]``, integer, one label per edge; -1 attends without a label.
         num_labels: R, of the edges and the default together.
         q_len: N_q, number of queries.
-        k_len: N_k, number of keys; ``q_len`` when left out.
-        default: what the other pairs do: ``None``, they do not attend (edges-only attention); an int, they carry that
-            id (-1: none); other labels, they carry theirs.
-        duplicates: what parallel edges do when a default makes every pair attend: ``"error"``, the ``"first"`` listed
-            one counts, or the terms of all of them ``"sum"``. In edges-only attention each edge attends on its own.
+        k_len: N_k, number of keys; ``q_len`` by default.
+        default: what the other pairs do: with ``None`` they do not attend (edges-only attention); with an int they
+            carry that id (-1: none); with other labels they carry theirs.
+        duplicates: what parallel edges do with a default: ``"error"``, the ``"first"`` one counts, or their terms
+            ``"sum"``. In edges-only attention each edge attends separately.
         ptr: ``[G+1]``, integer, borders of a packed batch; no edge crosses a border.
-        q_ptr: ``[G+1]``, integer, borders of the queries, where they differ.
+        q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
         batch: ``[P]``, integer, the batch row of each edge, for padded batches.
         batch_size: B, given with ``batch``.
 
     Raises:
-        TypeError: tensors or ints that are none, or a ``default`` that is neither None, an int nor labels (a sum is
-            refused too).
-        ValueError: ids, ends or batch rows out of range, shapes that do not fit, an edge across graphs, an unknown
-            ``duplicates``, a default of other pairs or with more labels, ``batch`` beside ``ptr``, or parallel edges
-            that meet a default while ``duplicates`` is ``"error"``.
+        TypeError: an argument of the wrong type; a sum is not accepted as ``default``.
+        ValueError: ids, edge ends or batch rows out of range, shapes that do not fit, an edge across graphs, an unknown
+            ``duplicates``, a default of other pairs or with more labels, ``batch`` together with ``ptr``, or parallel
+            edges with a default and ``duplicates="error"``.
 
     Example:
         >>> rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=3, default=2).to_dense()[0]
@@ -105,48 +105,28 @@ class EdgeLabels(Labels):
         if batch is not None:
             batch = check.integer_tensor("batch", batch, dim=1).to(torch.int64, copy=True)
             if batch.shape != ids.shape or k_ptr is not None:
-                raise ValueError(
-                    f"batch must have shape [{ids.shape[0]}] and no ptr beside it, got {list(batch.shape)}"
-                )
+                raise ValueError(f"batch must have shape [{ids.shape[0]}], without a ptr, got {list(batch.shape)}")
         elif batch_size != 1:
             raise ValueError(f"batch must be given when batch_size is not 1, got batch_size={batch_size}")
         check.same_device(edge_index=edge_index, ids=ids, batch=batch, ptr=k_ptr)
         self._check_default(default, num_labels, q_len, k_len, batch_size, q_ptr)
         check.id_range("ids", ids, num_labels)
         self._set(
-            edge_index=edge_index,
-            ids=ids.to(smallest_dtype(num_labels), copy=True),
-            batch=batch,
-            q_ptr=q_ptr,
-            k_ptr=k_ptr,
-            default=default,
-            q_len=q_len,
-            k_len=k_len,
+            edge_index=edge_index, ids=ids.to(smallest_dtype(num_labels), copy=True), batch=batch, q_ptr=q_ptr,
+            k_ptr=k_ptr, default=default, q_len=q_len, k_len=k_len,
             batch_size=common_batch(batch_size, default.batch_size if isinstance(default, Labels) else 1),
-            num_labels=num_labels,
-            duplicates=duplicates,
-            parallel=None,
-        )
+            num_labels=num_labels, duplicates=duplicates, parallel=None,
+        )  # fmt: skip
         if check.can_look_at_data(edge_index, ids, batch):
             self._check_edges(batch_size)
 
     @classmethod
     def _trusted(cls, edge_index: Tensor, ids: Tensor, num_labels: int, q_len: int, k_len: int) -> Self:
-        """Labels of edges alone from tensors that somebody checked already, looking at no data."""
+        """Edges-only labels from tensors that the caller has checked."""
         return cls._make(
-            edge_index=edge_index.to(torch.int64),
-            ids=ids,
-            batch=None,
-            q_ptr=None,
-            k_ptr=None,
-            default=None,
-            q_len=q_len,
-            k_len=k_len,
-            batch_size=1,
-            num_labels=num_labels,
-            duplicates="error",
-            parallel=None,
-        )
+            edge_index=edge_index.to(torch.int64), ids=ids, num_labels=num_labels, q_len=q_len, k_len=k_len,
+            default=None, duplicates="error", parallel=None, batch=None, batch_size=1, q_ptr=None, k_ptr=None,
+        )  # fmt: skip
 
     @staticmethod
     def _check_default(
@@ -173,21 +153,15 @@ class EdgeLabels(Labels):
         if default.q_ptr is not None and q_ptr is not None and default.q_ptr.device != q_ptr.device:
             raise ValueError(f"default must be on the device of ptr, {q_ptr.device}, got {default.q_ptr.device}")
         if isinstance(default, EdgeLabels) and default.default is None and default.parallel is not False:
-            raise ValueError("default must not hold parallel edges that attend on their own: give it a default too")
+            raise ValueError("default must not hold parallel edges that attend separately: give it a default too")
 
     def _check_edges(self, batch_size: int) -> None:
-        """Range, borders and parallel edges: everything that has to look at the data."""
+        """Check ranges, borders and parallel edges, which needs a look at the data."""
         source, target = self.edge_index
-        for name, ends, length in (("source (key)", source, self.k_len), ("target (query)", target, self.q_len)):
-            if ends.numel() and (int(ends.min()) < 0 or int(ends.max()) >= length):
-                raise ValueError(
-                    f"edge_index: every {name} must lie in [0, {length}), "
-                    f"got values from {int(ends.min())} to {int(ends.max())}"
-                )
-        if self.batch is not None and self.batch.numel():
-            low, high = int(self.batch.min()), int(self.batch.max())
-            if low < 0 or high >= batch_size:
-                raise ValueError(f"batch must lie in [0, {batch_size}), got values from {low} to {high}")
+        check.id_range("edge_index: every source (key)", source, self.k_len, minimum=0)
+        check.id_range("edge_index: every target (query)", target, self.q_len, minimum=0)
+        if self.batch is not None:
+            check.id_range("batch", self.batch, batch_size, minimum=0)
         if self.q_ptr is not None and self.k_ptr is not None:
             across = graph_of(self.q_ptr, self.q_len)[target] != graph_of(self.k_ptr, self.k_len)[source]
             if bool(across.any()):
@@ -196,8 +170,8 @@ class EdgeLabels(Labels):
                     f"edge_index must not cross from graph to graph, got edge {e}: {int(source[e])} -> {int(target[e])}"
                 )
             if isinstance(self.default, Labels):
-                same = torch.equal(self.default.q_ptr, self.q_ptr) and torch.equal(self.default.k_ptr, self.k_ptr)  # pyright: ignore[reportArgumentType]
-                if not same:
+                theirs: Any = self.default.q_ptr, self.default.k_ptr
+                if not all(map(torch.equal, theirs, (self.q_ptr, self.k_ptr))):
                     raise ValueError("default must have the same ptr as the edges, got other borders")
         key = self._pair_keys().sort().values
         twice = (key[1:] == key[:-1]).nonzero()
@@ -205,12 +179,12 @@ class EdgeLabels(Labels):
         if twice.numel() and self.default is not None and self.duplicates == "error":
             pair = int(key[int(twice[0])]) % (self.q_len * self.k_len)
             raise ValueError(
-                f"duplicates must be 'first' or 'sum' where parallel edges meet a default, got 'error' and more than "
+                f"duplicates must be 'first' or 'sum' when parallel edges meet a default, got 'error' and more than "
                 f"one edge from {pair % self.k_len} to {pair // self.k_len}"
             )
 
     def _pair_keys(self) -> Tensor:
-        """One number a (batch row, query, key), ordered like them."""
+        """One number per edge, ordered by batch row, query and key."""
         source, target = self.edge_index
         rows = target if self.batch is None else self.batch * self.q_len + target
         return rows * self.k_len + source
@@ -218,17 +192,14 @@ class EdgeLabels(Labels):
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
         ids, attend = self._default_dense()
-        source, target = self.edge_index
-        listed = self.ids.to(torch.int64)
+        kept: Tensor | slice = slice(None)
         if self._has_parallel():
             if self.default is None or self.duplicates != "first":
                 raise ValueError("parallel edges have no dense form (ids, attend): loop over the edges instead")
-            first = self._first_of_pair()
-            source, target, listed = source[first], target[first], listed[first]
-            row = slice(None) if self.batch is None else self.batch[first]
-        else:
-            row = slice(None) if self.batch is None else self.batch
-        ids[row, target, source] = listed
+            kept = first_of_each(self._pair_keys())
+        source, target = self.edge_index[:, kept]
+        row = slice(None) if self.batch is None else self.batch[kept]
+        ids[row, target, source] = self.ids[kept].to(torch.int64)
         attend[row, target, source] = True
         return ids, attend
 
@@ -238,24 +209,14 @@ class EdgeLabels(Labels):
         keys = self._pair_keys()
         return keys.unique().numel() != keys.numel()
 
-    def _first_of_pair(self) -> Tensor:
-        """The position of the first edge of every listed pair."""
-        keys, order = self._pair_keys().sort(stable=True)
-        fresh = torch.ones_like(keys, dtype=torch.bool)
-        fresh[1:] = keys[1:] != keys[:-1]
-        return order[fresh]
-
     def _default_dense(self) -> tuple[Tensor, Tensor]:
         device = self.edge_index.device
         shape = (self.batch_size, self.q_len, self.k_len)
         if isinstance(self.default, Labels):
             ids, attend = self.default.to_dense()
-            ids, attend = ids.to(device).expand(shape).clone(), attend.to(device).expand(shape).clone()
-            return ids, attend
+            return ids.to(device).expand(shape).clone(), attend.to(device).expand(shape).clone()
         ids = torch.full(shape, UNLABELED if self.default is None else self.default, device=device)
-        if self.default is None:
-            return ids, torch.zeros(shape, dtype=torch.bool, device=device)
-        attend = torch.ones(shape, dtype=torch.bool, device=device)
+        attend = torch.full(shape, self.default is not None, device=device)
         if self.q_ptr is not None and self.k_ptr is not None:
             attend &= graph_of(self.q_ptr, self.q_len)[:, None] == graph_of(self.k_ptr, self.k_len)
         return ids.masked_fill(~attend, UNLABELED), attend
@@ -264,21 +225,16 @@ class EdgeLabels(Labels):
         check_rows(self, start, stop)
         target = self.edge_index[1]
         keep = (target >= start) & (target < stop)
-        tensors = self.edge_index[:, keep]
-        q_ptr = None if self.q_ptr is None else row_borders(self.q_ptr, start, stop)
+        source, target = self.edge_index[:, keep]
         return type(self)(
-            torch.stack([tensors[0], tensors[1] - start]),
-            self.ids[keep],
-            self.num_labels,
-            q_len=stop - start,
+            torch.stack([source, target - start]), self.ids[keep], self.num_labels, q_len=stop - start,
             k_len=self.k_len,
             default=self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default,
-            duplicates=self.duplicates,
-            ptr=self.k_ptr,
-            q_ptr=q_ptr,
+            duplicates=self.duplicates, ptr=self.k_ptr,
+            q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
             batch=None if self.batch is None else self.batch[keep],
             batch_size=self.batch_size if self.batch is not None else 1,
-        )
+        )  # fmt: skip
 
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]

@@ -1,4 +1,4 @@
-"""How labels of two kinds become labels of one: each kind keeps what makes it small."""
+"""Combine two labels into one, of the smallest kind that holds the result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_alike, common_batch, first_of_each
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -16,16 +16,15 @@ from relgraph.labels.rules import PriorityRule, RestrictionRule, Rule
 
 
 def join(rule: Rule, a: Labels, b: Labels) -> Labels:
-    """The labels that ``rule`` makes of ``a`` and ``b``, neither of them a sum."""
+    """Combine ``a`` and ``b``, neither of them a sum, by ``rule``."""
     check_alike(a, b)
     a, b = _merged(a), _merged(b)
     _check_parallel(rule, a, b)
     if isinstance(a, DenseLabels) or isinstance(b, DenseLabels):
         return _join_dense(rule, a, b)
-    if isinstance(a, BlockLabels):
-        return _join_blocks(rule, a, b, a)
-    if isinstance(b, BlockLabels):
-        return _join_blocks(rule, a, b, b)
+    for labels in (a, b):
+        if isinstance(labels, BlockLabels):
+            return _join_blocks(rule, a, b, labels)
     if isinstance(a, DistanceLabels) and isinstance(b, DistanceLabels):
         return _join_distances(rule, a, b)
     return _join_edges(rule, a, b)
@@ -45,7 +44,7 @@ def _dense_codes(labels: Labels) -> Tensor:
 
 
 def _attend(codes: Tensor) -> Tensor | None:
-    """Which pairs attend; None when all of them are seen to."""
+    """Which pairs attend; None when all are known to."""
     attend = codes != NOT_ATTENDING
     return None if check.can_look_at_data(codes) and bool(attend.all()) else attend
 
@@ -55,28 +54,19 @@ def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockL
     pairs = block_pairs(shape)
     codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
     return BlockLabels(
-        codes.clamp(min=UNLABELED),
-        rule.num_labels,
-        shape.k_ptr,
-        q_ptr=shape.q_ptr,
-        attend=_attend(codes),
+        codes.clamp(min=UNLABELED), rule.num_labels, shape.k_ptr, q_ptr=shape.q_ptr, attend=_attend(codes),
         lengths=(shape.q_len, shape.k_len),
-    )
+    )  # fmt: skip
 
 
 def _join_distances(rule: Rule, a: DistanceLabels, b: DistanceLabels) -> DistanceLabels:
     left = max(a.left, b.left)
     right = max(len(a.lookup) - a.left, len(b.lookup) - b.left)
     return DistanceLabels(
-        a.q_len,
-        a.k_len,
-        lookup=[rule.code(_code_of(a, distance), _code_of(b, distance)) for distance in range(-left, right)],
-        left=left,
-        num_labels=rule.num_labels,
-        q_offset=common_offset(a.q_offset, b.q_offset),
-        ptr=a.k_ptr,
-        q_ptr=a.q_ptr,
-    )
+        a.q_len, a.k_len,
+        lookup=[rule.code(_code_of(a, distance), _code_of(b, distance)) for distance in range(-left, right)], left=left,
+        num_labels=rule.num_labels, q_offset=common_offset(a.q_offset, b.q_offset), ptr=a.k_ptr, q_ptr=a.q_ptr,
+    )  # fmt: skip
 
 
 def _code_of(labels: DistanceLabels, distance: int) -> int:
@@ -84,19 +74,19 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
 
 
 def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
-    """Every pair that either lists is listed; the others follow what the rule makes of both defaults."""
+    """List every pair that either lists; the others follow the combined defaults."""
     check.outside_compiled_code("joining edges")
     batch = common_batch(a.batch_size, b.batch_size)
     listed = [labels for labels in (a, b) if isinstance(labels, EdgeLabels)]
     if len(listed) == 2:
         mine, theirs = (edge_pairs(labels, batch)[0] for labels in listed)
         pairs = union(mine, theirs, a)
-        codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
+        mine, theirs = codes_at(a, pairs), codes_at(b, pairs)
     else:
-        # Edge by edge and not by looking pairs up, so that parallel edges stay apart.
+        # Edge by edge, not looked up by pair, so that parallel edges stay separate.
         pairs, ids = edge_pairs(listed[0], batch)
         mine, theirs = (ids if labels is listed[0] else codes_at(labels, pairs) for labels in (a, b))
-        codes = rule.codes(mine, theirs)
+    codes = rule.codes(mine, theirs)
     default = _join_defaults(rule, _default(a), _default(b))
     attend = codes != NOT_ATTENDING
     if not bool(attend.all()):
@@ -104,22 +94,15 @@ def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
             _check_left_out(default, pairs.where(~attend))
         pairs, codes = pairs.where(attend), codes[attend]
     return EdgeLabels(
-        torch.stack([pairs.key, pairs.query]),
-        codes,
-        rule.num_labels,
-        q_len=a.q_len,
-        k_len=a.k_len,
+        torch.stack([pairs.key, pairs.query]), codes, rule.num_labels, q_len=a.q_len, k_len=a.k_len,
         default=default if isinstance(default, Labels) or default != NOT_ATTENDING else None,
-        duplicates=listed[0].duplicates if len(listed) == 1 else "error",
-        ptr=a.k_ptr,
-        q_ptr=a.q_ptr,
-        batch=pairs.row if batch != 1 else None,
-        batch_size=batch,
-    )
+        duplicates=listed[0].duplicates if len(listed) == 1 else "error", ptr=a.k_ptr, q_ptr=a.q_ptr,
+        batch=pairs.row if batch != 1 else None, batch_size=batch,
+    )  # fmt: skip
 
 
 def _default(labels: Labels) -> int | Labels:
-    """What the pairs that are not listed follow: a code, or labels."""
+    """The code or the labels of pairs that are not listed."""
     if not isinstance(labels, EdgeLabels):
         return labels
     return NOT_ATTENDING if labels.default is None else labels.default
@@ -140,39 +123,27 @@ def _join_defaults(rule: Rule, a: int | Labels, b: int | Labels) -> int | Labels
 def _constant(code: int, num_labels: int, like: Labels) -> DistanceLabels:
     """Labels that give every pair of ``like`` the same code."""
     return DistanceLabels(
-        like.q_len,
-        like.k_len,
-        lookup=(code,),
-        left=0,
-        num_labels=num_labels,
-        q_offset=like.q_offset if isinstance(like, DistanceLabels) else None,
-        ptr=like.k_ptr,
-        q_ptr=like.q_ptr,
-    )
+        like.q_len, like.k_len, lookup=(code,), left=0, num_labels=num_labels,
+        q_offset=like.q_offset if isinstance(like, DistanceLabels) else None, ptr=like.k_ptr, q_ptr=like.q_ptr,
+    )  # fmt: skip
 
 
 def _merged(labels: Labels) -> Labels:
-    """Edges of which the first of parallel ones counts, without the others."""
+    """Drop parallel edges that do not count."""
     if not isinstance(labels, EdgeLabels) or not labels.parallel or several_labels(labels):
         return labels
     check.outside_compiled_code("merging parallel edges")
-    first = labels._first_of_pair()
+    first = first_of_each(labels._pair_keys())
     return EdgeLabels(
-        labels.edge_index[:, first],
-        labels.ids[first],
-        labels.num_labels,
-        q_len=labels.q_len,
-        k_len=labels.k_len,
-        default=labels.default,
-        ptr=labels.k_ptr,
-        q_ptr=labels.q_ptr,
+        labels.edge_index[:, first], labels.ids[first], labels.num_labels, q_len=labels.q_len, k_len=labels.k_len,
+        default=labels.default, ptr=labels.k_ptr, q_ptr=labels.q_ptr,
         batch=None if labels.batch is None else labels.batch[first],
         batch_size=1 if labels.batch is None else labels.batch_size,
-    )
+    )  # fmt: skip
 
 
 def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
-    """Parallel edges may meet distances, each edge by itself, in a product or where it is they that are restricted."""
+    """Raise if parallel edges meet anything but distances, are a mask, or take part in ``first_of``."""
     for labels, other in ((a, b), (b, a)):
         restricts = isinstance(rule, RestrictionRule) and labels is b
         apart = isinstance(other, DistanceLabels) and not restricts and not isinstance(rule, PriorityRule)
@@ -180,8 +151,8 @@ def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
             advice = (
                 "merge them, or give EdgeLabels a default and duplicates='first'"
                 if isinstance(rule, RestrictionRule)
-                else "give the labeler (or EdgeLabels) a default and duplicates='first', which keeps one of them, or "
-                "duplicates='sum' and compose by +, which adds up the terms of all"
+                else "give the labeler (or EdgeLabels) a default, and duplicates='first' to keep one of them or "
+                "duplicates='sum' to add up their terms and compose by +"
             )
             raise NotImplementedError(
                 f"{rule.name} (a {rule.symbol} b): parallel edges give a pair several labels and cannot be combined "
@@ -190,17 +161,17 @@ def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
 
 
 def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
-    """Listed pairs that no longer attend can be left out only where the default does not attend either."""
+    """Raise if a listed pair that no longer attends would attend by the default."""
     codes = codes_at(default, pairs) if isinstance(default, Labels) else torch.full_like(pairs.key, default)
     if bool((codes != NOT_ATTENDING).any()):
         raise NotImplementedError(
-            "first_of: an edge without a label lies where the second labels do not attend, and the default of the "
-            "first would take its place; write the first out by .dense()"
+            "first_of: an edge without a label does not attend in the second labels, and the default of the first "
+            "would take its place; write the first out by .dense()"
         )
 
 
 def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tensor | None:
-    """The q_offset that both count from; unset is 0. Of equal ones, that with an entry a batch row is kept."""
+    """The q_offset of both, None counting as 0; of equal ones, that with an entry per batch row."""
     if a is None and b is None:
         return None
     x, y = 0 if a is None else a, 0 if b is None else b
@@ -211,7 +182,7 @@ def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tenso
 
 
 def _same(x: int | Tensor, y: int | Tensor) -> bool:
-    """Whether two offsets are equal, as far as they can be seen."""
+    """Whether two offsets are equal; True when that cannot be seen."""
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         return x == y
     seen = check.can_look_at_data(*(value for value in (x, y) if isinstance(value, Tensor)))

@@ -1,13 +1,12 @@
-"""From a packed batch to a padded one: the graphs of one set of labels, each on a batch row of its own."""
+"""From a packed batch to a padded one, with one batch row per graph."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_of
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_at
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -17,23 +16,23 @@ from relgraph.labels.sum import SumLabels
 
 
 def padded(labels: Labels, length: int | None = None) -> Labels:
-    """Packed labels of G graphs as those of a padded batch of G rows, for inputs ``[G, length, E]``.
+    """Turn packed labels of G graphs into labels of a padded batch, for inputs ``[G, length, E]``.
 
-    Edges stay edges and distances stay distances; a block for each graph becomes ``G · length²`` ids. Whether a pair
-    attends whose key is padding is left to a padding mask.
+    Use a padding mask to hide padded keys, which may attend in these labels.
 
     Args:
         labels: packed labels that cover each graph's nodes against themselves.
-        length: N, at least the size of the largest graph, which it is when left out.
+        length: N, at least and by default the size of the largest graph.
 
     Returns:
-        Labels with ``batch_size`` G and ``length`` queries and keys, with the same ids. Edges for edges, distances for
-        distances (the same in every row), dense for blocks, a sum for a sum. Row g holds graph g from position 0 on.
+        Labels with ``batch_size`` G, ``length`` queries and keys, and the same ids; row g holds graph g from position 0
+        on. Edges stay edges, distances stay distances (the same in every row), blocks become dense labels of
+        ``G · length²`` ids, and a sum stays a sum.
 
     Raises:
-        TypeError: ``labels`` that are no labels, or a ``length`` that is no int.
-        ValueError: labels that are not packed or on the device ``meta``, no graphs at all, queries that are not the
-            keys, graphs longer than ``length``, or a ``length`` so large that blocks would become more than 2^32 ids.
+        TypeError: ``labels`` that are not Labels, or a ``length`` that is not an int.
+        ValueError: labels that are not packed or on the device ``meta``, no graphs, queries with other borders than the
+            keys, graphs longer than ``length``, or blocks that would become more than 2^32 ids.
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))
@@ -63,7 +62,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
 
 
 def _check_room(labels: Labels, graphs: int, length: int) -> None:
-    """Blocks can be written out, and the pairs that edges are among be numbered."""
+    """Raise ValueError if there are too many pairs, to write out for blocks or to number for edges."""
     if isinstance(labels, SumLabels):
         for part in labels.parts:
             _check_room(part, graphs, length)
@@ -84,25 +83,13 @@ def _padded(labels: Labels, length: int) -> Labels:
         )
     if isinstance(labels, BlockLabels):
         return _dense(labels, length)
-    assert isinstance(labels, EdgeLabels)
-    graph, start = _home(labels)
-    row = graph[labels.edge_index[1]]
+    assert isinstance(labels, EdgeLabels) and labels.k_ptr is not None
+    row = graph_at(labels.k_ptr, labels.edge_index[1])
     return EdgeLabels(
-        labels.edge_index - start[row],
-        labels.ids,
-        labels.num_labels,
-        q_len=length,
+        labels.edge_index - labels.k_ptr[row], labels.ids, labels.num_labels, q_len=length,
         default=_padded(labels.default, length) if isinstance(labels.default, Labels) else labels.default,
-        duplicates=labels.duplicates,
-        batch=row,
-        batch_size=start.shape[0],
-    )
-
-
-def _home(labels: Labels) -> tuple[Tensor, Tensor]:
-    """The graph of every node, and the first node of every graph."""
-    assert labels.k_ptr is not None
-    return graph_of(labels.k_ptr, labels.k_len), labels.k_ptr[:-1]
+        duplicates=labels.duplicates, batch=row, batch_size=labels.k_ptr.shape[0] - 1,
+    )  # fmt: skip
 
 
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:

@@ -1,4 +1,4 @@
-"""The label of single pairs, looked up in any kind of labels without writing the others out."""
+"""The labels of some pairs, looked up in any kind of labels without writing out the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pairs(NamedTuple):
 
 
 def edge_pairs(labels: EdgeLabels, batch: int) -> tuple[Pairs, Tensor]:
-    """The edges and their codes; in each of ``batch`` rows when the edges are the same in every row."""
+    """The edges and their codes, repeated in each of ``batch`` rows unless they hold batch rows."""
     key, query = labels.edge_index
     ids = labels.ids.long()
     if labels.batch is not None:
@@ -43,7 +43,7 @@ def union(a: Pairs, b: Pairs, labels: Labels) -> Pairs:
 
 
 def numbers(pairs: Pairs, labels: Labels) -> Tensor:
-    """One number a pair, ordered by batch row, query and key."""
+    """One number per pair, ordered by batch row, query and key."""
     return (pairs.row * labels.q_len + pairs.query) * labels.k_len + pairs.key
 
 
@@ -55,13 +55,13 @@ def numbered(numbers: Tensor, labels: Labels) -> Pairs:
 
 
 def block_pairs(labels: BlockLabels) -> Pairs:
-    """The pairs of each graph in the order in which their ids are stored."""
+    """The pairs of all graphs in the order of their ids."""
     _, query, key = ragged.block_pairs(labels.q_ptr, labels.k_ptr, labels.block_ptr(), labels.ids.shape[0])
     return Pairs(torch.zeros_like(query), query, key)
 
 
 def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
-    """The code of each pair, ``[P]``: its id, -1 for none, -2 where it does not attend; of parallel edges the first."""
+    """The code of each pair, ``[P]``: its id, -1 for none, -2 for not attending; of parallel edges the first."""
     if labels.batch_size == 1:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
     if isinstance(labels, DistanceLabels):
@@ -103,8 +103,7 @@ def _edge_codes(labels: EdgeLabels, pairs: Pairs) -> Tensor:
     if labels.batch is None:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
     edges, ids = edge_pairs(labels, 1)
-    # Stable, so that the first of parallel edges is the one found.
-    listed, order = numbers(edges, labels).sort(stable=True)
+    listed, order = numbers(edges, labels).sort(stable=True)  # so that the first of parallel edges is found
     wanted = numbers(pairs, labels)
     at = torch.searchsorted(listed, wanted).clamp(max=listed.shape[0] - 1)
     return torch.where(listed[at] == wanted, ids[order[at]], codes)

@@ -1,7 +1,6 @@
 """Where the pairs of a packed batch are: addresses of ids in flat blocks, and distances within a graph.
 
-Tensors only. Positions count through the whole batch, ``graph`` says which graph each pair belongs to, and arguments
-broadcast against each other.
+Positions count through the whole batch, ``graph`` is the graph of each pair, and arguments broadcast.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def block_starts(q_ptr: Tensor, k_ptr: Tensor) -> Tensor:
 
 
 def block_address(q_ptr: Tensor, k_ptr: Tensor, starts: Tensor, query: Tensor, key: Tensor, graph: Tensor) -> Tensor:
-    """Where the id of each pair is in flat blocks; out of range for a key of another graph."""
+    """The index of each pair's id in flat blocks; meaningless for a key of another graph."""
     width = k_ptr[graph + 1] - k_ptr[graph]
     return starts[graph] + (query - q_ptr[graph]) * width + key - k_ptr[graph]
 
@@ -36,7 +35,7 @@ def distance_at(
     q_ptr: Tensor | None, k_ptr: Tensor | None, offset: int | Tensor, row: Tensor, query: Tensor, key: Tensor,
     graph: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """Key position minus query position, from the first of the graph on, minus the offset of the batch row or graph."""
+    """Key position minus query position, counted within the graph, minus the offset of the batch row or graph."""
     if graph is not None:
         assert q_ptr is not None and k_ptr is not None
         query, key = query - q_ptr[graph], key - k_ptr[graph]

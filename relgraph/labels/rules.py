@@ -1,4 +1,4 @@
-"""What becomes of one pair: how the code that each of two labels gives it makes one code.
+"""How the codes that two labels give a pair combine into one code.
 
 A pair's *code* is its label id, -1 where it attends without a label and -2 where it does not attend.
 """
@@ -31,26 +31,26 @@ class Rule(ABC):
     @property
     @abstractmethod
     def num_labels(self) -> int:
-        """The number of labels that come out."""
+        """The number of labels of the result."""
 
     @abstractmethod
     def _code(self, a: Any, b: Any, where: Where) -> Any:
-        """The code from both codes, in terms that ints and tensors share."""
+        """The combined code, by operations that ints and tensors share."""
 
     @final
     def codes(self, a: Tensor, b: Tensor) -> Tensor:
-        """The codes from both codes, int64 tensors that broadcast."""
+        """The combined codes of int64 tensors that broadcast."""
         return self._code(a, b, torch.where)
 
     @final
     def code(self, a: int, b: int) -> int:
-        """The code of a single pair."""
+        """The combined code of a single pair."""
         return self._code(a, b, lambda condition, yes, no: yes if condition else no)
 
 
 @final
 class ProductRule(Rule):
-    """Mixed radix, a counting slowest; labeled where both are, attending where both do."""
+    """Mixed radix, a counting slowest; labeled if both are, attending if both do."""
 
     name = "product"
     symbol = "*"
@@ -67,7 +67,7 @@ class ProductRule(Rule):
 
 @final
 class PriorityRule(Rule):
-    """The code of a, or that of b where a attends without a label; ids of b come after those of a."""
+    """The code of a, or that of b if a attends without a label; ids of b come after those of a."""
 
     name = "first_of"
     symbol = "|"
@@ -83,7 +83,7 @@ class PriorityRule(Rule):
 
 @final
 class RestrictionRule(Rule):
-    """The code of a where b attends."""
+    """The code of a if b attends."""
 
     name = "restrict"
     symbol = "&"

@@ -1,4 +1,4 @@
-"""Several labels a pair: the terms of each part add up, each part with tables of its own."""
+"""Several labels per pair: the terms of all parts add up, each part with its own tables."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from relgraph.labels.base import Labels, check_alike, check_rows, common_batch
 @final
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class SumLabels(Labels):
-    """Several labels a pair, whose terms add up: a pair attends where every part attends.
+    """Several labels per pair, whose terms add up: a pair attends if it attends in every part.
 
-    Tables, ``num_labels`` and label masses become tuples, one entry a part: the score of (i, j) is the sum over parts p
-    of the terms of ``tables[p][l^p_ij]``, and so is the value. Nested sums flatten.
+    Tables, ``num_labels`` and label masses become tuples with one entry per part. Score and value of (i, j) sum the
+    terms of ``tables[p][l^p_ij]`` over parts p. Nested sums flatten.
 
     Args:
         parts: two or more labels of the same lengths, batch and borders.
 
     Raises:
-        TypeError: a part that is no labels.
-        ValueError: fewer than two parts; parts of other pairs, batch sizes or borders; or edges alone with parallel
-            edges as a part.
+        TypeError: a part that is not Labels.
+        ValueError: fewer than two parts; parts of different pairs, batch sizes or borders; or edges-only labels with
+            parallel edges.
 
     Example:
         >>> distance, segment = rg.ClippedDistance(1)(2), rg.Segments(1)(torch.tensor([0, 0]))
@@ -55,25 +55,20 @@ class SumLabels(Labels):
             check_alike(first, part, "parts")
         for part in flat:
             if not check.among(part.batch_size, 1, batch_size):
-                less, more = sorted((part.batch_size, batch_size))
-                raise ValueError(f"parts must have batch_size 1 or {more}, got {less}")
+                low, high = sorted((part.batch_size, batch_size))
+                raise ValueError(f"parts must have batch_size 1 or {high}, got {low}")
             if getattr(part, "default", 0) is None and getattr(part, "parallel", False):
                 raise ValueError(
-                    "a part of a sum must not hold parallel edges that attend on their own: give it (or the labeler "
-                    "that makes it) default= other than None, and duplicates='first' or 'sum'"
+                    "a part of a sum must not hold parallel edges that attend separately: give it (or its labeler) "
+                    "default= other than None, and duplicates='first' or 'sum'"
                 )
         self._set(
-            parts=tuple(flat),
-            q_len=first.q_len,
-            k_len=first.k_len,
-            batch_size=batch_size,
-            num_labels=tuple(part.num_labels for part in flat),
-            q_ptr=first.q_ptr,
-            k_ptr=first.k_ptr,
-        )
+            parts=tuple(flat), q_len=first.q_len, k_len=first.k_len, batch_size=batch_size,
+            num_labels=tuple(part.num_labels for part in flat), q_ptr=first.q_ptr, k_ptr=first.k_ptr,
+        )  # fmt: skip
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
-        raise TypeError("a sum carries several ids a pair: call to_dense on each of .parts")
+        raise TypeError("a sum carries several ids per pair: call to_dense on each of .parts")
 
     def rows(self, start: int, stop: int) -> Self:
         check_rows(self, start, stop)

@@ -1,10 +1,10 @@
-"""Plans: what kernels see of labels, in tensors and ints.
+"""Plans: labels as tensors and ints, for kernels.
 
 - ``parts``: a plan is a sum of parts; a part is ids by distance or ids written out, with listed pairs over either.
 - ``lower``: from each kind of labels to a part.
-- ``ids``: which id a pair has; everything above asks here.
+- ``ids``: which id a pair has.
 - ``codec``: a plan as a list of tensors and a list of ints, and back.
-- ``memory``: what implementations work out from a plan and want again.
+- ``memory``: a cache for what implementations derive from a plan.
 """
 
 from relgraph.labels.base import NOT_ATTENDING as NOT_ATTENDING

@@ -1,4 +1,4 @@
-"""A plan as a list of tensors and a list of ints, and back: the form in which custom ops receive it."""
+"""A plan as a list of tensors and a list of ints, which custom ops take, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_CSR = -1  # in place of the batch size of listed pairs
 
 
 def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
-    """Tensors and ints that :func:`decode` turns back into the same plan."""
+    """Encode a plan for :func:`decode`."""
     tensors: list[Tensor] = []
     ints = [plan.q_len, plan.k_len, plan.batch, int(plan.k_ptr is not None), len(plan.parts)]
     if plan.q_ptr is not None and plan.k_ptr is not None:
@@ -41,11 +41,10 @@ def encode(plan: LabelPlan) -> tuple[list[Tensor], list[int]]:
 
 
 def decode(tensors: Sequence[Tensor], ints: Sequence[int]) -> LabelPlan:
-    """The plan that :func:`encode` took apart."""
+    """The plan that :func:`encode` was given."""
     next_tensor, next_int = _reader(tensors), _reader(ints)
     q_len, k_len, batch, packed, parts = (next_int() for _ in range(5))
-    q_ptr = next_tensor() if packed else None
-    k_ptr = next_tensor() if packed else None
+    q_ptr, k_ptr = (next_tensor() if packed else None for _ in range(2))
     decoded = tuple(_decode_part(next_tensor, next_int, bool(packed)) for _ in range(parts))
     return LabelPlan(q_len, k_len, batch, decoded, q_ptr, k_ptr)
 
@@ -73,7 +72,7 @@ def _reader(items: Sequence[_T]) -> Callable[[], _T]:
 
 
 def on_device(plan: LabelPlan, device: torch.device) -> LabelPlan:
-    """``plan`` itself when all its tensors live on ``device``, else a copy that does."""
+    """Return ``plan`` if its tensors are on ``device``, else a copy there."""
     tensors, ints = encode(plan)
     if all(t.device == device for t in tensors):
         return plan

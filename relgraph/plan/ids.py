@@ -1,4 +1,4 @@
-"""Which id each pair of a plan has, for some pairs or for all of them."""
+"""The ids of some or all pairs of a plan."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
 
 
 def ids_at(plan: LabelPlan, part: Part, row: Tensor, query: Tensor, key: Tensor, graph: Tensor | None = None) -> Tensor:
-    """The id of each pair under the listed ones, which are written over it; -2 where it does not attend.
+    """The id of each pair, listed pairs ignored; -2 if it does not attend, arbitrary across graphs.
 
     Args:
         plan: the plan.
         part: one of its parts.
-        row: batch row of each pair.
-        query: query of each pair, counted through all graphs when packed; broadcasts with the others.
-        key: key of each pair, of the same graph. The id of a pair across graphs is arbitrary.
-        graph: the graph of each pair when packed; looked up from the query when left out.
+        row: batch row of each pair; these arguments broadcast.
+        query: query of each pair, counted through all graphs when packed.
+        key: key of each pair, counted in the same way.
+        graph: the graph of each pair when packed; by default looked up from the query.
     """
     ids = part.ids
     if graph is None and plan.q_ptr is not None:
@@ -36,7 +36,7 @@ def ids_at(plan: LabelPlan, part: Part, row: Tensor, query: Tensor, key: Tensor,
 
 
 def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
-    """The id of each pair by its distance, int64 like ``distance``."""
+    """The id of each distance, int64 like ``distance``."""
     if len(ids.lookup) == 1:
         return torch.full_like(distance, ids.lookup[0])
     table = torch.tensor(ids.lookup, device=distance.device)
@@ -44,7 +44,7 @@ def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
 
 
 def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
-    """The id of every pair, ``[B or 1, N_q, N_k]``, -2 where it does not attend; of parallel pairs the first."""
+    """The id of every pair, ``[B or 1, N_q, N_k]``, -2 if it does not attend; of parallel pairs the first."""
     ids = _unlisted(plan, part, device)
     if part.csr is None:
         return ids
@@ -52,7 +52,7 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
     batch = common_batch(ids.shape[0], csr.batch)
     ids = ids.expand(batch, -1, -1)
     size = csr.batch * plan.q_len * plan.k_len
-    at = torch.where(csr.role == FIRST, csr.row * plan.k_len + csr.col, size)  # the others write to a place that is cut
+    at = torch.where(csr.role == FIRST, csr.row * plan.k_len + csr.col, size)  # the others go to a cut place
     flat = ids.new_full((size + 1,), NOT_ATTENDING - 1).scatter(0, at, csr.ids)
     over = flat[:size].view(csr.batch, plan.q_len, plan.k_len)
     return torch.where(over > NOT_ATTENDING - 1, over, ids)

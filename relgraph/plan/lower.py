@@ -1,4 +1,4 @@
-"""From labels to plans: one lowering a kind of labels, run once and remembered on the labels."""
+"""From labels to plans: one lowering per kind of labels, run once and kept on the labels."""
 
 from __future__ import annotations
 
@@ -26,26 +26,20 @@ def lower(labels: Labels) -> LabelPlan:
     """The plan of ``labels``, computed once and kept on them.
 
     Raises:
-        TypeError: a kind of labels that has no lowering.
+        TypeError: a kind of labels without a lowering.
     """
     if labels._plan is not None:
         return labels._plan
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
-    plan = LabelPlan(
-        labels.q_len,
-        labels.k_len,
-        labels.batch_size,
-        tuple(_lower_part(part) for part in parts),
-        labels.q_ptr,
-        labels.k_ptr,
-    )
-    if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
+    lowered = tuple(_lower_part(part) for part in parts)
+    plan = LabelPlan(labels.q_len, labels.k_len, labels.batch_size, lowered, labels.q_ptr, labels.k_ptr)
+    if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # autograd cannot save such tensors
         object.__setattr__(labels, "_plan", plan)
     return plan
 
 
 def plain(q_len: int, k_len: int) -> LabelPlan:
-    """The plan of no labels at all: every pair attends and carries nothing."""
+    """The plan without labels: every pair attends."""
     return LabelPlan(q_len, k_len, 1, (Part(0, 0, DistanceIds(0, (UNLABELED,))),))
 
 
@@ -85,7 +79,7 @@ def _lower_edges(labels: EdgeLabels) -> Part:
 
 
 def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
-    """All listed pairs by query row; where several name one pair, this labels' edges come before those ``under``."""
+    """All listed pairs by query row; of those with one pair, these edges come before those ``under``."""
     source, target = labels.edge_index
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
@@ -118,7 +112,7 @@ def _repeat(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) ->
 
 
 def _roles(key: Tensor, again: Tensor, level: Tensor) -> Tensor:
-    """FIRST for the first of each pair; the others keep ``again``, or are DEAD where a lower level speaks."""
+    """FIRST for the first of each pair; later ones keep ``again``, or are DEAD if of a later level than the first."""
     fresh = torch.ones_like(key, dtype=torch.bool)
     fresh[1:] = key[1:] != key[:-1]
     start = torch.where(fresh, torch.arange(key.shape[0], device=key.device), 0).cummax(0).values

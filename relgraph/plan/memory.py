@@ -1,4 +1,4 @@
-"""What implementations work out from a plan and want again in the next layer or step, such as a tile map."""
+"""A cache for what implementations derive from a plan and reuse in the next layer or step, such as a tile map."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 KEPT_PLANS = 64
-"""Of how many plans without a tensor something is kept."""
+"""The most plans without tensors that have entries."""
 
 _by_tensor: Any = WeakIdKeyDictionary()
 _by_ints: dict[Any, dict[Any, Any]] = {}
 
 
 def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
-    """What was worked out before for labels of these tensors and ints; forgotten when they go, or change."""
+    """The cache of the plan with these tensors and ints; dropped when a tensor is freed or changed."""
     if any(t.is_inference() for t in tensors):
-        return {}  # such tensors do not tell when they change
+        return {}  # such tensors have no version
     key = (tuple(ints), *((id(t), t._version) for t in tensors))
     if not tensors:
         while len(_by_ints) >= KEPT_PLANS and key not in _by_ints:
@@ -34,5 +34,5 @@ def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
 
 
 def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    """Whether a key stands for the same labels before their tensors were changed."""
+    """Whether a key is of the same labels before their tensors changed."""
     return key[0] == new[0] and [number for number, _ in key[1:]] == [number for number, _ in new[1:]]

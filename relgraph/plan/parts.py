@@ -1,8 +1,7 @@
-"""What every labeling lowers to: tensors and ints only, so that a kernel never meets a Labels.
+"""What all labels lower to: tensors and ints only, so that kernels see no Labels.
 
 A part of a plan is ids by distance or ids written out, with listed pairs (``Csr``) over either. Inside a graph (or a
-batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs of different graphs do not
-attend.
+batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs across graphs do not attend.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from torch import Tensor
 from relgraph.labels.base import NOT_ATTENDING
 
 FIRST, EXTRA, DEAD = 1, 2, 0
-"""What a listed pair is: the one that stands for its pair, a further label of it, or overruled."""
+"""Roles of listed pairs: the first of its pair, one more label of it, or overruled."""
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceIds:
-    """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and both ends reach on without bound.
+    """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and both ends extend without bound.
 
-    -1 is no label, -2 does not attend. No end repeats itself: ``lookup[1] != lookup[0]``, and the same on the right.
+    -1 is without a label, -2 does not attend. Ends are not repeated: ``lookup[1] != lookup[0]``, same on the right.
     """
 
     first: int
@@ -41,9 +40,9 @@ class DistanceIds:
 
 @dataclass(frozen=True, eq=False)
 class WrittenIds:
-    """Ids written out: ``[B or 1, N_q, N_k]``; in a packed plan flat, block after block.
+    """Ids written out: ``[B or 1, N_q, N_k]``; if packed flat, the block of graph g from ``starts[g]`` on.
 
-    -2 does not attend; ``full`` promises that there is none. ``starts`` ``[G+1]`` is where each graph's block begins.
+    -2 does not attend; ``full`` promises that there is none.
     """
 
     ids: Tensor
@@ -59,12 +58,12 @@ class Csr:
         row_ptr: ``[batch · N_q + 1]`` where each query row's pairs begin.
         row: ``[P]`` query row of each pair, counted through the batch rows.
         col: ``[P]`` key of each pair.
-        ids: ``[P]`` label; -1 no label.
-        role: ``[P]`` int8; FIRST stands for its pair, EXTRA adds one more label to it, DEAD is overruled.
-        order: ``[P]`` position of each pair among the edges as they were given.
-        batch: how many batch rows the rows count through; 1 serves every batch row.
-        parallel: whether several pairs that count may name the same query and key.
-        memo: what an implementation works out from these pairs and wants again in the next layer.
+        ids: ``[P]`` label; -1 without a label.
+        role: ``[P]`` int8; FIRST, EXTRA or DEAD.
+        order: ``[P]`` position of each pair among the edges as given.
+        batch: how many batch rows ``row`` counts through; 1 serves every batch row.
+        parallel: whether a query and key may have several pairs that count.
+        memo: a cache for what an implementation derives from these pairs.
     """
 
     row_ptr: Tensor
@@ -87,7 +86,7 @@ class Part:
         offset: key position of query row 0: an int, or one per batch row (per graph, when packed).
         ids: the ids of pairs that are not listed.
         csr: the listed pairs, or None.
-        edges_only: listed pairs are all that attends, and parallel ones attend each on its own.
+        edges_only: only listed pairs attend, and each parallel one separately.
     """
 
     num_labels: int
@@ -109,13 +108,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class LabelPlan:
-    """What an implementation sees of the labels.
+    """Labels as an implementation sees them.
 
     Attributes:
         q_len: number of query rows N_q (of all graphs together when packed).
         k_len: number of keys N_k.
         batch: B when labels differ between batch rows, else 1.
-        parts: the sum axis.
+        parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
     """
@@ -134,17 +133,17 @@ class LabelPlan:
 
     @property
     def total_labels(self) -> int:
-        """All parts' labels side by side."""
+        """The number of labels of all parts together."""
         return sum(self.num_labels)
 
     @property
     def edges_only(self) -> bool:
-        """Whether listed pairs are all that attends."""
+        """Whether only listed pairs attend."""
         return len(self.parts) == 1 and self.parts[0].edges_only
 
     @property
     def columns(self) -> int:
-        """Columns of the tables B and C: all labels of all parts, and one column of zeros per part."""
+        """Columns of the tables B and C: all labels, and one column of zeros per part."""
         return self.total_labels + len(self.parts)
 
     @property

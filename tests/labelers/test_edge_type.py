@@ -107,7 +107,7 @@ def test_parallel_edges_name_the_option_that_made_them(edges, options, match):
 def test_priority_over_parallel_edges_says_how():
     twice = rg.Graph(torch.tensor([[0, 0], [1, 1]]), 2, edge_type=torch.tensor([0, 1]))
     summed = EdgeType(2, default="unlabeled", duplicates="sum")
-    says = r"first_of \(a \| b\): .* duplicates='first', .* or duplicates='sum' and compose by \+"
+    says = r"first_of \(a \| b\): .* duplicates='first' to keep .* or duplicates='sum' to add .* and compose by \+"
     with pytest.raises(NotImplementedError, match=says):
         (summed | rg.ShortestPath(2))(twice)
     with pytest.raises(NotImplementedError, match=says):

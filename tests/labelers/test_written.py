@@ -60,7 +60,7 @@ def test_refuses_bad_input():
         rg.label_pairs(ALONE, query.view(3, 3)[:2], 3)
     with pytest.raises(ValueError, match="ids must hold one id per pair, 9 in all, got 8"):
         rg.label_pairs(ALONE, query[1:], 3)
-    with pytest.raises(ValueError, match="ids must hold one id a pair of each graph, 13 in all, got 9"):
+    with pytest.raises(ValueError, match="ids must hold one id per pair of each graph, 13 in all, got 9"):
         rg.label_pairs(BATCH, query, 3)
     with pytest.raises(ValueError, match=r"ids must lie in \[-1, 2\), got values from 0 to 2"):
         rg.label_pairs(ALONE, query, 2)

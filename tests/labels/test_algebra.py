@@ -142,5 +142,5 @@ def test_refuses_sums():
     labels = ClippedDistance(1)(3)
     for rule in (product, first_of):
         for operands in ((total(labels, labels), labels), (labels, total(labels, labels))):
-            with pytest.raises(TypeError, match="takes labels with one id a pair, got a sum"):
+            with pytest.raises(TypeError, match="takes labels with one id per pair, got a sum"):
                 rule(*operands)

@@ -222,9 +222,9 @@ def test_names_that_do_not_fit():
     with pytest.raises(ValueError, match="names must be 3 different strings, got 3, 2 different"):
         labels.describe(["a", "b", "a"])
     both = SumLabels(labels, labels)
-    with pytest.raises(ValueError, match="names must hold one sequence of names a part of the sum, 2, got str"):
+    with pytest.raises(ValueError, match="names must hold one sequence of names per part of the sum, 2, got str"):
         both.describe("ab")
-    with pytest.raises(ValueError, match="names must hold one sequence of names a part of the sum, 2, got 1"):
+    with pytest.raises(ValueError, match="names must hold one sequence of names per part of the sum, 2, got 1"):
         both.describe([["a", "b", "c"]])
     with pytest.raises(TypeError, match=r"names\[1\] must be a sequence of strings, got 3"):
         both.describe([None, 3])

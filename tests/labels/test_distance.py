@@ -98,7 +98,7 @@ def make(q_len=4, k_len=4, lookup=(0, 1, 2), left=1, **options):
         ),
         (
             ValueError,
-            "q_offset must hold one number a graph, 1, got 2",
+            "q_offset must hold one number per graph, 1, got 2",
             {"ptr": torch.tensor([0, 4]), "q_offset": torch.tensor([0, 1])},
         ),
     ],

@@ -130,7 +130,7 @@ class TestDefaults:
         assert sorted(first_of(a, b).edge_index.T.tolist()) == [[0, 1], [2, 3], [3, 0]]
 
     def test_an_edge_that_cannot_be_left_out(self):
-        with pytest.raises(NotImplementedError, match=r"an edge without a label lies where .* write the first out"):
+        with pytest.raises(NotImplementedError, match=r"edge without a label does not attend .* write the first out"):
             first_of(edges([(0, 3)], [-1], 1, default=0), Window(1)(4))
         with pytest.raises(NotImplementedError, match="an edge without a label"):
             first_of(edges([(0, 3)], [-1], 3, default=distances()), edges([], [], 1))

@@ -123,7 +123,7 @@ def test_indexing_refuses_all_but_row_slices(kind):
 
 def test_sum_and_parallel_edges_have_no_dense_form():
     labels = KINDS["sum"](5)
-    with pytest.raises(TypeError, match="several ids a pair: call to_dense on each of .parts"):
+    with pytest.raises(TypeError, match="several ids per pair: call to_dense on each of .parts"):
         labels.to_dense()
     with pytest.raises(TypeError, match="cannot become DenseLabels; take .parts first"):
         labels.dense()
@@ -155,7 +155,7 @@ def test_pin_memory():
     with pytest.raises(ValueError, match="labels must be on the CPU to be pinned, got them on meta"):
         labels.to("meta").pin_memory()
     if not torch.cuda.is_available():
-        with pytest.raises(NotImplementedError, match="pin_memory serves copies to an accelerator"):
+        with pytest.raises(NotImplementedError, match="pin_memory needs an accelerator"):
             labels.pin_memory()
     else:
         assert labels.pin_memory().ids.is_pinned()
@@ -175,7 +175,7 @@ def test_sums_flatten_and_check_their_parts():
         SumLabels(distance(9, ptr=torch.tensor([0, 4, 9])), distance(9, ptr=torch.tensor([0, 5, 9])))
     with pytest.raises(ValueError, match="parts must have the same batch_size, or 1, got 2 and 3"):
         SumLabels(KINDS["dense batch"](4), _batch_of_three())
-    with pytest.raises(ValueError, match="must not hold parallel edges that attend on their own"):
+    with pytest.raises(ValueError, match="must not hold parallel edges that attend separately"):
         SumLabels(KINDS["distance"](7), KINDS["edges only parallel"](7))
 
 

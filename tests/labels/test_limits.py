@@ -50,7 +50,7 @@ def test_counts_of_many_pairs_do_not_overflow():
         (lambda: BlockLabels.from_blocks([torch.zeros(1, 1).long(), torch.zeros(1, 1, device="meta").long()], 1), r"blocks\[1\] must be on the device of blocks\[0\]"),
         (lambda: BLOCKS.to("meta").describe(), "labels must hold numbers, got tensors on the device meta"),
         (lambda: padded(BLOCKS.to("meta")), "labels must hold numbers, got tensors on the device meta"),
-        (lambda: BlockLabels(BLOCKS.ids, 2, PTR.to("meta")), "ptr must hold numbers where lengths are left out"),
+        (lambda: BlockLabels(BLOCKS.ids, 2, PTR.to("meta")), "ptr must hold numbers when lengths are left out"),
         (lambda: BlockLabels(BLOCKS.ids, 2, PTR, lengths=(3,)), "lengths must be two ints, N_q and N_k, got 1 entries"),
     ],
 )  # fmt: skip

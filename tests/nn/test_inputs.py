@@ -175,7 +175,7 @@ def test_options_without_labels():
             layer(None)(X, labels=labels, need_label_mass=True)
     with pytest.raises(ValueError, match="bank_features must be None for a layer without tables"):
         layer(None)(X, bank_features=X)
-    with pytest.raises(ValueError, match="q_offset must be given with is_causal where queries and keys differ"):
+    with pytest.raises(ValueError, match="q_offset must be given with is_causal when queries and keys differ"):
         layer(None)(X, M, is_causal=True)
 
 

@@ -406,7 +406,7 @@ def test_kernels_give_what_the_layer_gives_without_them():
         found.append([z, *(p.grad for p in layer.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-5)
-    with pytest.raises(NotImplementedError, match="got need_weights; use impl='edges'"):
+    with pytest.raises(NotImplementedError, match="does not support need_weights here; use impl='edges'"):
         fused(x, index, types, return_attention_weights=True)
     with pytest.raises(ValueError, match="unknown impl 'chunked'"):
         RelationConv(8, 4, impl="chunked")

@@ -1,8 +1,8 @@
-"""Pairs cut into aligned tiles, graph by graph: which tiles carry one label, and the labels of the others written out.
+"""Cut pairs into aligned tiles per graph; find the tiles with one label and write out the labels of the others.
 
-A tile that is cut off by the end of its graph, by causal order or by pairs that do not attend carries several columns
-(*mixed*), one of them "does not attend". Most tiles are settled at a glance, from what the regions say of their
-distances; the rest are written out, a bounded number of pairs at a time, and settled by what they hold.
+A tile cut off by the end of its graph, by causal order or by pairs that do not attend has several columns (*mixed*),
+one of them "does not attend". Most tiles are settled by their range of distances; the others are written out, a bounded
+number of pairs at a time, to see what they hold.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from torch import Tensor
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, ids_at, listed_pairs
 
 CHUNK_PAIRS = 1 << 22
-"""How many pairs are written out at a time: bounds what is held in more than the smallest type."""
+"""How many pairs are written out at a time, which bounds memory."""
 
 NO_LIMIT = 1 << 30
-"""How far right of its query a key may stand where there is no causal order."""
+"""The limit on j - i without causal order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """Query rows, or keys, cut into blocks that begin anew in each of G graphs; not packed, G is 1.
+    """Query rows or keys, cut into blocks within each of G graphs (one, unless packed).
 
     Attributes:
-        size: how many positions a full block holds.
+        size: positions of a full block.
         begin: ``[G]``, the first position of each graph.
         end: ``[G]``, one past its last.
         first: ``[G]``, the number of its first block.
         graph: ``[NB]``, the graph of each block.
         start: ``[NB]``, the first position of each block.
-        stop: ``[NB]``, one past its last; blocks too many, at the end, are empty.
+        stop: ``[NB]``, one past its last; surplus blocks, at the end, are empty.
     """
 
     size: int
@@ -48,7 +48,7 @@ class Axis:
 
     @classmethod
     def cut(cls, length: int, size: int, ptr: Tensor | None, device: torch.device) -> Axis:
-        """The blocks of ``length`` positions; how many is bounded without a look at the borders."""
+        """The blocks of ``length`` positions; NB does not depend on the borders, as reading them would wait."""
         most = -(-length // size)
         if ptr is None or ptr.shape[0] == 1:
             ptr, most = torch.arange(2, device=device) * length, max(most, 1)
@@ -70,7 +70,7 @@ class Axis:
 
     @property
     def tiles(self) -> Tensor:
-        """``[G]``, how many blocks each graph has."""
+        """``[G]``, the number of blocks per graph."""
         return (self.end - self.begin + (self.size - 1)) // self.size
 
 
@@ -85,13 +85,13 @@ def offset_table(offset: int | Tensor, *, packed: bool, axis: Axis) -> Tensor:
 
 
 def _entry(table: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """``table[row, column]`` where a table of one row, or one column, serves all."""
+    """``table[row, column]``, with the table broadcast along axes of size 1."""
     return table[row if table.shape[0] > 1 else torch.zeros_like(row), column if table.shape[1] > 1 else 0 * column]
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """Some tiles, each field ``[t]``: where they stand, and the positions that lie inside their graph."""
+    """Some tiles, each field ``[t]``: their place, and their positions inside the graph."""
 
     map: Tensor
     graph: Tensor
@@ -105,14 +105,14 @@ class Tiles:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """All tiles of a plan, numbered by batch row (where they differ), row block and key block.
+    """All tiles of a plan, numbered by batch row (if they differ), row block and key block.
 
     Attributes:
         plan: the labels.
         rows: the blocks of queries.
         keys: the blocks of keys.
-        maps: B where batch rows differ, else 1.
-        causal: offset up to which keys are seen, ``[B or 1, G or 1]``, or None.
+        maps: B if batch rows differ, else 1.
+        causal: keys j <= i + causal are seen, ``[B or 1, G or 1]``, or None.
     """
 
     plan: LabelPlan
@@ -123,7 +123,7 @@ class Grid:
 
     @property
     def counts(self) -> Tensor:
-        """``[NB]``, how many tiles a row block has."""
+        """``[NB]``, the number of tiles per row block."""
         return self.keys.tiles[self.rows.graph] * (self.rows.stop > self.rows.start)
 
     def all(self) -> Tensor:
@@ -139,7 +139,7 @@ class Grid:
         return batch_row * upto[-1] + (upto - self.counts)[block] + tile
 
     def place(self, query: Tensor, key: Tensor) -> Tensor:
-        """Where a pair stands inside its tile, row by row."""
+        """The position of a pair inside its tile, row by row."""
         graph = torch.searchsorted(self.rows.end, query, right=True)
         row = (query - self.rows.begin[graph]) % self.rows.size
         return row * self.keys.size + (key - self.keys.begin[graph]) % self.keys.size
@@ -153,29 +153,21 @@ class Grid:
         block = torch.searchsorted(upto, within, right=True)
         graph = rows.graph[block]
         key_block = keys.first[graph] + within - (upto - counts)[block]
-        return Tiles(
-            number // total,
-            graph,
-            block,
-            key_block,
-            rows.start[block],
-            rows.stop[block],
-            keys.start[key_block],
-            keys.stop[key_block],
-        )
+        own, other = (rows.start[block], rows.stop[block]), (keys.start[key_block], keys.stop[key_block])
+        return Tiles(number // total, graph, block, key_block, *own, *other)
 
     def apart(self, tiles: Tiles, offset: int | Tensor) -> Tensor:
-        """What turns key position minus query position into a distance by subtraction, ``[t]``."""
+        """What to subtract from key position minus query position to get a distance, ``[t]``."""
         table = offset_table(offset, packed=self.plan.q_ptr is not None, axis=self.rows)
         begin = self.keys.begin[tiles.graph] - self.rows.begin[tiles.graph]
         return begin + _entry(table, tiles.map, tiles.graph)
 
 
 class SortedTiles(NamedTuple):
-    """The tiles that hold a pair that attends.
+    """The tiles with a pair that attends.
 
-    one ``[u]``, numbers of tiles whose every pair carries the same columns; columns ``[u, parts]``, which; mixed
-    ``[slots]``, numbers of the others; ids ``[slots, parts, BM, BN]``, the column of each of their pairs.
+    one ``[u]``, numbers of tiles with the same columns throughout; columns ``[u, parts]``, which; mixed ``[slots]``,
+    numbers of the other tiles; ids ``[slots, parts, BM, BN]``, the column of each of their pairs.
     """
 
     one: Tensor
@@ -193,7 +185,7 @@ class _Listed(NamedTuple):
 
 
 def write(grid: Grid) -> SortedTiles:
-    """Every tile of the plan sorted out, and the mixed ones written."""
+    """Sort all tiles of the plan, and write out the mixed ones."""
     listed = [_listed(grid, part) for part in grid.plan.parts]
     numbers = _candidates(grid, listed)
     settled, dead, columns = _glance(grid, numbers, listed)
@@ -202,7 +194,7 @@ def write(grid: Grid) -> SortedTiles:
     mixed, ids = [numbers[:0]], [_in_smallest(grid.plan, columns.new_empty(0, *_tile_shape(grid)))]
     for chunk, written in _in_chunks(grid, numbers[~settled], listed):
         low, high = written.amin((2, 3)), written.amax((2, 3))
-        nowhere = low[:, 0] == _dead(grid.plan)
+        nowhere = low[:, 0] == grid.plan.columns
         several = (low != high).any(1)
         found.append((chunk[~several & ~nowhere], low[~several & ~nowhere]))
         mixed.append(chunk[several])
@@ -211,30 +203,25 @@ def write(grid: Grid) -> SortedTiles:
     return SortedTiles(number, torch.cat([pair[1] for pair in found])[order], torch.cat(mixed), torch.cat(ids))
 
 
-def _dead(plan: LabelPlan) -> int:
-    """C, the column of a pair that does not attend: one past all parts' columns."""
-    return plan.columns
-
-
 def _tile_shape(grid: Grid) -> tuple[int, int, int]:
     return len(grid.plan.parts), grid.rows.size, grid.keys.size
 
 
 def _in_smallest(plan: LabelPlan, ids: Tensor) -> Tensor:
-    """In the smallest type that holds every column and C."""
-    fits = next(t for t in (torch.uint8, torch.int16, torch.int32) if _dead(plan) <= torch.iinfo(t).max)
+    """``ids`` in the smallest type that holds every column and C."""
+    fits = next(t for t in (torch.uint8, torch.int16, torch.int32) if plan.columns <= torch.iinfo(t).max)
     return ids.to(fits)
 
 
 def _column(plan: LabelPlan, part: int, ids: Tensor) -> Tensor:
-    """Ids of a part as columns; C for a pair that does not attend."""
+    """Ids of a part as columns; C, one past them all, for a pair that does not attend."""
     first, size = plan.starts[part], plan.num_labels[part]
     column = torch.where(ids < 0, first + size, first + ids)
-    return column.masked_fill_(ids == NOT_ATTENDING, _dead(plan))
+    return column.masked_fill_(ids == NOT_ATTENDING, plan.columns)
 
 
 def _listed(grid: Grid, part: Part) -> _Listed | None:
-    """The listed pairs that stand for their pair, sorted by tile, in every map."""
+    """The listed pairs with role FIRST, sorted by tile, in every map."""
     if part.csr is None:
         return None
     kept = part.csr.role == FIRST
@@ -248,7 +235,7 @@ def _listed(grid: Grid, part: Part) -> _Listed | None:
 
 
 def _candidates(grid: Grid, listed: list[_Listed | None]) -> Tensor:
-    """Numbers of the tiles that may hold a pair that attends: all, or those with a listed pair where only these do."""
+    """Numbers of the tiles that may attend: all, or those with a listed pair if only listed pairs attend."""
     for part, pairs in zip(grid.plan.parts, listed, strict=True):
         if part.edges_only and pairs is not None:
             return pairs.tile.unique_consecutive()
@@ -256,7 +243,7 @@ def _candidates(grid: Grid, listed: list[_Listed | None]) -> Tensor:
 
 
 def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[Tensor, Tensor, Tensor]:
-    """What is known without writing a tile out: (settled, dead, columns), ``[t]``, ``[t]``, ``[t, parts]``."""
+    """What is known without writing tiles out: (settled, dead, columns), ``[t]``, ``[t]``, ``[t, parts]``."""
     tiles = grid.at(numbers)
     nearest, farthest = tiles.key_start - tiles.row_stop + 1, tiles.key_stop - tiles.row_start - 1
     whole = (tiles.row_stop - tiles.row_start == grid.rows.size) & (tiles.key_stop - tiles.key_start == grid.keys.size)
@@ -270,14 +257,14 @@ def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[
         known, column = _by_distance(grid.plan, p, nearest - apart, farthest - apart)
         if pairs is not None:
             known = known & ~torch.isin(numbers, pairs.tile.unique_consecutive())
-        dead = dead | (known & (column == _dead(grid.plan)))
+        dead = dead | (known & (column == grid.plan.columns))
         whole = whole & known
         columns.append(column)
     return whole | dead, dead, torch.stack(columns, 1)
 
 
 def _by_distance(plan: LabelPlan, p: int, nearest: Tensor, farthest: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether a part gives one column to all of these distances, and which; from counts of changes."""
+    """Whether a part gives one column to all distances of a range, and which; from counts of changes."""
     by_distance = plan.parts[p].ids
     if not isinstance(by_distance, DistanceIds):
         return torch.zeros_like(nearest, dtype=torch.bool), torch.zeros_like(nearest, dtype=torch.int32)
@@ -289,7 +276,7 @@ def _by_distance(plan: LabelPlan, p: int, nearest: Tensor, farthest: Tensor) -> 
 
 
 def _in_chunks(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Tiles written out, a bounded number of pairs at a time: numbers ``[c]``, columns ``[c, parts, BM, BN]``."""
+    """Write tiles out, a bounded number of pairs at a time: numbers ``[c]``, columns ``[c, parts, BM, BN]``."""
     parts, rows, keys = _tile_shape(grid)
     for chunk in numbers.split(max(CHUNK_PAIRS // (parts * rows * keys), 1)):
         tiles = grid.at(chunk)
@@ -305,11 +292,11 @@ def _in_chunks(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> Ite
             _put_listed(ids, chunk, listed[p])
             columns.append(_column(grid.plan, p, ids))
             hidden = hidden | (ids == NOT_ATTENDING)
-        yield chunk, torch.stack(columns, 1).masked_fill_(hidden[:, None], _dead(grid.plan))
+        yield chunk, torch.stack(columns, 1).masked_fill_(hidden[:, None], grid.plan.columns)
 
 
 def _unlisted_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) -> Tensor:
-    """The id of each pair under the listed ones, int32 ``[c, BM, BN]``; anything outside the graph."""
+    """The id of each pair, listed pairs ignored, int32 ``[c, BM, BN]``; arbitrary outside the graph."""
     i, j = torch.minimum(i, tiles.row_stop[:, None, None] - 1), torch.minimum(j, tiles.key_stop[:, None, None] - 1)
     row, graph = tiles.map[:, None, None], tiles.graph[:, None, None]
     ids = ids_at(grid.plan, part, row, i, j, None if grid.plan.q_ptr is None else graph)
@@ -317,7 +304,7 @@ def _unlisted_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) ->
 
 
 def _put_listed(ids: Tensor, chunk: Tensor, listed: _Listed | None) -> None:
-    """Write the listed pairs of these tiles over their ids."""
+    """Overwrite ``ids`` with those of the listed pairs of these tiles."""
     if listed is None or not chunk.shape[0]:
         return
     begin, end = torch.searchsorted(listed.tile, chunk[[0, -1]]), torch.searchsorted(listed.tile, chunk, right=True)[-1]
@@ -328,11 +315,11 @@ def _put_listed(ids: Tensor, chunk: Tensor, listed: _Listed | None) -> None:
 
 
 def sort_columns(plan: LabelPlan, ids: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Pairs of each line of a tile along ``axis`` by column, stable; and how many have a lower column than each to C.
+    """Sort the pairs of each line of a tile along ``axis`` by column, and count those below each column up to C.
 
-    uint8: shape of ``ids``, and the same with C + 1 in place of the line's length.
+    uint8, the stable order in the shape of ``ids``, and the counts with C + 1 in place of the line's length.
     """
-    limits = torch.arange(_dead(plan) + 1, dtype=torch.int32, device=ids.device)
+    limits = torch.arange(plan.columns + 1, dtype=torch.int32, device=ids.device)
     orders, bounds = [], []
     held = math.prod(ids.shape[1:]) // ids.shape[axis] * max(ids.shape[axis], limits.shape[0])
     for chunk in ids.split(max(CHUNK_PAIRS // held, 1)):

@@ -1,12 +1,12 @@
-"""Tile maps: which tiles of pairs a kernel visits, and which of them carry one label throughout.
+"""Tile maps: which tiles of pairs a kernel visits, and which of them have one label throughout.
 
-A program owns one block of query rows (*transposed*: of keys) of one graph and walks over its tiles. A tile is skipped
-when none of its pairs attends, part of a *run* when it lies inside its graph and all its pairs attend with
-the same columns, and listed by itself otherwise. Columns are those of ``terms.score_tables``: part p has R_p labels
-and then one column for pairs without a label; C is the number of them all.
+A program owns one block of query rows (*transposed*: of keys) of one graph and loops over its tiles. A tile without a
+pair that attends is skipped. A tile inside its graph whose pairs all attend with the same columns is part of a *run*.
+Other tiles are *mixed* and listed one by one. Columns are those of ``terms.score_tables``: part p has R_p labels and
+then one column for pairs without a label; C is the number of all columns.
 
-Labels that depend on the distance alone (:func:`virtual`) are never written out, and their map is made without a look
-at data: its columns are *virtual*, by distance. Of all other labels the columns of mixed tiles are written.
+Labels that depend on the distance only (:func:`virtual`) are never written out, and their map is made without a look at
+data: its columns are *virtual*, by distance. For all other labels the columns of mixed tiles are written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from relgraph.plan import DistanceIds, LabelPlan
 FIELDS = (
     "own_start", "own_stop", "other_stop", "shift", "limit", "run_begin", "run_end", "tile_begin", "tile_end",
 )  # fmt: skip
-"""What a line of ``TileMap.blocks`` holds."""
+"""The columns of ``TileMap.blocks``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +35,16 @@ class TileMap:
     """The tiles of a plan by blocks of query rows, or of keys (*transposed*). Positions are absolute, tensors int32.
 
     Attributes:
-        rows: BM, query rows a tile.
-        keys: BN, keys a tile.
-        parts: the sum axis.
-        band: ``(low, width)`` where columns are virtual; None where ids are written.
-        blocks: ``[maps, NB, 9]``, a line of :data:`FIELDS` a block; maps is B where batch rows differ, else 1. A block
-            owns ``own_start:own_stop`` (nothing, if it is one too many) of the graph whose other side ends at
-            ``other_stop``; pair (i, j) has distance ``j - i - shift`` (with several parts: of the first) and is seen
-            under causal order if ``j - i <= limit``.
+        rows: BM, query rows per tile.
+        keys: BN, keys per tile.
+        parts: the number of parts.
+        band: ``(low, width)`` of virtual columns; None if ids are written.
+        blocks: ``[maps, NB, 9]``, :data:`FIELDS` of each block; maps is B if batch rows differ, else 1. A block owns
+            ``own_start:own_stop`` (empty for surplus blocks) of a graph whose other side ends at ``other_stop``; pair
+            (i, j) has distance ``j - i - shift`` (in the first part), and causal order shows it if ``j - i <= limit``.
         runs: ``[N, 2 + parts]``, start and stop on the other side, whole tiles, and the column of each part.
         tiles: ``[T, 2]``, start on the other side, slot in ``ids`` (-1 with a band).
-        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C where it does not attend.
+        ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend.
         order: uint8, shape of ``ids``: each row's keys by column, stable; empty unless asked for.
         bounds: uint8 ``[slots, parts, BM, C + 1]``: how many pairs of the row have a lower column.
         order_t: uint8, shape of ``ids``: each key's rows by column, along the rows' axis.
@@ -81,26 +80,25 @@ def tile_map(
 ) -> TileMap:
     """The tile map of a plan.
 
-    Affine plans (:func:`is_affine`) are mapped without waiting for the device. All others wait for it, once for all
-    calls with the same sizes and offsets while ``memo`` is kept (offsets that are tensors are looked at in each call);
-    a CUDA graph can hold them only if ``memo`` does already.
+    Affine plans (:func:`is_affine`) are mapped without waiting for the device. All others wait for it, once per
+    combination of sizes and offsets in ``memo`` (and in each call to read offsets that are tensors); a CUDA graph can
+    capture them only if ``memo`` already holds the map.
 
     Args:
         plan: the labels, on ``device``.
-        rows: BM, query rows a tile.
-        keys: BN, keys a tile.
+        rows: BM, query rows per tile.
+        keys: BN, keys per tile.
         batch: B of the call.
-        causal: offset up to which keys are seen, j <= i + causal; also one a batch row (a graph, when packed); None
-            when all are.
-        device: where the map is wanted.
+        causal: keys j <= i + causal are seen; one offset, or one per batch row (per graph when packed); None for all.
+        device: the device of the map.
         transposed: by blocks of keys instead of query rows.
         sort: fill ``order`` and ``bounds``.
         sort_transposed: fill ``order_t`` and ``bounds_t``.
-        memo: what was mapped before of this very plan, whose borders and ids stay as they are. Affine maps that rest
-            on an offset that is a tensor are made anew each time.
+        memo: earlier maps of this plan, whose borders and ids must not change. Affine maps with an offset that is a
+            tensor are made anew in each call.
 
     Raises:
-        TypeError: sizes that are no ints.
+        TypeError: sizes that are not ints.
         ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
         NotImplementedError: several labels on one pair.
     """
@@ -113,11 +111,11 @@ def tile_map(
     if memo is None or (affine and any(isinstance(x, Tensor) for x in offsets)):
         memo = {}
     elif _is_capturing(device):
-        # what is made now is computed at replay: nobody else may have it; and what is kept may be gone by then
+        # The graph computes what is made now at replay, so it is not shared; a kept affine map may be gone by then.
         memo = {} if affine else dict(memo)
     where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
-    with torch.inference_mode(False):  # a map made while predicting may serve training
-        grid = partial(_grid, plan, rows, keys, maps, causal, device)  # never kept: it holds on to the plan
+    with torch.inference_mode(False):  # training may use a map made in inference mode
+        grid = partial(_grid, plan, rows, keys, maps, causal, device)  # not kept in memo: it refers to the plan
         if affine:
             return _once(memo, ("affine", *where, transposed), lambda: _affine(grid(), transposed))
         written = _once(memo, ("written", *where), lambda: write(grid()))
@@ -132,7 +130,7 @@ def tile_map(
 
 
 def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
-    """What was made for ``key`` before, or what is made now."""
+    """The entry for ``key``, made if there is none."""
     if key not in memo:
         memo[key] = make()
     return memo[key]
@@ -144,27 +142,22 @@ def _is_capturing(device: torch.device) -> bool:
 
 
 def _value(offset: int | Tensor | None) -> Hashable:
-    """What an offset holds now; a tensor may hold something else next time."""
+    """The values of an offset, hashable; those of a tensor may change between calls."""
     return (tuple(offset.shape), *offset.reshape(-1).tolist()) if isinstance(offset, Tensor) else offset
 
 
 def _check_parallel(plan: LabelPlan) -> None:
-    """No pair has several labels of one part."""
+    """Raise if a pair may have several labels of one part."""
     for part in plan.parts:
-        if part.csr is None or not part.csr.parallel:
-            continue
-        if part.edges_only:
+        if part.csr is not None and part.csr.parallel:
+            what, other = ("attend separately", "edges") if part.edges_only else ("sum their labels", "chunked")
             raise NotImplementedError(
-                "impl='triton' has one label a pair and cannot let parallel edges attend each on its own; "
-                "use impl='edges'"
+                f"impl='triton' has one label per pair: parallel edges cannot {what}; use impl='{other}'"
             )
-        raise NotImplementedError(
-            "impl='triton' has one label a pair and cannot sum those of parallel edges; use impl='chunked'"
-        )
 
 
 def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:
-    """How many batch rows have a map of their own: all, or 1 for all."""
+    """The number of maps: one per batch row, or 1 for all."""
     sizes = {"labels": [p.ids.ids.shape[0] for p in plan.parts if not isinstance(p.ids, DistanceIds)]}
     if plan.q_ptr is not None:
         return 1
@@ -190,12 +183,12 @@ def _grid(plan: LabelPlan, rows: int, keys: int, maps: int, causal: int | Tensor
 
 
 def _sides(grid: Grid, transposed: bool) -> tuple[Axis, Axis]:
-    """The axis whose blocks programs own, and the one they walk along."""
+    """The axis whose blocks programs own, and the one they loop over."""
     return (grid.keys, grid.rows) if transposed else (grid.rows, grid.keys)
 
 
 def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
-    """Of every block, ``[maps, NB]``: what makes j - i a distance, and up to which j - i pairs are seen."""
+    """Shift and limit of every block, ``[maps, NB]`` each; see ``TileMap.blocks``."""
     apart = (grid.keys.begin - grid.rows.begin)[own.graph]
     offset = offset_table(grid.plan.parts[0].offset, packed=grid.plan.q_ptr is not None, axis=grid.rows)
     size = grid.maps, own.blocks
@@ -210,7 +203,7 @@ def _map(
     grid: Grid, transposed: bool, band: tuple[int, int] | None, spans: tuple[Tensor, ...], runs: Tensor, tiles: Tensor,
     ids: Tensor,
 ) -> TileMap:  # fmt: skip
-    """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number a block each."""
+    """A map of these runs and tiles; spans are run_begin, run_end, tile_begin, tile_end, one number per block."""
     own, other = _sides(grid, transposed)
     size = grid.maps, own.blocks
     fields = own.start, own.stop, other.end[own.graph], *_shift_and_limit(grid, own), *(x.view(size) for x in spans)
@@ -222,11 +215,11 @@ def _map(
 
 
 def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
-    """The map of tiles that were sorted out; both directions share their ids."""
+    """The map of sorted tiles; both directions share the ids."""
     own, other = _sides(grid, transposed)
 
     def by_owner(numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Owning block and start on the other side of each tile, in the order of both; and that order."""
+        """Owning block and start on the other side of each tile, sorted by both, and the order."""
         tiles = grid.at(numbers)
         mine, theirs = (tiles.key_block, tiles.row_block) if transposed else (tiles.row_block, tiles.key_block)
         owner = tiles.map * own.blocks + mine
@@ -251,10 +244,10 @@ def _of_written(grid: Grid, written: SortedTiles, transposed: bool) -> TileMap:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The tiles along each block's other side, by the distances they hold.
+    """The tiles along each block's other side, by their distances.
 
-    On a straight walk distances are ``j - i - shift`` and grow; transposed, they are taken with the other sign, so that
-    they grow as well. Left of ``low`` and from ``high`` on every pair has one column; tensors are ``[maps, NB]``.
+    Distances are ``j - i - shift``, negated when transposed, so that they grow along the walk. Below ``low`` all pairs
+    have one column, and so from ``high`` on; tensors are ``[maps, NB]``.
     """
 
     own: Axis
@@ -270,7 +263,7 @@ class _Walk:
 
     @classmethod
     def of(cls, grid: Grid, labels: Virtual, transposed: bool) -> _Walk:
-        own, other = (grid.keys, grid.rows) if transposed else (grid.rows, grid.keys)
+        own, other = _sides(grid, transposed)
         shift, limit = _shift_and_limit(grid, own)
         stop = limit - shift + 1 if grid.causal is not None else torch.full_like(shift, BEYOND)
         open_end = torch.full_like(shift, -BEYOND)
@@ -287,12 +280,12 @@ class _Walk:
         return self.other.begin[self.own.graph]
 
     def first_tile(self, distance: Tensor, tiles: Tensor, *, nearest: bool) -> Tensor:
-        """The first of so many tiles whose nearest pair, or else whose farthest, has at least this distance."""
+        """The first of ``tiles`` tiles whose nearest (or farthest) pair has at least this distance."""
         at = self.start - self.lean - (self.own.stop - 1 if nearest else self.own.start - (self.other.size - 1))
         return torch.minimum(((distance - at + (self.other.size - 1)) // self.other.size).clamp(min=0), tiles)
 
     def runs(self) -> Tensor:
-        """First tile and one past the last of those with the first column and with the last, ``[maps, NB, 2, 2]``."""
+        """First tile and one past the last of the run on either side of the band, ``[maps, NB, 2, 2]``."""
         length = self.other.end[self.own.graph] - self.start
         whole = length // self.other.size * (self.own.stop - self.own.start == self.own.size)
         left = self.first_tile(self.seen_from, whole, nearest=True)
@@ -306,7 +299,7 @@ class _Walk:
         return torch.stack(spans, -2)
 
     def span(self) -> tuple[Tensor, Tensor]:
-        """First tile and one past the last of those between what does not attend on either side."""
+        """First tile and one past the last of those that may attend."""
         tiles = self.other.tiles[self.own.graph] * (self.own.stop > self.own.start)
         live_from = self.seen_from.clamp(min=self.low) if self.dead[0] else self.seen_from
         live_to = self.seen_to.clamp(max=self.high) if self.dead[1] else self.seen_to
@@ -314,13 +307,13 @@ class _Walk:
         return begin, torch.maximum(begin, self.first_tile(live_to, tiles, nearest=True))
 
     def most_mixed(self, causal: bool) -> int:
-        """How many tiles of a whole block may be mixed: on the band's borders, on the diagonal, at the graph's end."""
+        """The most mixed tiles of a block: in the band, on the causal diagonal, at the graph's end."""
         across = self.own.size + self.other.size - 2
         band = 0 if FAR_LEFT in (self.low, 1 - self.low) else -(-(self.high - self.low + across) // self.other.size)
         return band + (-(-across // self.other.size) if causal else 0) + 1
 
     def look(self, block: Tensor, tile: Tensor) -> tuple[Tensor, Tensor]:
-        """Start of tiles on the other side, and whether any of their pairs attends; each ``[T]``."""
+        """Start of each tile on the other side, and whether any of its pairs attends; each ``[T]``."""
         number, lean = block % self.own.blocks, self.lean.reshape(-1)[block]
         start = self.start[number] + tile * self.other.size
         stop = torch.minimum(start + self.other.size, self.other.end[self.own.graph[number]])
@@ -333,17 +326,15 @@ class _Walk:
 
 
 def _affine(grid: Grid, transposed: bool) -> TileMap:
-    """The map of labels by distance, in shapes that are bounded ahead."""
+    """The map of labels by distance, in shapes that do not depend on data."""
     labels = virtual(grid.plan.parts[0])
     walk = _Walk.of(grid, labels, transposed)
     runs = walk.runs()
     begin, end = (x.reshape(-1) for x in walk.span())
     lines, held = runs.view(-1, 2, 2), (runs[..., 1] - runs[..., 0]).view(-1, 2)
     count = end - begin - held.sum(-1)
-    upto, most = (
-        count.cumsum(0),
-        grid.maps * (walk.own.blocks * walk.most_mixed(grid.causal is not None) + walk.other.blocks),
-    )
+    upto = count.cumsum(0)
+    most = grid.maps * (walk.own.blocks * walk.most_mixed(grid.causal is not None) + walk.other.blocks)
     line = torch.arange(most, device=upto.device)
     block = torch.searchsorted(upto, line, right=True).clamp(max=count.shape[0] - 1)
     tile = begin[block] + line - (upto - count)[block]
@@ -359,7 +350,6 @@ def _affine(grid: Grid, transposed: bool) -> TileMap:
     positions = walk.start[:, None, None] + runs * walk.other.size
     column = torch.full_like(positions[..., :1], walk.columns[0])
     column[..., 1, :] = walk.columns[1]
+    runs = torch.cat([positions, column], -1).view(-1, 3)
     ids = torch.empty(0, dtype=torch.uint8, device=upto.device)
-    return _map(
-        grid, transposed, (labels.low, labels.width), spans, torch.cat([positions, column], -1).view(-1, 3), tiles, ids
-    )
+    return _map(grid, transposed, (labels.low, labels.width), spans, runs, tiles, ids)
