@@ -191,11 +191,11 @@ def make_batches(questions: Sequence[Question], vocabulary: Vocabulary, words: i
 # ----------
 #
 # The rows differ in nothing but the labeler. :class:`~relgraph.Window` without a width lets every pair of a sentence
-# attend, without labels. ``heads`` tells parent, child and the word itself; :func:`~relgraph.dependency_relations`
-# names the relation and its direction: ``nsubj⁻¹`` where the key is the query's subject, ``nsubj`` where the query is
-# the key's. ``+`` makes a sum: each part has tables of its own.
+# attend, without labels. ``heads`` tells parent, child and the word itself;
+# :func:`~relgraph.labelers.dependency_relations` names the relation and its direction: ``nsubj⁻¹`` where the key is the
+# query's subject, ``nsubj`` where the query is the key's. ``+`` makes a sum: each part has tables of its own.
 
-DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.dependency_relations(self_loop=True)
+DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.labelers.dependency_relations(self_loop=True)
 HEADS = rg.TreeRelation(("self", "parent", "child"), default="unlabeled")
 VARIANTS: dict[str, rg.Labeler] = {
     "no relations": rg.Window(),

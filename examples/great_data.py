@@ -36,7 +36,7 @@ class Record:
 
     Attributes:
         tokens: of the function as it is shown, with the bug in it. No variable is the first of them.
-        graph: its edges, whose types count ``rg.GREAT_TYPES``.
+        graph: its edges, whose types count ``rg.labelers.GREAT_TYPES``.
         variables: for each token the number of the local variable that stands there, or -1; numbered as they appear.
         error: where the bug is; 0 for none.
         repair: the variable that belongs there; -1 without a bug.
@@ -69,7 +69,7 @@ def from_json(line: str) -> Record:
     only the set of their places is used.
 
     Raises:
-        ValueError: an edge whose type is none of ``rg.GREAT_TYPES``.
+        ValueError: an edge whose type is none of ``rg.labelers.GREAT_TYPES``.
     """
     item = json.loads(line)
     tokens = tuple(item["source_tokens"])
@@ -95,11 +95,11 @@ def _numbered(tokens: Sequence[str], places: Iterable[int]) -> tuple[int, ...]:
 def _graph(edges: Sequence[tuple[int, int, int, str]], count: int) -> rg.Graph:
     """Types by name: GREAT's own numbers begin at 1."""
     names = [name.removeprefix("enum_") for *_, name in edges]
-    unknown = set(names) - set(rg.GREAT_TYPES)
+    unknown = set(names) - set(rg.labelers.GREAT_TYPES)
     if unknown:
-        raise ValueError(f"edges must have types of {rg.GREAT_TYPES}, got {sorted(unknown)}")
+        raise ValueError(f"edges must have types of {rg.labelers.GREAT_TYPES}, got {sorted(unknown)}")
     ends = torch.tensor([edge[:2] for edge in edges], dtype=torch.int64).view(-1, 2).T
-    kinds = torch.tensor([rg.GREAT_TYPES.index(name) for name in names], dtype=torch.int64)
+    kinds = torch.tensor([rg.labelers.GREAT_TYPES.index(name) for name in names], dtype=torch.int64)
     return rg.Graph(ends, count, edge_type=kinds)
 
 

@@ -78,9 +78,9 @@ named(rg.plot.label_matrix(near(24), near.names), "window", repr(near))
 # inverse, ⁻¹. Most pairs have no edge and attend without a label.
 
 heads, relations = [1, -1, 4, 4, 1, 6, 1], ["nsubj", "root", "det", "amod", "iobj", "det", "obj"]
-kinds = torch.tensor([rg.UD_RELATIONS.index(relation) for relation in relations])
+kinds = torch.tensor([rg.labelers.UD_RELATIONS.index(relation) for relation in relations])
 sentence = rg.Graph.from_parents(torch.tensor(heads), edge_type=kinds)
-syntax = rg.dependency_relations()
+syntax = rg.labelers.dependency_relations()
 named(rg.plot.label_matrix(syntax(sentence), syntax.names, tokens=WORDS), "dependencies", "dependency_relations()")
 
 # %%
@@ -122,7 +122,7 @@ named(rg.plot.label_matrix(hops(molecule), hops.names, tokens=ATOMS), "shortest-
 # A question beside the tables and columns that it asks about. RAT-SQL's relations tell words, columns and tables apart,
 # and which of them match. Of its 51 labels only those in the picture get a colour.
 
-schema = rg.Schema(
+schema = rg.labelers.Schema(
     ["which", "singer", "has", "the", "highest", "age"],
     [(None, ["*"]), (0, ["singer", "id"]), (0, ["age"]), (1, ["singer", "id"]), (1, ["year"])],
     [["singer"], ["concert"]],
@@ -130,7 +130,7 @@ schema = rg.Schema(
     foreign_keys=[(3, 1)],
 )
 items = [*schema.question, *(" ".join(words) for _, words in schema.columns), *map(" ".join, schema.tables)]
-linking = rg.SchemaRelations()
+linking = rg.labelers.SchemaRelations()
 named(rg.plot.label_matrix(linking(schema), linking.names, tokens=items), "schema", "SchemaRelations()")
 
 # %%
@@ -139,9 +139,9 @@ named(rg.plot.label_matrix(linking(schema), linking.names, tokens=items), "schem
 # On a grid a label holds two distances. ``GridRows(1) * GridColumns(1)`` is one table of nine labels, the same as
 # ``Grid(1)``; their sum is two tables of three, one picture each.
 
-grid = rg.GridRows(1) * rg.GridColumns(1)
+grid = rg.labelers.GridRows(1) * rg.labelers.GridColumns(1)
 named(rg.plot.label_matrix(grid(3, 4), grid.names), "product", "GridRows(1) * GridColumns(1)")
-parts = rg.GridRows(1) + rg.GridColumns(1)
+parts = rg.labelers.GridRows(1) + rg.labelers.GridColumns(1)
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for part, ax in enumerate(axes):
     named(
@@ -301,7 +301,7 @@ def molecules(rng: random.Random) -> Batch:
     batch = rg.Graph.batch(grown)
     symbols = torch.tensor([rng.choice((0, 0, 0, NITROGEN, 2)) for _ in range(batch.num_nodes)])
     query, key = batch.pairs()
-    found = (rg.shortest_path_lengths(batch) == 2) & (symbols[key] == NITROGEN)
+    found = (rg.labelers.shortest_path_lengths(batch) == 2) & (symbols[key] == NITROGEN)
     wanted = torch.zeros(batch.num_nodes, dtype=torch.int64).index_put((query[found],), torch.tensor(1))
     return symbols, hops(batch), wanted
 

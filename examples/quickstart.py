@@ -134,7 +134,7 @@ def code_relations(batch: Batch) -> rg.Labels:
     """The relation between two tokens in the function with its variable hidden, or where there is none the distance."""
     holes = batch.hole.tolist()
     graphs = [question_graph(function, hole) for function, hole in zip(batch.functions, holes, strict=True)]
-    return rg.padded(CODE(rg.Graph.batch(graphs)), batch.words.shape[1])
+    return rg.labels.padded(CODE(rg.Graph.batch(graphs)), batch.words.shape[1])
 
 
 # %%

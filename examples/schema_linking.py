@@ -65,7 +65,7 @@ import relgraph as rg
 # --------
 #
 # A database is a chain of four or five tables, each of which refers to the next one by a foreign key. Two column names
-# stand in all of them. :class:`relgraph.Schema` holds a question with the columns, tables and keys.
+# stand in all of them. :class:`relgraph.labelers.Schema` holds a question with the columns, tables and keys.
 
 WORDS, MARKS = 2000, ("of", "behind")
 
@@ -74,7 +74,7 @@ WORDS, MARKS = 2000, ("of", "behind")
 class Question:
     """A schema with its question, and the number of the column that is asked for."""
 
-    schema: rg.Schema
+    schema: rg.labelers.Schema
     target: int
     behind: bool
 
@@ -97,7 +97,7 @@ def make_question(rng: random.Random, words: Sequence[str]) -> Question:
     asked, behind, name = rng.choice(list(refers)), rng.random() < 0.5, rng.choice(shared)
     home = refers[asked] if behind else asked
     text = [next(fresh), name, MARKS[behind], next(fresh), names[asked]]
-    schema = rg.Schema(
+    schema = rg.labelers.Schema(
         rng.sample(text, len(text)),
         columns,
         [[name] for name in names],
@@ -131,11 +131,11 @@ NUMBER = {word: number for number, word in enumerate((*MARKS, *map(spell, range(
 # The labels
 # ----------
 #
-# :class:`relgraph.SchemaRelations` names what two items are to each other, as RAT-SQL does: a column of a table, a
-# foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are packed
-# end to end, and no pair crosses from one to another.
+# :class:`relgraph.labelers.SchemaRelations` names what two items are to each other, as RAT-SQL does: a column of a
+# table, a foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are
+# packed end to end, and no pair crosses from one to another.
 
-RELATIONS, DISTANCE = rg.SchemaRelations(), rg.ClippedDistance(8)
+RELATIONS, DISTANCE = rg.labelers.SchemaRelations(), rg.ClippedDistance(8)
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ def report(runs: Sequence[Run]) -> str:
 # get most attention in all test questions, by layer and head.
 
 
-def items(schema: rg.Schema) -> list[str]:
+def items(schema: rg.labelers.Schema) -> list[str]:
     """What stands at every position: words, columns with their tables, tables."""
     tables = [name for (name,) in schema.tables]
     columns = [f"{tables[table]}.{name}" for table, (name,) in schema.columns if table is not None]  # here all have one

@@ -328,7 +328,7 @@ def draw_results(path: Path, runs: Sequence[Run]) -> None:
 
 def draw_tables(path: Path, model: Translator) -> None:
     """The length of every row of every table."""
-    tables = {name: module for name, module in model.named_modules() if isinstance(module, rg.LabelTable)}
+    tables = {name: module for name, module in model.named_modules() if isinstance(module, rg.nn.LabelTable)}
     with picture(path, 10.5, 5, 2, len(tables) // 2) as axes:
         for ax, (name, table) in zip(axes.T.flat, tables.items(), strict=True):
             _, side, _, layer, _, _, kind = name.split(".")

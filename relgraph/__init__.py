@@ -12,72 +12,49 @@ torch.Size([1, 6, 16])
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from relgraph import functional as functional
 from relgraph import labelers as labelers
 from relgraph import labels as labels
 from relgraph import nn as nn
-from relgraph.functional.attention import AttentionAux as AttentionAux
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
-from relgraph.functional.choice import ImplChoice as ImplChoice
 from relgraph.functional.choice import which_impl as which_impl
 from relgraph.functional.edges import edge_attention as edge_attention
-from relgraph.functional.merge import merge as merge
 from relgraph.graphs import Graph as Graph
-from relgraph.labelers import GREAT_TYPES as GREAT_TYPES
-from relgraph.labelers import UD_RELATIONS as UD_RELATIONS
 from relgraph.labelers import AncestorDistance as AncestorDistance
 from relgraph.labelers import BucketedDistance as BucketedDistance
 from relgraph.labelers import ClippedDistance as ClippedDistance
 from relgraph.labelers import CodeRelations as CodeRelations
 from relgraph.labelers import Degree as Degree
-from relgraph.labelers import DistanceLabeler as DistanceLabeler
 from relgraph.labelers import EdgeType as EdgeType
 from relgraph.labelers import FromFunction as FromFunction
 from relgraph.labelers import Grid as Grid
-from relgraph.labelers import GridColumns as GridColumns
-from relgraph.labelers import GridRows as GridRows
 from relgraph.labelers import Labeler as Labeler
 from relgraph.labelers import NodeType as NodeType
 from relgraph.labelers import PathEdges as PathEdges
-from relgraph.labelers import PathLabels as PathLabels
 from relgraph.labelers import PersonalizedPageRank as PersonalizedPageRank
 from relgraph.labelers import RandomWalk as RandomWalk
-from relgraph.labelers import Schema as Schema
-from relgraph.labelers import SchemaRelations as SchemaRelations
 from relgraph.labelers import Segments as Segments
 from relgraph.labelers import ShortestPath as ShortestPath
-from relgraph.labelers import ShortestPathTypes as ShortestPathTypes
 from relgraph.labelers import SiblingDistance as SiblingDistance
-from relgraph.labelers import StructuralPosition as StructuralPosition
-from relgraph.labelers import TreePaths as TreePaths
 from relgraph.labelers import TreeRelation as TreeRelation
 from relgraph.labelers import UpDown as UpDown
 from relgraph.labelers import VirtualNode as VirtualNode
 from relgraph.labelers import Window as Window
-from relgraph.labelers import dependency_relations as dependency_relations
-from relgraph.labelers import graphormer as graphormer
-from relgraph.labelers import grpe as grpe
-from relgraph.labelers import label_pairs as label_pairs
-from relgraph.labelers import shortest_path_lengths as shortest_path_lengths
-from relgraph.labelers import unique_paths as unique_paths
 from relgraph.labels import BlockLabels as BlockLabels
 from relgraph.labels import DenseLabels as DenseLabels
 from relgraph.labels import DistanceLabels as DistanceLabels
 from relgraph.labels import EdgeLabels as EdgeLabels
-from relgraph.labels import LabelCounts as LabelCounts
 from relgraph.labels import Labels as Labels
-from relgraph.labels import SumCounts as SumCounts
 from relgraph.labels import SumLabels as SumLabels
 from relgraph.labels import first_of as first_of
-from relgraph.labels import padded as padded
 from relgraph.labels import product as product
 from relgraph.labels import restrict as restrict
 from relgraph.labels import total as total
 from relgraph.nn import KVCache as KVCache
-from relgraph.nn import LabelTable as LabelTable
-from relgraph.nn import LayerCache as LayerCache
 from relgraph.nn import RelationAttention as RelationAttention
 from relgraph.nn import RelationDecoder as RelationDecoder
 from relgraph.nn import RelationDecoderLayer as RelationDecoderLayer
@@ -86,8 +63,6 @@ from relgraph.nn import RelationEncoderLayer as RelationEncoderLayer
 from relgraph.nn import RelationTables as RelationTables
 from relgraph.nn import RelationTransformer as RelationTransformer
 from relgraph.nn import SinusoidalPositions as SinusoidalPositions
-from relgraph.nn import StackCache as StackCache
-from relgraph.nn import check_label_names as check_label_names
 from relgraph.nn import record_attention as record_attention
 
 if TYPE_CHECKING:
@@ -97,11 +72,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-
 _ON_FIRST_USE = ("interop", "plot", "pyg")
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    homes = [
+        m.__name__ for m in (functional, nn, labelers, labels) if isinstance(vars(m).get(name), (type, FunctionType))
+    ]
+    hint = f"; it is {homes[0]}.{name}" if homes else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

@@ -58,14 +58,14 @@ def test_attention_aux():
     assert repr(aux) == (
         "AttentionAux(weights=<tensor [2, 4, 50, 50]>, label_mass=<tensor [2, 4, 50, 5]>, lse=<tensor [2, 4, 50]>)"
     )
-    assert repr(rg.AttentionAux()) == "AttentionAux()"
-    several = rg.AttentionAux(label_mass=(torch.zeros(1, 2), torch.zeros(1, 3)))
+    assert repr(rg.functional.AttentionAux()) == "AttentionAux()"
+    several = rg.functional.AttentionAux(label_mass=(torch.zeros(1, 2), torch.zeros(1, 3)))
     assert repr(several) == "AttentionAux(label_mass=(<tensor [1, 2]>, <tensor [1, 3]>))"
 
 
 def test_path_labels():
     tree = rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3)
-    assert repr(rg.TreePaths(4, 1)(tree)) == (
+    assert repr(rg.labelers.TreePaths(4, 1)(tree)) == (
         "PathLabels(labels=DenseLabels(q_len=3, k_len=3, num_labels=4), paths=<tensor [4, 4]>)"
     )
 
@@ -107,9 +107,9 @@ def test_source_graph():
 
 
 def test_schema_prints_as_the_expression_that_makes_it():
-    schema = rg.Schema(["how", "old"], [(None, ["*"]), (0, ["age"])], [["singer"]], values=[(1, 1, "NUMBER")])
+    schema = rg.labelers.Schema(["how", "old"], [(None, ["*"]), (0, ["age"])], [["singer"]], values=[(1, 1, "NUMBER")])
     assert repr(schema) == (
         "Schema(question=('how', 'old'), columns=((None, ('*',)), (0, ('age',))), tables=(('singer',),), "
         "primary_keys=(), foreign_keys=(), values=((1, 1, 'NUMBER'),))"
     )
-    assert eval(repr(schema), {"Schema": rg.Schema}) == schema
+    assert eval(repr(schema), {"Schema": rg.labelers.Schema}) == schema

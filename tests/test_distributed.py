@@ -22,7 +22,7 @@ from torch.distributed.tensor.experimental import context_parallel, local_map
 
 LABELER = rg.ClippedDistance(2)
 SHARED = pytest.raises(
-    NotImplementedError, match="within torch's context_parallel .* outside of that block .* rg.merge"
+    NotImplementedError, match="within torch's context_parallel .* outside of that block .* rg.functional.merge"
 )
 
 

@@ -18,7 +18,9 @@ from torch import Tensor
 import relgraph as rg
 from tests.docstrings import can_raise, exports, faults, faults_of_member, hides_words, undefined_names
 
-MODULES = ["relgraph"] + [f"relgraph.{name}" for name in ("labels", "labelers", "nn", "pyg", "interop", "plot")]
+MODULES = ["relgraph"] + [
+    f"relgraph.{name}" for name in ("functional", "labels", "labelers", "nn", "pyg", "interop", "plot")
+]
 MODULES += [f"relgraph.interop.{name}" for name in ("conllu", "networkx", "python")]
 
 
@@ -160,8 +162,8 @@ def test_faults_of_a_class_are_found(as_if_public):
 
 
 def test_what_can_raise_is_seen_through_calls():
-    assert can_raise(rg.ClippedDistance) and can_raise(rg.graphormer) and can_raise(rg.Graph.of_type)
-    assert not can_raise(rg.AttentionAux) and not can_raise(rg.Graph.borders)
+    assert can_raise(rg.ClippedDistance) and can_raise(rg.labelers.graphormer) and can_raise(rg.Graph.of_type)
+    assert not can_raise(rg.functional.AttentionAux) and not can_raise(rg.Graph.borders)
 
 
 def test_names_that_examples_leave_undefined_are_found():

@@ -81,7 +81,7 @@ def test_weights_and_mass():
     unlabeled = (aux.weights * (ids == -1)).sum(-1)
     torch.testing.assert_close(aux.label_mass.sum(-1), 1 - unlabeled)
     nothing = rg.relation_attention_with_aux(q, k, v, labels)[1]
-    assert nothing == rg.AttentionAux(None, None, None)
+    assert nothing == rg.functional.AttentionAux(None, None, None)
     packed = rg.relation_attention_with_aux(
         *(torch.randn(9, 2, 3) for _ in range(3)), KINDS["distance packed"](9), need_weights=True
     )[1]

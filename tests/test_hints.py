@@ -58,7 +58,7 @@ def test_in_place_of_labels():
     assert in_place_of_labels(theirs) == (
         f"DiGraph (networkx.classes.digraph.DiGraph): make it a Graph with {NETWORKX}, and pass labels=labeler(graph)"
     )
-    assert in_place_of_labels(rg.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
+    assert in_place_of_labels(rg.labelers.ShortestPathTypes(2, 1)(GRAPH)) == "PathLabels: pass its .labels"
 
 
 def test_in_place_of_one_graph_several():
@@ -115,7 +115,7 @@ LAYERS = {
         X, labels=labels
     ),
     "RelationDecoderLayer": lambda labels: rg.RelationDecoderLayer(8, 2, 8, num_labels=3)(X, X, labels=labels),
-    "padded": rg.padded,
+    "padded": rg.labels.padded,
     "first_of": lambda labels: rg.first_of(labels, LABELS),
     "SumLabels": lambda labels: rg.SumLabels(LABELS, labels),
 }

@@ -117,7 +117,9 @@ def test_bad_input():
 def test_what_is_no_number_stays_so():
     nan, inf = float("nan"), float("inf")
     outputs = [torch.ones(4, 2), torch.zeros(4, 2)]
-    output, lse = rg.merge(outputs, [torch.tensor([nan, inf, -inf, 0.0]), torch.tensor([0.0, 0.0, -inf, -inf])])
+    output, lse = rg.functional.merge(
+        outputs, [torch.tensor([nan, inf, -inf, 0.0]), torch.tensor([0.0, 0.0, -inf, -inf])]
+    )
     assert lse[0].isnan()
     assert lse[1:].tolist() == [inf, -inf, 0.0]
     assert output[:2].isnan().all()

@@ -12,14 +12,13 @@ import relgraph as rg
 from tests.docstrings import exports
 
 NAMES = [
-    "CodeRelations", "GREAT_TYPES",
-    "Degree", "DistanceLabeler", "NodeType", "PathEdges", "PathLabels", "PersonalizedPageRank", "RandomWalk", "ShortestPath", "ShortestPathTypes", "VirtualNode", "graphormer", "grpe", "shortest_path_lengths", "unique_paths",
-    "AncestorDistance", "SiblingDistance", "StructuralPosition", "TreePaths", "TreeRelation", "UD_RELATIONS", "UpDown", "dependency_relations",
-    "AttentionAux", "BlockLabels", "BucketedDistance", "ClippedDistance", "DenseLabels", "DistanceLabels", "EdgeLabels",
-    "EdgeType", "FromFunction", "Graph", "Grid", "GridColumns", "GridRows", "ImplChoice", "KVCache", "LabelCounts", "LabelTable", "Labeler", "Labels", "LayerCache",
-    "RelationAttention", "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer",
-    "RelationTables", "RelationTransformer", "Schema", "SchemaRelations", "Segments", "SinusoidalPositions", "StackCache", "SumCounts", "SumLabels", "Window",
-    "check_label_names", "edge_attention", "first_of", "label_pairs", "record_attention", "labelers", "labels", "merge", "nn", "padded", "product", "relation_attention", "relation_attention_with_aux",
+    "AncestorDistance", "BlockLabels", "BucketedDistance", "ClippedDistance", "CodeRelations", "Degree",
+    "DenseLabels", "DistanceLabels", "EdgeLabels", "EdgeType", "FromFunction", "Graph", "Grid", "KVCache",
+    "Labeler", "Labels", "NodeType", "PathEdges", "PersonalizedPageRank", "RandomWalk", "RelationAttention",
+    "RelationDecoder", "RelationDecoderLayer", "RelationEncoder", "RelationEncoderLayer", "RelationTables",
+    "RelationTransformer", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions", "SumLabels",
+    "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "first_of", "functional", "labelers",
+    "labels", "nn", "product", "record_attention", "relation_attention", "relation_attention_with_aux",
     "restrict", "total", "which_impl",
 ]  # fmt: skip
 
@@ -27,10 +26,28 @@ NAMES = [
 def test_names():
     assert sorted(exports(rg)) == sorted(NAMES)
     assert all(hasattr(rg, name) for name in NAMES)
+    assert len(NAMES) <= 50, "the top level holds what a user types in the first hour"
 
 
-MODULES = (rg, rg.nn, rg.labelers, rg.labels, rg.pyg, *(getattr(rg.interop, name) for name in rg.interop.MODULES))
-DOCUMENTED = sorted({name for module in MODULES for name in exports(module)} - {"nn", "labels", "labelers"})
+def test_a_name_of_a_module_says_where_it_is():
+    with pytest.raises(AttributeError, match=r"has no attribute 'merge'; it is relgraph\.functional\.merge$"):
+        _ = rg.merge
+    with pytest.raises(AttributeError, match=r"has no attribute 'no_such_name'$"):
+        _ = rg.no_such_name
+
+
+MODULES = (
+    rg,
+    rg.functional,
+    rg.nn,
+    rg.labelers,
+    rg.labels,
+    rg.pyg,
+    *(getattr(rg.interop, name) for name in rg.interop.MODULES),
+)
+DOCUMENTED = sorted(
+    {name for module in MODULES for name in exports(module)} - {"functional", "nn", "labels", "labelers"}
+)
 
 
 def public(name):

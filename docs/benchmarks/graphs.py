@@ -124,7 +124,7 @@ def packed(arguments: argparse.Namespace) -> Rows:
     q, k, v = (torch.randn(graph.num_nodes, HEADS, SIZE, requires_grad=True) for _ in range(3))
     tables = [torch.randn(labels.num_labels, SIZE, requires_grad=True) for _ in range(2)]
     alone = one_by_one(labels, (q, k, v))
-    rows, inside = rg.padded(labels, 200), torch.arange(200) < sizes[:, None]
+    rows, inside = rg.labels.padded(labels, 200), torch.arange(200) < sizes[:, None]
 
     def padded(impl: str) -> Tensor:
         wide = (torch.zeros(256, 200, HEADS, SIZE).masked_scatter(inside[..., None, None], x) for x in (q, k, v))
@@ -177,7 +177,7 @@ def paths(arguments: argparse.Namespace) -> Rows:
             taken = []
             for _ in range(arguments.rounds):
                 start = time.perf_counter()
-                rg.shortest_path_lengths(graph, limit, directed=directed)
+                rg.labelers.shortest_path_lengths(graph, limit, directed=directed)
                 taken.append(time.perf_counter() - start)
             what = "directed" if directed else "both ways"
             row[f"{what}, {'no limit' if limit is None else f'up to {limit}'} s"] = round(statistics.median(taken), 3)

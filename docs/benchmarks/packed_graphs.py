@@ -78,7 +78,7 @@ class Inputs:
     @cached_property
     def padded_ids(self) -> Tensor:
         """The label of every pair of the padded batch, ``[G, N, N]``, 0 where a node is none."""
-        return rg.padded(self.labels, self.longest).to_dense()[0].clamp_min(0)
+        return rg.labels.padded(self.labels, self.longest).to_dense()[0].clamp_min(0)
 
     def ids_of(self, g: int) -> Tensor:
         """The labels inside one graph, ``[n, n]``."""

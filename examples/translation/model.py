@@ -67,7 +67,7 @@ class Translator(nn.Module):
         padding = source == PAD
         return self.transformer.encode(self._embed(source), src_key_padding_mask=padding), padding
 
-    def decode(self, target: Tensor, memory: Tensor, padding: Tensor, cache: rg.StackCache | None = None) -> Tensor:
+    def decode(self, target: Tensor, memory: Tensor, padding: Tensor, cache: rg.nn.StackCache | None = None) -> Tensor:
         """Scores of every id as the next one, ``[B, N, V]``, after each of ``target``'s ``[B, N]``.
 
         With a ``cache`` from ``transformer.new_cache()`` these are the rows after those that it holds.

@@ -168,7 +168,7 @@ class _Decoding:
         if not same_memory:
             self.memory, self.padding = self.memory[rows], self.padding[rows]
         for layer in self.cache or ():
-            assert isinstance(layer, rg.LayerCache)
+            assert isinstance(layer, rg.nn.LayerCache)
             layer.self_attn.reorder(rows)
             if not same_memory:
                 layer.multihead_attn.reorder(rows)

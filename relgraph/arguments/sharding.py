@@ -18,7 +18,7 @@ def check_context() -> None:
         raise NotImplementedError(
             "relgraph attends only to the keys that it is given, and within torch's context_parallel each rank holds "
             "only a part of them: call it outside of that block with whole sequences, split the batch or the heads "
-            "instead, or attend to the parts one by one and join the results with rg.merge"
+            "instead, or attend to the parts one by one and join the results with rg.functional.merge"
         )
 
 

@@ -2,17 +2,16 @@
 
 In the order in which a call meets them:
 
-- ``attention``: :func:`~relgraph.relation_attention`, with or without further outputs.
-- ``edges``: :func:`~relgraph.edge_attention`, which adds edge vectors and returns a weight per edge.
+- ``attention``: ``relation_attention``; ``relation_attention_with_aux`` also returns an ``AttentionAux``.
+- ``edges``: ``edge_attention``, which adds edge vectors and returns a weight per edge.
 - ``check``: the one check of all arguments; ``offset``: the key position of query row 0.
-- ``choice``: :func:`~relgraph.which_impl`, which implementation a call takes and why.
+- ``choice``: ``which_impl`` returns an ``ImplChoice``: which implementation a call takes and why.
 - ``merge``: joins attention over disjoint key sets.
 """
 
 from relgraph.functional.attention import AttentionAux as AttentionAux
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
-from relgraph.functional.check import LabelsLike as LabelsLike
 from relgraph.functional.choice import ImplChoice as ImplChoice
 from relgraph.functional.choice import which_impl as which_impl
 from relgraph.functional.edges import edge_attention as edge_attention

@@ -161,11 +161,11 @@ def relation_attention_with_aux(  # noqa: D417
         need_weights: return the attention weights, N_q · N_k numbers per head. Only ``impl`` ``"reference"`` and
             ``"dense"`` hold them.
         need_label_mass: return the attention that each label receives.
-        need_lse: return the log-sum-exp of each row, which :func:`~relgraph.merge` needs.
+        need_lse: return the log-sum-exp of each row, which :func:`~relgraph.functional.merge` needs.
 
     Returns:
         ``(z, aux)``, z ``[B, H, N_q, D_v]`` as :func:`~relgraph.relation_attention` gives it, and an
-        :class:`~relgraph.AttentionAux`.
+        :class:`~relgraph.functional.AttentionAux`.
 
     Raises:
         TypeError: an argument of the wrong kind.

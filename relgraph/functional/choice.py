@@ -72,7 +72,7 @@ def which_impl(  # noqa: D417
         need_label_mass: as in :func:`~relgraph.relation_attention_with_aux`.
 
     Returns:
-        :class:`~relgraph.ImplChoice`: ``impl``, ``reason`` and ``refused``.
+        :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason`` and ``refused``.
 
     Raises:
         TypeError: an argument of the wrong kind.

@@ -42,7 +42,7 @@ def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Te
         ...     rg.relation_attention_with_aux(q, k[:, :, keys], v[:, :, keys], None, need_lse=True)
         ...     for keys in (slice(0, 3), slice(3, 6))
         ... ]
-        >>> output, lse = rg.merge([z for z, _ in halves], [aux.lse for _, aux in halves])
+        >>> output, lse = rg.functional.merge([z for z, _ in halves], [aux.lse for _, aux in halves])
         >>> torch.allclose(output, rg.relation_attention(q, k, v, None), atol=1e-6)
         True
     """

@@ -155,7 +155,7 @@ def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[
         >>> sentence = rg.interop.conllu.parse(text)[0]
         >>> sentence.words, sentence.relations
         (('cats', 'sleep'), ('nsubj', 'root'))
-        >>> labeler = rg.dependency_relations()
+        >>> labeler = rg.labelers.dependency_relations()
         >>> labeler.names[labeler(sentence.graph).to_dense()[0][0, 0, 1]]  # query "cats", key "sleep"
         'nsubj'
     """

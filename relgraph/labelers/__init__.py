@@ -1,8 +1,8 @@
 """Labelers turn an input into :class:`~relgraph.Labels`.
 
 A labeler has a fixed number of labels, each with a name, whatever the input. Sequence labelers are called with a length
-or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~relgraph.SchemaRelations` with a
-:class:`~relgraph.Schema`.
+or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~relgraph.labelers.SchemaRelations` with a
+:class:`~relgraph.labelers.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
   ``GridColumns``.

@@ -30,7 +30,8 @@ class Labeler(ABC):
 
     To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Shorter ways: a function
     of two positions with :class:`~relgraph.FromFunction`, a function of their distance with
-    :class:`~relgraph.DistanceLabeler`, ids of all pairs of a graph with :func:`~relgraph.label_pairs`.
+    :class:`~relgraph.labelers.DistanceLabeler`, ids of all pairs of a graph with
+    :func:`~relgraph.labelers.label_pairs`.
 
     Example:
         >>> from dataclasses import dataclass
@@ -81,7 +82,7 @@ class Labeler(ABC):
             **kwargs: passed to the labeler.
 
         Returns:
-            :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
+            :class:`~relgraph.labels.LabelCounts`; for a sum, :class:`~relgraph.labels.SumCounts`.
 
         Raises:
             TypeError, ValueError, NotImplementedError: whatever the call raises; a result that is not Labels.

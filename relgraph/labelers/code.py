@@ -33,10 +33,10 @@ class CodeRelations(Labeler):
     way round. GREAT's released code takes the *source* as the query of id 2t: to get its ids, pass
     ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)``.
 
-    Types count from 0, as in :data:`~relgraph.GREAT_TYPES`. The files of GREAT's data count from 1 (``CALLS`` is 11
-    there): map them by name, or subtract 1. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are left
-    out. Several relations of one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``; for
-    ``|`` only one relation may count: ``CodeRelations(duplicates="first") | ClippedDistance(8)``.
+    Types count from 0, as in :data:`~relgraph.labelers.GREAT_TYPES`. The files of GREAT's data count from 1 (``CALLS``
+    is 11 there): map them by name, or subtract 1. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are
+    left out. Several relations of one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``;
+    for ``|`` only one relation may count: ``CodeRelations(duplicates="first") | ClippedDistance(8)``.
 
     Source: Hellendoorn et al. 2020 (GREAT).
 
@@ -86,7 +86,8 @@ class CodeRelations(Labeler):
         """The labels of a program, or of a packed batch.
 
         Args:
-            graph: its ``edge_type`` counts :data:`~relgraph.GREAT_TYPES` from 0; edges of type 11 are left out.
+            graph: its ``edge_type`` counts :data:`~relgraph.labelers.GREAT_TYPES` from 0; edges of type 11 are left
+                out.
 
         Returns:
             Edge labels; id 2t is called ``"T"``, id 2t + 1 ``"T⁻¹"``, for the t-th type T.

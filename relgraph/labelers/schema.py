@@ -22,7 +22,7 @@ PUNCTUATION = frozenset(string.punctuation)
 @final
 @dataclass(frozen=True, init=False)
 class Schema:
-    """A question and the database that it asks about: the input of :class:`~relgraph.SchemaRelations`.
+    """A question and the database that it asks about: the input of :class:`~relgraph.labelers.SchemaRelations`.
 
     Words are compared unchanged: normalise them first (lower case, lemmas). The items are the words, then the columns,
     then the tables; each kind is numbered from 0.
@@ -44,7 +44,7 @@ class Schema:
         ValueError: a number that no word, column or table has, an empty name, or an unknown kind of value.
 
     Example:
-        >>> schema = rg.Schema(
+        >>> schema = rg.labelers.Schema(
         ...     ["which", "singer", "is", "20"],
         ...     [(None, ["*"]), (0, ["singer", "id"]), (0, ["age"])],
         ...     [["singer"]],
@@ -53,7 +53,7 @@ class Schema:
         ... )
         >>> len(schema)
         8
-        >>> labeler = rg.SchemaRelations()
+        >>> labeler = rg.labelers.SchemaRelations()
         >>> labels = labeler(schema)
         >>> labeler.names[labels.ids[0, 3, 6]]  # what column "age" is to the word "20"
         'qc_NUMBER'
@@ -132,10 +132,10 @@ class SchemaRelations(Labeler):
         TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
-        >>> labeler = rg.SchemaRelations()
+        >>> labeler = rg.labelers.SchemaRelations()
         >>> labeler.num_labels
         51
-        >>> schema = rg.Schema(["singer", "age"], [(0, ["age"])], [["singer"]])
+        >>> schema = rg.labelers.Schema(["singer", "age"], [(0, ["age"])], [["singer"]])
         >>> ids = labeler(schema).to_dense()[0][0]
         >>> labeler.names[ids[1, 2]], labeler.names[ids[2, 3]]
         ('qc_CEM', 'ct_table_match')

@@ -67,9 +67,9 @@ def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | Non
     Example:
         >>> graph = rg.Graph.batch([rg.Graph(torch.tensor([[0], [1]]), 2), rg.Graph(torch.tensor([[0], [0]]), 1)])
         >>> query, key = graph.pairs()
-        >>> rg.label_pairs(graph, query == key, 2)
+        >>> rg.labelers.label_pairs(graph, query == key, 2)
         BlockLabels(q_len=3, k_len=3, num_labels=2, graphs=2)
-        >>> rg.label_pairs(graph, torch.eye(3) > 0, 2).to_dense()
+        >>> rg.labelers.label_pairs(graph, torch.eye(3) > 0, 2).to_dense()
         (tensor([[[ 1,  0, -1],
                  [ 0,  1, -1],
                  [-1, -1,  1]]]), tensor([[[ True,  True, False],

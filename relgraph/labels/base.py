@@ -185,7 +185,7 @@ class Labels(ABC):
             names: R different strings; for a sum, one sequence per part. Without names the table shows ids.
 
         Returns:
-            :class:`~relgraph.LabelCounts`; for a sum, :class:`~relgraph.SumCounts`.
+            :class:`~relgraph.labels.LabelCounts`; for a sum, :class:`~relgraph.labels.SumCounts`.
 
         Raises:
             TypeError: names that are not a sequence of strings.

@@ -66,7 +66,7 @@ class LabelCounts:
 @final
 @dataclass(frozen=True, repr=False)
 class SumCounts:
-    """The counts of a sum of labels: one :class:`~relgraph.LabelCounts`, and one printed table, per part.
+    """The counts of a sum of labels: one :class:`~relgraph.labels.LabelCounts`, and one printed table, per part.
 
     Each part is counted separately, although a sum attends only where all its parts do.
 

@@ -36,7 +36,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))
-        >>> rg.padded(rg.EdgeType(1)(graph)).to_dense()[1].int()
+        >>> rg.labels.padded(rg.EdgeType(1)(graph)).to_dense()[1].int()
         tensor([[[0, 0, 0],
                  [1, 0, 0],
                  [0, 0, 0]],

@@ -4,11 +4,11 @@
 - :class:`~relgraph.RelationEncoderLayer`, :class:`~relgraph.RelationDecoderLayer`: Transformer layers around it.
 - :class:`~relgraph.RelationEncoder`, :class:`~relgraph.RelationDecoder`: stacks of them.
 - :class:`~relgraph.RelationTransformer`: an encoder and a decoder, with the presets of Shaw et al. 2018.
-- :class:`~relgraph.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows of labels.
-- :class:`~relgraph.KVCache`, :class:`~relgraph.LayerCache`, :class:`~relgraph.StackCache`: keys and values kept between
-  calls, for one attention, a decoder layer, a stack.
+- :class:`~relgraph.nn.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows of labels.
+- :class:`~relgraph.KVCache`, :class:`~relgraph.nn.LayerCache`, :class:`~relgraph.nn.StackCache`: keys and values kept
+  between calls, for one attention, a decoder layer, a stack.
 - :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
-- :func:`~relgraph.check_label_names`: compares a state's label names with those of a model's tables.
+- :func:`~relgraph.nn.check_label_names`: compares a state's label names with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 """
 

@@ -11,7 +11,8 @@ from torch.nn.functional import linear
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional import LabelsLike, relation_attention_with_aux
+from relgraph.functional import relation_attention_with_aux
+from relgraph.functional.check import LabelsLike
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs

@@ -312,7 +312,7 @@ class LayerCache:
         ValueError: ``max_len`` below 1 or beyond 2³¹ - 1.
 
     Example:
-        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.LayerCache()
+        >>> layer, cache = rg.RelationDecoderLayer(8, 2, 16).eval(), rg.nn.LayerCache()
         >>> with torch.no_grad():
         ...     out = layer(torch.randn(1, 3, 8), torch.randn(1, 5, 8), tgt_is_causal=True, cache=cache)
         >>> len(cache), len(cache.multihead_attn)
@@ -363,7 +363,8 @@ class StackCache:
     Iterating gives one cache per layer; ``len(cache)`` is the number of rows that each holds.
 
     Args:
-        *layers: one cache per layer, :class:`~relgraph.KVCache` (encoder) or :class:`~relgraph.LayerCache` (decoder).
+        *layers: one cache per layer, :class:`~relgraph.KVCache` for an encoder, :class:`~relgraph.nn.LayerCache`
+            for a decoder.
 
     Raises:
         TypeError: a layer's cache of another kind.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.functional import LabelsLike
+from relgraph.functional.check import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
@@ -185,8 +185,8 @@ class RelationDecoderLayer(nn.Module):
             labels: of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
                 M]``.
-            cache: a :class:`~relgraph.LayerCache` with keys and values of earlier rows and of the memory; a call that
-                raises leaves it as it was.
+            cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
+                that raises leaves it as it was.
             bank_features: the input of the banks of the self-attention's tables.
 
         Returns:

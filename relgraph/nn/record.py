@@ -64,10 +64,10 @@ def record_attention(
 
     Returns:
         A context manager. It gives a dict from the name of each layer in ``model.named_modules()`` to a list of one
-        :class:`~relgraph.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is ``[B, H,
-        N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for a sum,
-        None for a layer without tables): ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H, N_q,
-        N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers.
+        :class:`~relgraph.functional.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is
+        ``[B, H, N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for
+        a sum, None for a layer without tables): ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H,
+        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers.
 
     Raises:
         TypeError: ``model`` is not a module, or an option is not a bool.

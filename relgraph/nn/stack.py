@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.functional import LabelsLike
+from relgraph.functional.check import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
@@ -64,7 +64,7 @@ class RelationEncoder(nn.Module):
             max_len: how many rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.KVCache` per layer.
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer.
 
         Raises:
             TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
@@ -158,10 +158,10 @@ class RelationDecoder(nn.Module):
             max_len: how many target rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` per layer.
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.nn.LayerCache` per layer.
 
         Raises:
-            TypeError, ValueError: ``max_len`` that :class:`~relgraph.LayerCache` does not accept.
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.nn.LayerCache` does not accept.
         """
         return StackCache(*(LayerCache(max_len) for _ in self.layers))
 

@@ -27,7 +27,7 @@ class LabelTable(nn.Module):
 
     ``state_dict`` holds the names of the labels (as bytes in a tensor), so that a checkpoint cannot be loaded with its
     labels in another order. relgraph's layers raise before loading anything from a state with other names; for your own
-    model around such layers see :func:`~relgraph.check_label_names`.
+    model around such layers see :func:`~relgraph.nn.check_label_names`.
 
     Source: rows as a^K and a^V of Shaw, Uszkoreit, Vaswani 2018, section 3.2.
 
@@ -49,10 +49,10 @@ class LabelTable(nn.Module):
             a ``device`` that is not there, a ``dtype`` that parameters cannot have.
 
     Example:
-        >>> table = rg.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
+        >>> table = rg.nn.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
         >>> table().shape, table()[1].tolist()
         (torch.Size([3, 4]), [0.0, 0.0, 0.0, 0.0])
-        >>> paths = rg.LabelTable(None, 4, bank=torch.nn.Linear(7, 4))
+        >>> paths = rg.nn.LabelTable(None, 4, bank=torch.nn.Linear(7, 4))
         >>> paths(torch.randn(5, 7)).shape
         torch.Size([5, 4])
     """
@@ -120,7 +120,7 @@ class LabelTable(nn.Module):
             ValueError: features without a bank, a bank without features, or a bank's output of another shape.
 
         Example:
-            >>> rg.LabelTable(3, None, heads=2)().tolist()                          # a bias table starts at zero
+            >>> rg.nn.LabelTable(3, None, heads=2)().tolist()                          # a bias table starts at zero
             [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
         """
         if self.bank is not None:
@@ -177,7 +177,7 @@ class LabelTable(nn.Module):
         """Compare the names of a checkpoint with this table's; either may have none.
 
         Args:
-            state: ``[number of bytes]``, uint8, from :meth:`~relgraph.LabelTable.get_extra_state`.
+            state: ``[number of bytes]``, uint8, from :meth:`~relgraph.nn.LabelTable.get_extra_state`.
 
         Raises:
             TypeError: ``state`` is not a Tensor.
@@ -254,7 +254,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         >>> class Tagger(torch.nn.Module):
         ...     def __init__(self, labeler):
         ...         super().__init__()
-        ...         self.register_load_state_dict_pre_hook(rg.check_label_names)
+        ...         self.register_load_state_dict_pre_hook(rg.nn.check_label_names)
         ...         self.embedding = torch.nn.Embedding(100, 16)
         ...         self.encoder = rg.RelationEncoderLayer(16, 4, 32, labeler=labeler)
         >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))

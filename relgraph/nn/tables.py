@@ -25,8 +25,8 @@ class RelationTables(nn.Module):
 
     Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. FSDP2 must
     shard such an object once: ``fully_shard(tables)`` before the layers, or only the root. The attributes ``key``,
-    ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.LabelTable`, for a sum a list with one per part, or
-    None if there is no such table. If ``tied``, ``value`` is None and the key tables serve for values too.
+    ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.nn.LabelTable`, for a sum a list with one per part,
+    or None if there is no such table. If ``tied``, ``value`` is None and the key tables serve for values too.
 
     Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
     (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
@@ -48,7 +48,7 @@ class RelationTables(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as ``kinds="key"`` for ``("key",)``.
         ValueError: unknown, missing or repeated kinds, tied tables without both kinds, ``per_head`` without ``heads``,
-            options of a sum without one value per part, banks of other kinds, and what :class:`~relgraph.LabelTable`
+            options of a sum without one value per part, banks of other kinds, and what :class:`~relgraph.nn.LabelTable`
             raises.
 
     Example:

@@ -158,7 +158,8 @@ class RelationTransformer(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all parameters again, apart from tables that were passed in.
 
-        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see :class:`~relgraph.LabelTable`.
+        Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see
+        :class:`~relgraph.nn.LabelTable`.
         """
         attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
         tables = [module.tables for module in attentions if module.tables is not None]
@@ -181,7 +182,7 @@ class RelationTransformer(nn.Module):
             max_len: how many target rows there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.StackCache` of one :class:`~relgraph.LayerCache` per decoder layer.
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.nn.LayerCache` per decoder layer.
         """
         return self.decoder.new_cache(max_len)
 

@@ -26,7 +26,7 @@ def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | No
     its right; otherwise it has one bar per label. With rows per head, each head has its own mark besides the mean.
 
     Args:
-        table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
+        table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``, or ``[R]`` for a bias.
         names: one per label, by default the table's, or else the ids.
         ax: where to draw; a new figure by default.
@@ -66,7 +66,7 @@ def table_similarity(
     is zero has no direction and is hatched.
 
     Args:
-        table: a :class:`~relgraph.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
+        table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``.
         names: one per label, by default the table's, or else the ids.
         head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.

@@ -74,7 +74,11 @@ def test_a_line_is_read():
     assert from_json(line(repair_candidates=[12, 4, 10, 2])).variables == clean.variables
     graph = record.graph
     assert graph.edge_index.T.tolist() == [edge[:2] for edge in EDGES]
-    assert [rg.GREAT_TYPES[number] for number in graph.edge_type] == ["RETURNS_TO", "LAST_WRITE", "LAST_LEXICAL_USE"]
+    assert [rg.labelers.GREAT_TYPES[number] for number in graph.edge_type] == [
+        "RETURNS_TO",
+        "LAST_WRITE",
+        "LAST_LEXICAL_USE",
+    ]
     with pytest.raises(ValueError, match=r"edges must have types of .* got \['NOVEL'\]"):
         from_json(line(edges=[[1, 2, 12, "enum_NOVEL"]]))
 

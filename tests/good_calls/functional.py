@@ -106,7 +106,7 @@ def _edges() -> Good:
 
 def _merge() -> Good:
     return Good(
-        rg.merge,
+        rg.functional.merge,
         {
             "outputs": [torch.randn(2, 3, 4), torch.randn(2, 3, 4)],
             "lses": [torch.randn(2, 3), torch.randn(2, 3)],

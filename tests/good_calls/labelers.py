@@ -115,10 +115,10 @@ GOOD_CALLS = {
     ),
     "Grid": lambda: Good(rg.Grid, {"row_clip": 1, "col_clip": 2}),
     "Grid.__call__": lambda: Good(rg.Grid(1), {"height": 2, "width": 3}),
-    "GridRows": lambda: Good(rg.GridRows, {"clip": 1}),
-    "GridRows.__call__": lambda: Good(rg.GridRows(1), {"height": 2, "width": 3}),
-    "GridColumns": lambda: Good(rg.GridColumns, {"clip": 1}),
-    "GridColumns.__call__": lambda: Good(rg.GridColumns(1), {"height": 2, "width": 3}),
+    "GridRows": lambda: Good(rg.labelers.GridRows, {"clip": 1}),
+    "GridRows.__call__": lambda: Good(rg.labelers.GridRows(1), {"height": 2, "width": 3}),
+    "GridColumns": lambda: Good(rg.labelers.GridColumns, {"clip": 1}),
+    "GridColumns.__call__": lambda: Good(rg.labelers.GridColumns(1), {"height": 2, "width": 3}),
     "FromFunction": lambda: Good(
         rg.FromFunction,
         {"fn": _before, "num_labels": 2, "names": ["after", "before"]},
@@ -151,7 +151,7 @@ GOOD_CALLS = {
     ),
     "ShortestPath.__call__": lambda: _of_graph(rg.ShortestPath(2)),
     "shortest_path_lengths": lambda: Good(
-        rg.shortest_path_lengths, {"graph": graph(), "max_distance": 2, "directed": False}
+        rg.labelers.shortest_path_lengths, {"graph": graph(), "max_distance": 2, "directed": False}
     ),
     "PathEdges": lambda: Good(
         rg.PathEdges, {"max_path": 2, "types": ["bond", "hop"], "directed": False}, accepts={"types": WORDS}
@@ -164,15 +164,15 @@ GOOD_CALLS = {
     "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
     "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
     "graphormer": lambda: Good(
-        rg.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
+        rg.labelers.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
     ),
     "grpe": lambda: Good(
-        rg.grpe,
+        rg.labelers.grpe,
         {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},
         accepts={"types": WORDS},
     ),
     "label_pairs": lambda: Good(
-        rg.label_pairs,
+        rg.labelers.label_pairs,
         {
             "graph": graph(),
             "ids": torch.tensor([0, 1, -1] * 3),
@@ -182,7 +182,7 @@ GOOD_CALLS = {
         also={"graph": ("ids",), "ids": ("attend",), "num_labels": ("ids",)},
     ),
     "label_pairs (a matrix)": lambda: Good(
-        rg.label_pairs,
+        rg.labelers.label_pairs,
         {"graph": graph(), "ids": torch.eye(3, dtype=torch.int64), "num_labels": 2},
         also={"graph": ("ids",), "num_labels": ("ids",)},
     ),
@@ -197,10 +197,10 @@ GOOD_CALLS = {
     "AncestorDistance.__call__": lambda: _of_graph(rg.AncestorDistance(2)),
     "SiblingDistance": lambda: Good(rg.SiblingDistance, {"clip": 2, "default": "other", "forest": False}),
     "SiblingDistance.__call__": lambda: _of_graph(rg.SiblingDistance(2)),
-    "StructuralPosition": lambda: Good(rg.StructuralPosition, {"clip": 2, "forest": False}),
-    "StructuralPosition.__call__": lambda: _of_graph(rg.StructuralPosition(2)),
+    "StructuralPosition": lambda: Good(rg.labelers.StructuralPosition, {"clip": 2, "forest": False}),
+    "StructuralPosition.__call__": lambda: _of_graph(rg.labelers.StructuralPosition(2)),
     "dependency_relations": lambda: Good(
-        rg.dependency_relations,
+        rg.labelers.dependency_relations,
         {"relations": ["nsubj", "obj"], "self_loop": False, "default": "unlabeled"},
         accepts={"relations": WORDS},
     ),
@@ -208,7 +208,7 @@ GOOD_CALLS = {
     "CodeRelations": lambda: Good(rg.CodeRelations, {"default": "unlabeled", "duplicates": "sum"}),
     "CodeRelations.__call__": lambda: _of_graph(rg.CodeRelations()),
     "Schema": lambda: Good(
-        rg.Schema,
+        rg.labelers.Schema,
         _schema(),
         also={
             "question": ("values",),
@@ -218,23 +218,30 @@ GOOD_CALLS = {
         accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
     ),
     "SchemaRelations": lambda: Good(
-        rg.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
+        rg.labelers.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
     ),
-    "SchemaRelations.__call__": lambda: Good(rg.SchemaRelations(), {"schemas": [rg.Schema(**_schema())] * 2}),
+    "SchemaRelations.__call__": lambda: Good(
+        rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}
+    ),
     # Whole paths
-    "ShortestPathTypes": lambda: Good(rg.ShortestPathTypes, {"max_length": 2, "num_types": 2, "directed": False}),
-    "ShortestPathTypes.__call__": lambda: _of_graph(rg.ShortestPathTypes(2, 2)),
-    "ShortestPathTypes.describe": lambda: _of_graph(rg.ShortestPathTypes(2, 2).describe),
-    "TreePaths": lambda: Good(rg.TreePaths, {"max_length": 2, "num_types": 2, "longer": "first", "forest": False}),
-    "TreePaths.__call__": lambda: _of_graph(rg.TreePaths(2, 2)),
-    "TreePaths.describe": lambda: _of_graph(rg.TreePaths(2, 2).describe),
-    "unique_paths": lambda: Good(rg.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
+    "ShortestPathTypes": lambda: Good(
+        rg.labelers.ShortestPathTypes, {"max_length": 2, "num_types": 2, "directed": False}
+    ),
+    "ShortestPathTypes.__call__": lambda: _of_graph(rg.labelers.ShortestPathTypes(2, 2)),
+    "ShortestPathTypes.describe": lambda: _of_graph(rg.labelers.ShortestPathTypes(2, 2).describe),
+    "TreePaths": lambda: Good(
+        rg.labelers.TreePaths, {"max_length": 2, "num_types": 2, "longer": "first", "forest": False}
+    ),
+    "TreePaths.__call__": lambda: _of_graph(rg.labelers.TreePaths(2, 2)),
+    "TreePaths.describe": lambda: _of_graph(rg.labelers.TreePaths(2, 2).describe),
+    "unique_paths": lambda: Good(rg.labelers.unique_paths, {"sequences": torch.tensor([[2, -1], [0, 1], [2, -1]])}),
 }
 
 
 def _add_rows_of_conformance() -> None:
     """A labeler of graphs without a row above gets one from the conformance tests: its own fields, and a graph."""
-    for labeler in (subject.labeler for subject in SUBJECTS if dataclasses.is_dataclass(subject.labeler)):
+    of_graphs = [s.labeler for s in SUBJECTS if type(s.labeler).__module__.startswith("relgraph.labelers.graph.")]
+    for labeler in filter(dataclasses.is_dataclass, of_graphs):
         name, given = type(labeler).__name__, {f.name: getattr(labeler, f.name) for f in dataclasses.fields(labeler)}
         GOOD_CALLS.setdefault(name, partial(Good, type(labeler), given))
         GOOD_CALLS.setdefault(f"{name}.__call__", partial(_of_graph, labeler))

@@ -175,12 +175,12 @@ GOOD_CALLS = {
         accepts={"names": ("first entry: first entry: text",)},
     ),
     "padded": lambda: Good(
-        rg.padded, {"labels": rg.ClippedDistance(1)(3, ptr=PTR), "length": 4}, also={"labels": ("length",)}
+        rg.labels.padded, {"labels": rg.ClippedDistance(1)(3, ptr=PTR), "length": 4}, also={"labels": ("length",)}
     ),
     "padded (edges)": lambda: Good(
-        rg.padded,
+        rg.labels.padded,
         {"labels": rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3, ptr=PTR), "length": 4},
         also={"labels": ("length",)},
     ),
-    "padded (blocks)": lambda: Good(rg.padded, {"labels": _blocks(), "length": 4}, also={"labels": ("length",)}),
+    "padded (blocks)": lambda: Good(rg.labels.padded, {"labels": _blocks(), "length": 4}, also={"labels": ("length",)}),
 }

@@ -123,7 +123,7 @@ def _encode(layer: str, mask: str) -> Good:
     return Good(_layers()[layer], arguments, also={"src": (mask, "src_key_padding_mask", "labels")})
 
 
-rg.LabelTable(3, 4, device="meta")  # torch loads what it needs for that on first use, which takes a second
+rg.nn.LabelTable(3, 4, device="meta")  # torch loads what it needs for that on first use, which takes a second
 
 DECODED = {
     "tgt_mask": (3, 3),
@@ -163,9 +163,9 @@ def _filled(kind=rg.KVCache):
     cache.append(torch.randn(2, 2, 3, 4), torch.randn(2, 2, 3, 4))
     if kind is rg.KVCache:
         return cache
-    layer = rg.LayerCache()
+    layer = rg.nn.LayerCache()
     layer.self_attn = layer.multihead_attn = cache
-    return layer if kind is rg.LayerCache else rg.StackCache(layer)
+    return layer if kind is rg.nn.LayerCache else rg.nn.StackCache(layer)
 
 
 def _reorder(kind) -> Good:
@@ -176,22 +176,22 @@ def _to(kind, target) -> Good:
     return Good(lambda target: _filled(kind).to(target), {"target": target}, accepts={"target": ("dtype",)})
 
 
-def _table() -> rg.LabelTable:
-    return rg.LabelTable(3, 4, names=["a", "b", "c"])
+def _table() -> rg.nn.LabelTable:
+    return rg.nn.LabelTable(3, 4, names=["a", "b", "c"])
 
 
 GOOD_CALLS = {
     # --- Tables
     "LabelTable": lambda: Good(
-        rg.LabelTable,
+        rg.nn.LabelTable,
         {"num_labels": 3, "dim": 4, "heads": 2, "names": ["a", "b", "c"], "frozen": 1, **PLACE},
         also={"num_labels": ("names", "frozen")},
         accepts=NAMED,
     ),
-    "LabelTable (a bank)": lambda: Good(rg.LabelTable, {"num_labels": 3, "dim": 4, "bank": nn.Linear(3, 4)}),
+    "LabelTable (a bank)": lambda: Good(rg.nn.LabelTable, {"num_labels": 3, "dim": 4, "bank": nn.Linear(3, 4)}),
     "LabelTable.forward": lambda: Good(_table(), {"features": None}),
     "check_label_names": lambda: Good(
-        rg.check_label_names,
+        rg.nn.check_label_names,
         {"model": _table(), "state_dict": {"_extra_state": _table().get_extra_state()}, "prefix": ""},
         also={"state_dict": ("_extra_state", "names")},
         accepts={"prefix": ("text",)},
@@ -293,7 +293,7 @@ GOOD_CALLS = {
     ),
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
-        "decoder", "tgt", rg.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
+        "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
     ),
     # --- Stacks
     "RelationEncoder": lambda: Good(
@@ -367,12 +367,12 @@ GOOD_CALLS = {
     "KVCache.reorder": lambda: _reorder(rg.KVCache),
     "KVCache.to": lambda: _to(rg.KVCache, torch.float32),
     "KVCache.to (a device)": lambda: _to(rg.KVCache, torch.device("cpu")),
-    "LayerCache": lambda: Good(rg.LayerCache, {"max_len": 4}),
-    "LayerCache.reorder": lambda: _reorder(rg.LayerCache),
-    "LayerCache.to": lambda: _to(rg.LayerCache, torch.float32),
-    "StackCache": lambda: Good(lambda layers: rg.StackCache(layers), {"layers": rg.KVCache()}),
-    "StackCache.reorder": lambda: _reorder(rg.StackCache),
-    "StackCache.to": lambda: _to(rg.StackCache, torch.float32),
+    "LayerCache": lambda: Good(rg.nn.LayerCache, {"max_len": 4}),
+    "LayerCache.reorder": lambda: _reorder(rg.nn.LayerCache),
+    "LayerCache.to": lambda: _to(rg.nn.LayerCache, torch.float32),
+    "StackCache": lambda: Good(lambda layers: rg.nn.StackCache(layers), {"layers": rg.KVCache()}),
+    "StackCache.reorder": lambda: _reorder(rg.nn.StackCache),
+    "StackCache.to": lambda: _to(rg.nn.StackCache, torch.float32),
     "record_attention": lambda: Good(
         rg.record_attention, {"model": _layers()["encoder"], "label_mass": True, "weights": True}
     ),

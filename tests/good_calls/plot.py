@@ -94,7 +94,7 @@ GOOD_CALLS = {
         plot.table_norms,
         {"table": ("names",)},
         {"names": WORDS, "table": ("tensor",)},
-        table=rg.LabelTable(3, 4),
+        table=rg.nn.LabelTable(3, 4),
         names=("-1", "0", "1"),
     ),
     "table_similarity": lambda: _drawn(

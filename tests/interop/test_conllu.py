@@ -55,7 +55,7 @@ def test_words_and_tree():
     assert (first.sent_id, first.text) == ("one", "Don't read old books.")
     assert first.graph.parents().tolist() == [2, 2, -1, 4, 2, 2]
     assert first.graph.edge_index.tolist() == [[2, 2, 4, 2, 2], [0, 1, 3, 4, 5]]
-    assert [rg.UD_RELATIONS[t] for t in first.graph.edge_type] == ["aux", "advmod", "amod", "obj", "punct"]
+    assert [rg.labelers.UD_RELATIONS[t] for t in first.graph.edge_type] == ["aux", "advmod", "amod", "obj", "punct"]
     assert first.graph.node_type.tolist() == [*(UPOS.index(tag) for tag in first.upos[:-1]), -1]
     assert (second.words, second.graph.num_nodes, second.graph.num_edges) == (("Yes",), 1, 0)
     assert (second.sent_id, second.text) == ("two", None)
@@ -70,7 +70,7 @@ def test_subtypes_count_as_themselves_where_they_are_listed():
 
 
 def test_what_the_words_are_to_each_other():
-    labeler = rg.dependency_relations(default="none")
+    labeler = rg.labelers.dependency_relations(default="none")
     ids = labeler(parse(TEXT)[0].graph).to_dense()[0][0]
     assert [labeler.names[i] for i in ids[4]] == ["none", "none", "obj", "amod⁻¹", "none", "none"]
     assert [labeler.names[i] for i in ids[3]] == ["none", "none", "none", "none", "amod", "none"]
@@ -210,7 +210,7 @@ def test_the_development_part_of_a_treebank():
     heads = torch.tensor([int(column[6]) for column in columns if column[0].isdecimal()])
     assert torch.equal(torch.cat([sentence.graph.parents() for sentence in sentences]) + 1, heads)
     batch = rg.Graph.batch([sentence.graph for sentence in sentences[:100]])
-    labels = rg.dependency_relations(default=None)(batch)
+    labels = rg.labelers.dependency_relations(default=None)(batch)
     assert labels.ids.shape == (2 * batch.num_edges,)
 
 

@@ -46,7 +46,7 @@ def test_tokens():
     assert [TOKEN_KINDS[kind] for kind in graph.graph.node_type.tolist()] == list(graph.kinds)
     assert graph.kinds[:4] == ("KEYWORD", "NAME", "OP", "NAME")
     assert graph.positions[:2] == ((1, 0), (1, 4))
-    assert EDGE_TYPES[:11] == rg.GREAT_TYPES
+    assert EDGE_TYPES[:11] == rg.labelers.GREAT_TYPES
     assert python.read("é = 1; é").positions == ((1, 0), (1, 2), (1, 4), (1, 5), (1, 7), (1, 8))
 
 

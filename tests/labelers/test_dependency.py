@@ -36,13 +36,13 @@ def test_heads_and_dependents(graph):
 
 
 def test_is_edge_type_with_inverses():
-    assert dependency_relations() == EdgeType(rg.UD_RELATIONS, inverse=True, default="unlabeled")
+    assert dependency_relations() == EdgeType(rg.labelers.UD_RELATIONS, inverse=True, default="unlabeled")
     assert dependency_relations().num_labels == 74
 
 
 def test_the_universal_relations():
-    assert len(rg.UD_RELATIONS) == len(set(rg.UD_RELATIONS)) == 37
-    assert list(rg.UD_RELATIONS) == sorted(rg.UD_RELATIONS)
+    assert len(rg.labelers.UD_RELATIONS) == len(set(rg.labelers.UD_RELATIONS)) == 37
+    assert list(rg.labelers.UD_RELATIONS) == sorted(rg.labelers.UD_RELATIONS)
 
 
 def test_refuses_bad_input():

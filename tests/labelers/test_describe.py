@@ -110,7 +110,7 @@ def test_a_batch_of_graphs():
     assert hops.counts == {"0": 4, ">=1": 4, "unreachable": 0}
 
 
-@pytest.mark.parametrize("labeler", [rg.ShortestPathTypes(2, 2), rg.TreePaths(2, 2)])
+@pytest.mark.parametrize("labeler", [rg.labelers.ShortestPathTypes(2, 2), rg.labelers.TreePaths(2, 2)])
 def test_paths_are_named_by_their_steps(labeler):
     tree = rg.Graph(torch.tensor([[0, 0], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
     told = labeler.describe(tree)

@@ -38,20 +38,20 @@ SUBJECTS = (
     Subject(rg.Degree(3)),
     Subject(rg.NodeType(2)),
     Subject(rg.VirtualNode(1)),
-    Subject(rg.graphormer(3, 3, max_path=2), ties=True),
+    Subject(rg.labelers.graphormer(3, 3, max_path=2), ties=True),
     Subject(rg.PathEdges(2, 3), ties=True),
-    Subject(rg.grpe(3, 3, duplicates="sum")),
+    Subject(rg.labelers.grpe(3, 3, duplicates="sum")),
     Subject(rg.CodeRelations()),
     Subject(rg.TreeRelation(), trees=True),
     Subject(rg.UpDown(2), trees=True),
     Subject(rg.AncestorDistance(2), trees=True),
     Subject(rg.SiblingDistance(2), trees=True, ordered=True),
-    Subject(rg.StructuralPosition(3), trees=True, ordered=True),
-    Subject(rg.dependency_relations(["a", "b", "c"]), trees=True),
+    Subject(rg.labelers.StructuralPosition(3), trees=True, ordered=True),
+    Subject(rg.labelers.dependency_relations(["a", "b", "c"]), trees=True),
     Subject(rg.ClippedDistance(2), ordered=True),
     Subject(rg.BucketedDistance(4, 3), ordered=True),
     Subject(rg.FromFunction(lambda i, j: (i < j).long(), 2), ordered=True),
-    Subject(rg.dependency_relations(["a", "b", "c"]) | rg.ClippedDistance(2), trees=True, ordered=True),
+    Subject(rg.labelers.dependency_relations(["a", "b", "c"]) | rg.ClippedDistance(2), trees=True, ordered=True),
     Subject(rg.ShortestPath(2) * rg.NodeType(2)),
     Subject(rg.ShortestPath(3) & rg.Window(2), ordered=True),
     Subject(rg.UpDown(1) + rg.EdgeType(3), trees=True),
@@ -210,10 +210,10 @@ def test_isolated_and_empty(subject):
 
 
 PATHS = (
-    Subject(rg.ShortestPathTypes(2, 3), ties=True),
-    Subject(rg.ShortestPathTypes(3, 3, directed=True), ties=True),
-    Subject(rg.TreePaths(3, 3), trees=True),
-    Subject(rg.TreePaths(1, 3, longer="one"), trees=True),
+    Subject(rg.labelers.ShortestPathTypes(2, 3), ties=True),
+    Subject(rg.labelers.ShortestPathTypes(3, 3, directed=True), ties=True),
+    Subject(rg.labelers.TreePaths(3, 3), trees=True),
+    Subject(rg.labelers.TreePaths(1, 3, longer="one"), trees=True),
 )
 each_path = pytest.mark.parametrize("subject", PATHS, ids=lambda subject: repr(subject.labeler))
 
@@ -282,11 +282,13 @@ def test_paths_do_not_depend_on_the_numbers_of_nodes(subject):
 @pytest.mark.parametrize("spelled", [False, True])
 def test_a_schema_among_others_attends_as_alone(spelled):
     several = [
-        rg.Schema(["age", "of", "singer"], [(None, ["*"]), (0, ["singer", "age"])], [["singer"]], primary_keys=[1]),
-        rg.Schema([], [], []),
-        rg.Schema(["town"], [(0, ["id"]), (1, ["home", "town"])], [["town"], ["a"]], foreign_keys=[(1, 0)]),
+        rg.labelers.Schema(
+            ["age", "of", "singer"], [(None, ["*"]), (0, ["singer", "age"])], [["singer"]], primary_keys=[1]
+        ),
+        rg.labelers.Schema([], [], []),
+        rg.labelers.Schema(["town"], [(0, ["id"]), (1, ["home", "town"])], [["town"], ["a"]], foreign_keys=[(1, 0)]),
     ]
-    subject = Subject(rg.SchemaRelations(spelled=spelled))
+    subject = Subject(rg.labelers.SchemaRelations(spelled=spelled))
     together = subject.labeler(several)
     alone = [subject.labeler(schema) for schema in several]
     x = nodes(together.q_len)

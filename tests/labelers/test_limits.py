@@ -52,26 +52,26 @@ def test_names_of_as_many_labels_as_may_be(make):
         (lambda: rg.Segments(1025), f"num_segments {LABELS} 1050625"),
         (lambda: rg.Grid(10**9), f"row_clip and col_clip {LABELS} 4000000004000000001"),
         (lambda: rg.Grid(1, 10**9), f"row_clip and col_clip {LABELS} 6000000003"),
-        (lambda: rg.GridRows(10**9), f"clip {LABELS} 2000000001"),
-        (lambda: rg.GridColumns(10**9), f"clip {LABELS} 2000000001"),
+        (lambda: rg.labelers.GridRows(10**9), f"clip {LABELS} 2000000001"),
+        (lambda: rg.labelers.GridColumns(10**9), f"clip {LABELS} 2000000001"),
         (lambda: rg.FromFunction(max, 10**9), "num_labels must be at most 1048576, got 1000000000"),
         (lambda: rg.FromFunction(max, 2, map(str, itertools.count())), "names must hold at most 1048576 items, got more"),
         (lambda: rg.EdgeType(10**9), "types must be at most 1048576, got 1000000000"),
-        (lambda: rg.dependency_relations(10**9), "relations must be at most 1048576, got 1000000000"),
+        (lambda: rg.labelers.dependency_relations(10**9), "relations must be at most 1048576, got 1000000000"),
         (lambda: rg.NodeType(2000), f"types {LABELS} 4000000"),
         (lambda: rg.Degree(10**9), f"max_degree {LABELS} 1000000002000000001"),
         (lambda: rg.ShortestPath(10**9), f"max_distance {LABELS} 1000000003"),
         (lambda: rg.PathEdges(10**9, 2), "max_path must be at most 1048576, got 1000000000"),
         (lambda: rg.PathEdges(1000, 2), f"max_path and types {LABELS} 2002000"),
-        (lambda: rg.graphormer(3, 10**9), "types must be at most 1048576"),
+        (lambda: rg.labelers.graphormer(3, 10**9), "types must be at most 1048576"),
         (lambda: rg.RandomWalk(1, bins=10**9), "bins must be at most 1024, got 1000000000"),
         (lambda: rg.RandomWalk(1, bins=range(10**9)), "bins must hold at most 1048576 items, got more"),
         (lambda: rg.UpDown(10**9), f"max_up and max_down {LABELS} 1000000002000000001"),
         (lambda: rg.AncestorDistance(10**9), f"clip {LABELS} 2000000002"),
-        (lambda: rg.StructuralPosition(10**9), f"clip {LABELS} 2000000002"),
-        (lambda: rg.SchemaRelations(10**9), f"clip {LABELS} 6000000039"),
-        (lambda: rg.ShortestPathTypes(10**9, 2), "max_length must be at most 65536, got 1000000000"),
-        (lambda: rg.TreePaths(2, 10**9), "num_types must be at most 1048576, got 1000000000"),
+        (lambda: rg.labelers.StructuralPosition(10**9), f"clip {LABELS} 2000000002"),
+        (lambda: rg.labelers.SchemaRelations(10**9), f"clip {LABELS} 6000000039"),
+        (lambda: rg.labelers.ShortestPathTypes(10**9, 2), "max_length must be at most 65536, got 1000000000"),
+        (lambda: rg.labelers.TreePaths(2, 10**9), "num_types must be at most 1048576, got 1000000000"),
         (lambda: rg.Segments(1000) * rg.Segments(2), f"the operands of * {LABELS} 4000000"),
         (lambda: rg.EdgeType(2**20) | rg.ClippedDistance(2), f"the operands of | {LABELS} 1048581"),
         (lambda: rg.product(numbers(2**20), numbers(2**20)), "labels must have at most 2147483647 ids together, got 1099511627776"),
@@ -94,16 +94,16 @@ def test_too_many_labels(make, match):
         (lambda: rg.EdgeType(2)(WIDE).to_dense(), f"q_len and k_len {PAIRS} 1000000000000"),
         (lambda: rg.EdgeType(2)(WIDE).dense(), f"q_len and k_len {PAIRS} 1000000000000"),
         (lambda: rg.Segments(2)(torch.zeros(10**5, dtype=torch.int8)), f"segments and k_segments {PAIRS} 10000000000"),
-        (lambda: rg.unique_paths(torch.tensor(0).expand(2**20, 2**20)), "sequences must hold at most 274,877,906,944 numbers, got shape [1048576, 1048576]"),
+        (lambda: rg.labelers.unique_paths(torch.tensor(0).expand(2**20, 2**20)), "sequences must hold at most 274,877,906,944 numbers, got shape [1048576, 1048576]"),
         (lambda: rg.Grid(1)(10**9, 2), "height must be at most 16,777,216"),
-        (lambda: rg.GridRows(1)(2, 10**6), f"width {PAIRS} 1000000000000"),
-        (lambda: rg.GridColumns(1)(10**3, 10**3), f"height and width {PAIRS} 1000000000000"),
+        (lambda: rg.labelers.GridRows(1)(2, 10**6), f"width {PAIRS} 1000000000000"),
+        (lambda: rg.labelers.GridColumns(1)(10**3, 10**3), f"height and width {PAIRS} 1000000000000"),
         *(
             (lambda labeler=labeler: labeler(WIDE), f"graph {PAIRS} 1000000000000")
             for labeler in (
                 rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(),
-                rg.TreeRelation(), rg.UpDown(1), rg.SiblingDistance(1), rg.StructuralPosition(1), rg.TreePaths(1, 2),
-                rg.ShortestPathTypes(1, 2), rg.shortest_path_lengths,
+                rg.TreeRelation(), rg.UpDown(1), rg.SiblingDistance(1), rg.labelers.StructuralPosition(1), rg.labelers.TreePaths(1, 2),
+                rg.labelers.ShortestPathTypes(1, 2), rg.labelers.shortest_path_lengths,
             )
         ),
     ],
@@ -115,8 +115,8 @@ def test_too_many_pairs(make, match):
 
 ON_META = (
     rg.Degree(1), rg.ShortestPath(1), rg.PathEdges(1, 2), rg.RandomWalk(1), rg.PersonalizedPageRank(), rg.NodeType(2),
-    rg.VirtualNode(1), rg.TreeRelation(), rg.AncestorDistance(1), rg.CodeRelations(), rg.TreePaths(1, 2),
-    rg.ShortestPathTypes(1, 2),
+    rg.VirtualNode(1), rg.TreeRelation(), rg.AncestorDistance(1), rg.CodeRelations(), rg.labelers.TreePaths(1, 2),
+    rg.labelers.ShortestPathTypes(1, 2),
 )  # fmt: skip
 
 
@@ -135,19 +135,22 @@ def test_edges_are_labeled_without_their_numbers():
 def test_paths_are_no_longer_than_they_are():
     """Lists of steps end where the longest path does, and are filled up for the bank alone."""
     for longest in (2, 2**16):
-        for labels, paths in (rg.ShortestPathTypes(longest, 2)(GRAPH), rg.TreePaths(longest, 2)(GRAPH)):
+        for labels, paths in (
+            rg.labelers.ShortestPathTypes(longest, 2)(GRAPH),
+            rg.labelers.TreePaths(longest, 2)(GRAPH),
+        ):
             assert paths.shape == (7, longest)
             assert bool((paths[:, 2:] == -1).all())
             assert labels.num_labels == 7
     alone = rg.Graph(torch.zeros(2, 0, dtype=torch.int64), 0)
-    assert rg.ShortestPathTypes(3, 1)(alone).paths.shape == (0, 3)
-    assert rg.TreePaths(3, 1, forest=True)(alone).paths.shape == (0, 3)
+    assert rg.labelers.ShortestPathTypes(3, 1)(alone).paths.shape == (0, 3)
+    assert rg.labelers.TreePaths(3, 1, forest=True)(alone).paths.shape == (0, 3)
 
 
 def test_paths_of_entries_as_large_as_there_are():
     sequences = torch.tensor([[2**63 - 1, 5], [5, -1], [2**63 - 1, 2**62], [2**62, 5], [5, -1]])
-    ids, paths = rg.unique_paths(sequences)
+    ids, paths = rg.labelers.unique_paths(sequences)
     assert torch.equal(paths[ids], sequences)
     assert list(map(tuple, paths.tolist())) == sorted(set(map(tuple, sequences.tolist())))
     with pytest.raises(ValueError, match="sequences must hold numbers, got tensors on the device meta"):
-        rg.unique_paths(sequences.to("meta"))
+        rg.labelers.unique_paths(sequences.to("meta"))

@@ -55,7 +55,7 @@ def searched(graph, directed):
     if not directed:
         walked += [(t, s, kind + 3) for s, t, kind in walked]
     count = graph.num_nodes
-    lengths = rg.shortest_path_lengths(graph, directed=directed).view(count, count).tolist()
+    lengths = rg.labelers.shortest_path_lengths(graph, directed=directed).view(count, count).tolist()
 
     def path(i, j):
         if i == j:
@@ -121,7 +121,7 @@ class TestShortestPathTypes:
         out = ShortestPathTypes(4, 3)(DIAMOND)
         assert isinstance(out, PathLabels)
         pairs = out.labels.to_dense()[0].flatten()
-        lengths = rg.shortest_path_lengths(DIAMOND).long()
+        lengths = rg.labelers.shortest_path_lengths(DIAMOND).long()
         torch.testing.assert_close(out.lengths[pairs[pairs >= 0]], lengths[pairs >= 0])
 
     def test_no_edges_and_no_nodes(self):

@@ -18,17 +18,17 @@ BATCH = rg.Graph.batch([ONE, ONE.with_edges(EDGES.flip(0), ONE.edge_type)])
 
 class TestConformance(LabelerSuite):
     cases = (
-        Case(rg.graphormer(3, 2, max_path=2), (BATCH,)),
-        Case(rg.graphormer(4, ["single", "double"], max_path=1), (ONE,)),
-        Case(rg.grpe(2, 2), (BATCH,)),
-        Case(rg.grpe(2, ["single", "double"], directed=True, duplicates="first"), (ONE,)),
+        Case(rg.labelers.graphormer(3, 2, max_path=2), (BATCH,)),
+        Case(rg.labelers.graphormer(4, ["single", "double"], max_path=1), (ONE,)),
+        Case(rg.labelers.grpe(2, 2), (BATCH,)),
+        Case(rg.labelers.grpe(2, ["single", "double"], directed=True, duplicates="first"), (ONE,)),
     )
 
 
 def test_graphormer_is_a_sum():
     wanted = ShortestPath(4, directed=True) + PathEdges(3, 2, directed=True)
-    assert rg.graphormer(4, 2, max_path=3) == wanted
-    assert rg.graphormer(4, 2).num_labels == (6, 10, 8, 6, 4, 2)
+    assert rg.labelers.graphormer(4, 2, max_path=3) == wanted
+    assert rg.labelers.graphormer(4, 2).num_labels == (6, 10, 8, 6, 4, 2)
 
 
 class MeanOverHops(nn.Module):
@@ -55,7 +55,7 @@ def test_graphormer_gives_the_paper_s_bias(graph):
     ]
     q, k, v = torch.randn(3, 1, heads, graph.num_nodes, 3, dtype=torch.float64)
     q, k, v = (x if graph.ptr is None else x[0].transpose(0, 1) for x in (q, k, v))
-    labels = rg.graphormer(4, types, max_path=hops)(graph)
+    labels = rg.labelers.graphormer(4, types, max_path=hops)(graph)
     got = rg.relation_attention(q, k, v, labels, bias_table=(distance, *per_hop))
     path, paths = ShortestPathTypes(hops, types, directed=True)(graph)
     tied = rg.total(ShortestPath(4, directed=True)(graph), path)
@@ -64,7 +64,7 @@ def test_graphormer_gives_the_paper_s_bias(graph):
 
 
 def test_grpe_has_two_channels():
-    labeler = rg.grpe(2, ["single", "double"])
+    labeler = rg.labelers.grpe(2, ["single", "double"])
     assert labeler == ShortestPath(2) + EdgeType(["single", "double"], self_loop=True, default="none")
     topology, edge = (part.to_dense()[0][0] for part in labeler(ONE).parts)
     assert labeler.names == (("0", "1", ">=2", "unreachable"), ("single", "double", "self", "none"))
@@ -77,9 +77,9 @@ def test_grpe_has_two_channels():
 def test_grpe_of_graphs_with_self_loops_needs_a_choice():
     graph = rg.Graph(torch.tensor([[0, 0], [0, 1]]), 2, edge_type=torch.tensor([1, 0]))
     with pytest.raises(ValueError, match="duplicates must be 'first' or 'sum' .* more than one edge from 0 to 0"):
-        rg.grpe(2, 2)(graph)
-    assert rg.grpe(2, 2, duplicates="first")(graph).parts[1].to_dense()[0].tolist() == [[[1, 3], [0, 2]]]
-    assert rg.grpe(2, 2, duplicates="sum")(graph).parts[1].ids.tolist() == [1, 0, 2, 2]
+        rg.labelers.grpe(2, 2)(graph)
+    assert rg.labelers.grpe(2, 2, duplicates="first")(graph).parts[1].to_dense()[0].tolist() == [[[1, 3], [0, 2]]]
+    assert rg.labelers.grpe(2, 2, duplicates="sum")(graph).parts[1].ids.tolist() == [1, 0, 2, 2]
 
 
 def test_a_virtual_node_has_labels_of_its_own():
@@ -93,6 +93,6 @@ def test_a_virtual_node_has_labels_of_its_own():
 
 def test_refuses_bad_input():
     with pytest.raises(ValueError, match="max_path must be at least 1, got 0"):
-        rg.graphormer(3, 2, max_path=0)
+        rg.labelers.graphormer(3, 2, max_path=0)
     with pytest.raises(ValueError, match="unknown duplicates 'last'"):
-        rg.grpe(3, 2, duplicates="last")
+        rg.labelers.grpe(3, 2, duplicates="last")

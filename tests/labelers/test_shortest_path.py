@@ -47,9 +47,9 @@ def oracle(graph, limit, directed):
 def test_lengths_against_networkx(several, directed, limit):
     wanted = [oracle(graph, limit, directed).flatten() for graph in several]
     for graph, lengths in zip(several, wanted, strict=True):
-        torch.testing.assert_close(rg.shortest_path_lengths(graph, limit, directed=directed), lengths)
+        torch.testing.assert_close(rg.labelers.shortest_path_lengths(graph, limit, directed=directed), lengths)
     batch = rg.Graph.batch(several)
-    torch.testing.assert_close(rg.shortest_path_lengths(batch, limit, directed=directed), torch.cat(wanted))
+    torch.testing.assert_close(rg.labelers.shortest_path_lengths(batch, limit, directed=directed), torch.cat(wanted))
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 130])
@@ -58,17 +58,17 @@ def test_more_nodes_than_bits_in_a_word(size, directed):
     torch.manual_seed(size)
     graph = rg.Graph(torch.randint(size, (2, 2 * size)), size)
     torch.testing.assert_close(
-        rg.shortest_path_lengths(graph, directed=directed).view(size, size), oracle(graph, None, directed)
+        rg.labelers.shortest_path_lengths(graph, directed=directed).view(size, size), oracle(graph, None, directed)
     )
 
 
 def test_a_hub_and_a_long_line():
     hub = rg.Graph(torch.stack([torch.arange(1, 100), torch.zeros(99).long()]), 100)
-    lengths = rg.shortest_path_lengths(hub).view(100, 100)
+    lengths = rg.labelers.shortest_path_lengths(hub).view(100, 100)
     assert lengths[0, 1:].tolist() == lengths[1:, 0].tolist() == [1] * 99
     assert lengths[5, 6] == 2
     line = rg.Graph(torch.stack([torch.arange(99), torch.arange(1, 100)]), 100)
-    lengths = rg.shortest_path_lengths(line, directed=True).view(100, 100)
+    lengths = rg.labelers.shortest_path_lengths(line, directed=True).view(100, 100)
     i = torch.arange(100, dtype=torch.int32)
     torch.testing.assert_close(lengths, (i[:, None] - i).clamp(min=-1))
 
@@ -137,6 +137,6 @@ def test_refuses_bad_input():
     with pytest.raises(TypeError, match="graph must be a Graph, got Tensor"):
         ShortestPath(1)(NO_EDGES)
     with pytest.raises(ValueError, match="max_distance must be at least 0, got -1"):
-        rg.shortest_path_lengths(LINE, -1)
+        rg.labelers.shortest_path_lengths(LINE, -1)
     with pytest.raises(TypeError, match="directed must be a bool, got str"):
-        rg.shortest_path_lengths(LINE, directed="yes")
+        rg.labelers.shortest_path_lengths(LINE, directed="yes")

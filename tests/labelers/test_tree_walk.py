@@ -75,8 +75,8 @@ def test_a_wide_star():
         rg.UpDown(2),
         rg.AncestorDistance(2),
         rg.SiblingDistance(2),
-        rg.StructuralPosition(2),
-        rg.TreePaths(2, 1),
+        rg.labelers.StructuralPosition(2),
+        rg.labelers.TreePaths(2, 1),
     ],
     ids=repr,
 )

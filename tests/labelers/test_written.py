@@ -19,8 +19,10 @@ def test_flat_ids_and_the_matrix_say_the_same(graph):
     seen = torch.arange(nodes * nodes).view(nodes, nodes) % 4 > 0
     query, key = graph.pairs()
     for attend in (None, seen):
-        flat = rg.label_pairs(graph, matrix[query, key], 6, attend=None if attend is None else attend[query, key])
-        whole = rg.label_pairs(graph, matrix, 6, attend=attend)
+        flat = rg.labelers.label_pairs(
+            graph, matrix[query, key], 6, attend=None if attend is None else attend[query, key]
+        )
+        whole = rg.labelers.label_pairs(graph, matrix, 6, attend=attend)
         assert flat == whole
         home = graph.graph_of()
         wanted = (home[:, None] == home) & (torch.ones_like(seen) if attend is None else attend)
@@ -30,8 +32,10 @@ def test_flat_ids_and_the_matrix_say_the_same(graph):
 
 
 def test_a_graph_alone_is_dense_and_a_batch_has_blocks():
-    assert repr(rg.label_pairs(ALONE, torch.zeros(9).long(), 1)) == "DenseLabels(q_len=3, k_len=3, num_labels=1)"
-    assert repr(rg.label_pairs(BATCH, torch.zeros(13).long(), 1)) == (
+    assert (
+        repr(rg.labelers.label_pairs(ALONE, torch.zeros(9).long(), 1)) == "DenseLabels(q_len=3, k_len=3, num_labels=1)"
+    )
+    assert repr(rg.labelers.label_pairs(BATCH, torch.zeros(13).long(), 1)) == (
         "BlockLabels(q_len=5, k_len=5, num_labels=1, graphs=3)"
     )
 
@@ -39,32 +43,32 @@ def test_a_graph_alone_is_dense_and_a_batch_has_blocks():
 def test_truth_values_are_two_ids():
     for graph in (ALONE, BATCH):
         query, key = graph.pairs()
-        assert rg.label_pairs(graph, query < key, 2) == rg.label_pairs(graph, (query < key).long(), 2)
+        assert rg.labelers.label_pairs(graph, query < key, 2) == rg.labelers.label_pairs(graph, (query < key).long(), 2)
 
 
 def test_refuses_bad_input():
     query, key = ALONE.pairs()
     with pytest.raises(TypeError, match="graph must be a Graph, got int"):
-        rg.label_pairs(3, query, 3)
+        rg.labelers.label_pairs(3, query, 3)
     with pytest.raises(TypeError, match="ids must be a Tensor, got list"):
-        rg.label_pairs(ALONE, [0] * 9, 3)
+        rg.labelers.label_pairs(ALONE, [0] * 9, 3)
     with pytest.raises(TypeError, match="num_labels must be an int, got float"):
-        rg.label_pairs(ALONE, query, 3.0)
+        rg.labelers.label_pairs(ALONE, query, 3.0)
     with pytest.raises(ValueError, match="ids may be truth values only if num_labels is 2, got num_labels = 3"):
-        rg.label_pairs(ALONE, query < key, 3)
+        rg.labelers.label_pairs(ALONE, query < key, 3)
     with pytest.raises(ValueError, match="ids must have an integer dtype, got torch.float32"):
-        rg.label_pairs(ALONE, query.float(), 3)
+        rg.labelers.label_pairs(ALONE, query.float(), 3)
     with pytest.raises(ValueError, match=r"ids must have 1 or 2 dimensions, got shape \[1, 3, 3\]"):
-        rg.label_pairs(ALONE, query.view(1, 3, 3), 3)
+        rg.labelers.label_pairs(ALONE, query.view(1, 3, 3), 3)
     with pytest.raises(ValueError, match=r"ids must have shape \[P\] or \[N, N\] = \[3, 3\], got \[2, 3\]"):
-        rg.label_pairs(ALONE, query.view(3, 3)[:2], 3)
+        rg.labelers.label_pairs(ALONE, query.view(3, 3)[:2], 3)
     with pytest.raises(ValueError, match="ids must hold one id per pair, 9 in all, got 8"):
-        rg.label_pairs(ALONE, query[1:], 3)
+        rg.labelers.label_pairs(ALONE, query[1:], 3)
     with pytest.raises(ValueError, match="ids must hold one id per pair of each graph, 13 in all, got 9"):
-        rg.label_pairs(BATCH, query, 3)
+        rg.labelers.label_pairs(BATCH, query, 3)
     with pytest.raises(ValueError, match=r"ids must lie in \[-1, 2\), got values from 0 to 2"):
-        rg.label_pairs(ALONE, query, 2)
+        rg.labelers.label_pairs(ALONE, query, 2)
     with pytest.raises(TypeError, match="attend must be a Tensor, got bool"):
-        rg.label_pairs(ALONE, query, 3, attend=True)
+        rg.labelers.label_pairs(ALONE, query, 3, attend=True)
     with pytest.raises(ValueError, match=r"attend must have the shape of ids, \[9\], got \[3, 3\]"):
-        rg.label_pairs(ALONE, query, 3, attend=torch.ones(3, 3).bool())
+        rg.labelers.label_pairs(ALONE, query, 3, attend=torch.ones(3, 3).bool())

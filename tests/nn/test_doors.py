@@ -8,7 +8,7 @@ import torch
 import relgraph as rg
 
 MAKERS = {
-    "table": lambda **options: rg.LabelTable(3, 4, **options),
+    "table": lambda **options: rg.nn.LabelTable(3, 4, **options),
     "tables": lambda **options: rg.RelationTables(3, 4, **options),
     "attention": lambda **options: rg.RelationAttention(8, 2, num_labels=3, **options),
     "encoder layer": lambda **options: rg.RelationEncoderLayer(8, 2, 16, **options),
@@ -68,9 +68,9 @@ def test_a_device_that_is_not_there():
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: rg.LabelTable(10**9, 64), "num_labels"),
-        (lambda: rg.LabelTable(3, 2**62), "dim"),
-        (lambda: rg.LabelTable(3, None, heads=2**40), "heads"),
+        (lambda: rg.nn.LabelTable(10**9, 64), "num_labels"),
+        (lambda: rg.nn.LabelTable(3, 2**62), "dim"),
+        (lambda: rg.nn.LabelTable(3, None, heads=2**40), "heads"),
         (lambda: rg.RelationTables((3, 10**9), 64), "num_labels"),
         (lambda: rg.RelationAttention(10**5, 1), "embed_dim"),
         (lambda: rg.RelationAttention(8, 1, kdim=2**62), "kdim"),

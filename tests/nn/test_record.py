@@ -194,7 +194,7 @@ def test_a_transformer_reports_each_step_of_decoding():
 
 def test_a_cache_grows_as_without():
     model = encoder(1).eval()
-    cache = rg.StackCache(rg.KVCache())
+    cache = rg.nn.StackCache(rg.KVCache())
     with rg.record_attention(model) as record:
         rows = [model(x()[:, i : i + 1], is_causal=True, cache=cache) for i in range(3)]
     torch.testing.assert_close(torch.cat(rows, 1), model(x()[:, :3], is_causal=True))

@@ -97,7 +97,7 @@ def tagger(labeler, *, hook=True):
         nn.Embedding(9, 12), rg.RelationEncoder(rg.RelationEncoderLayer(12, 3, 20, labeler=labeler), 2)
     )
     if hook:
-        model.register_load_state_dict_pre_hook(rg.check_label_names)
+        model.register_load_state_dict_pre_hook(rg.nn.check_label_names)
     return model
 
 
@@ -138,18 +138,18 @@ def test_a_refused_state_changes_nothing_in_a_model(kind, assign):
 def test_a_model_of_ones_own_is_checked_by_a_call():
     saved, model = tagger(rg.ClippedDistance(2), hook=False), tagger(Turned(2), hook=False)
     with pytest.raises(ValueError, match=r"at label 0 of 1\.layers\.0\.self_attn\.tables\.key"):
-        rg.check_label_names(model, saved.state_dict())
+        rg.nn.check_label_names(model, saved.state_dict())
     with pytest.raises(ValueError, match=r"at label 0 of at\.1\.layers\.0\.self_attn\.tables\.key"):
-        rg.check_label_names(model, {f"at.{key}": value for key, value in saved.state_dict().items()}, "at.")
-    rg.check_label_names(model, {})
+        rg.nn.check_label_names(model, {f"at.{key}": value for key, value in saved.state_dict().items()}, "at.")
+    rg.nn.check_label_names(model, {})
     for arguments, match in (
         ((3, {}), "model must be a Module, got int"),
         ((model, []), "state_dict must be a mapping from names to tensors, got list"),
         ((model, {}, 3), "prefix must be a string, got int"),
     ):
         with pytest.raises(TypeError, match=match):
-            rg.check_label_names(*arguments)
-    rg.check_label_names(model, model.state_dict())
+            rg.nn.check_label_names(*arguments)
+    rg.nn.check_label_names(model, model.state_dict())
 
 
 def test_tables_shared_by_layers_are_checked_under_every_name():
@@ -158,7 +158,7 @@ def test_tables_shared_by_layers_are_checked_under_every_name():
     state = model.state_dict()
     state["1.tables.value._extra_state"] = rg.RelationTables(5, 4, names=Turned(2).names).value.get_extra_state()
     with pytest.raises(ValueError, match=r"at label 0 of 1\.tables\.value"):
-        rg.check_label_names(model, state)
+        rg.nn.check_label_names(model, state)
 
 
 def test_names_survive_what_people_do_to_states():

@@ -29,7 +29,7 @@ def test_an_inverse_is_a_lighter_shade():
 
 
 def test_of_many_labels_those_in_the_picture_get_colours():
-    names = rg.dependency_relations().names
+    names = rg.labelers.dependency_relations().names
     shown = [names.index(name) for name in ("det", "nsubj", "nsubj⁻¹")]
     got = of(names, present=shown)
     assert got.swatches == tuple(sorted(shown))

@@ -165,7 +165,7 @@ def test_given_axes_are_used_and_nothing_reaches_out_of_a_new_figure(shape):
 
 
 def test_refusals():
-    for wrong in (rg.AttentionAux(label_mass=torch.ones(2, 3)), [rg.AttentionAux()]):
+    for wrong in (rg.functional.AttentionAux(label_mass=torch.ones(2, 3)), [rg.functional.AttentionAux()]):
         with pytest.raises(TypeError, match="mass must be a Tensor, the tuple of a sum's, or the dict of record_att"):
             rg.plot.label_mass(wrong)
     with pytest.raises(TypeError, match="mass must be a Tensor, got float"):
@@ -210,24 +210,24 @@ def test_refusals_of_parts():
 
 
 def test_refusals_of_records():
-    call = rg.AttentionAux(label_mass=torch.ones(1, 2, 3, 4))
+    call = rg.functional.AttentionAux(label_mass=torch.ones(1, 2, 3, 4))
     with pytest.raises(ValueError, match="axes must be left out for a record, which tells them, got 'HNR'"):
         rg.plot.label_mass({"a": [call]}, axes="HNR")
     for wrong in ({"a": call}, {"a": [torch.ones(2, 3)]}):
         with pytest.raises(TypeError, match="mass must be the dict of record_attention, from names to lists of Attent"):
             rg.plot.label_mass(wrong)
-    for empty in ({}, {"a": []}, {"a": [rg.AttentionAux(weights=torch.ones(1, 1, 1, 1))]}):
+    for empty in ({}, {"a": []}, {"a": [rg.functional.AttentionAux(weights=torch.ones(1, 1, 1, 1))]}):
         with pytest.raises(
             ValueError, match="mass must hold the label_mass of at least one call, got a record without"
         ):
             rg.plot.label_mass(empty)
-    other = rg.AttentionAux(label_mass=torch.ones(2, 3, 5))
+    other = rg.functional.AttentionAux(label_mass=torch.ones(2, 3, 5))
     with pytest.raises(ValueError, match="got R = 4 in 'a' and 5 in 'b': pass only layers that share labels"):
         rg.plot.label_mass({"a": [call], "b": [other]})
     with pytest.raises(ValueError, match="got R = 4 in call 0 of 'a' and 5 in call 1 of 'a'"):
         rg.plot.label_mass({"a": [call, other]})
     with pytest.raises(ValueError, match=r"mass must have shape \[B, H, N, R\] or \[H, N, R\], got \[2, 3\]"):
-        rg.plot.label_mass({"a": [rg.AttentionAux(label_mass=torch.ones(2, 3))]})
+        rg.plot.label_mass({"a": [rg.functional.AttentionAux(label_mass=torch.ones(2, 3))]})
 
 
 def test_small_shares_are_written_with_a_third_digit():

@@ -32,7 +32,7 @@ def test_norms_of_distances_stand_at_their_distance():
 
 
 def test_norms_of_other_labels_are_bars_with_names():
-    table = rg.LabelTable(3, 4, names=NAMES)
+    table = rg.nn.LabelTable(3, 4, names=NAMES)
     ax = rg.plot.table_norms(table)
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table().detach().norm(dim=-1), rtol=1e-6)
     assert ticks(ax, "y") == list(NAMES) and ax.get_xlabel() == "norm of the row"
@@ -77,7 +77,7 @@ def test_buckets_stand_in_their_order():
 
 
 def test_a_bias_is_drawn_as_it_is():
-    table = rg.LabelTable(3, None, names=NAMES, heads=2)
+    table = rg.nn.LabelTable(3, None, names=NAMES, heads=2)
     nn.init.normal_(table.rows)
     ax = rg.plot.table_norms(table)
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table().detach().mean(0), rtol=1e-5)
@@ -128,7 +128,7 @@ def test_similarities_of_one_head_or_the_mean_of_all():
 
 
 def test_a_zero_row_has_no_direction():
-    table = rg.LabelTable(3, 4, names=NAMES, frozen=1)
+    table = rg.nn.LabelTable(3, 4, names=NAMES, frozen=1)
     ax = rg.plot.table_similarity(table)
     mask = np.ma.getmaskarray(ax.images[0].get_array())
     assert mask.tolist() == [[False, True, False], [True] * 3, [False, True, False]]
@@ -153,7 +153,7 @@ def test_refusals_of_both(draw):
         with pytest.raises(TypeError, match="table must be a LabelTable or a Tensor, got"):
             draw(wrong)
     with pytest.raises(ValueError, match="table must have rows of its own, got one with a bank"):
-        draw(rg.LabelTable(None, 4, bank=nn.Linear(2, 4)))
+        draw(rg.nn.LabelTable(None, 4, bank=nn.Linear(2, 4)))
     with pytest.raises(ValueError, match=r"table must have shape \[R, D\], \[H, R, D\] or \[R\], got \[1, 2, 3, 4\]"):
         draw(torch.zeros(1, 2, 3, 4))
     with pytest.raises(ValueError, match="table must have a floating dtype, got torch.int64"):
@@ -170,7 +170,7 @@ def test_refusals_of_both(draw):
 
 def test_refusals_of_similarity():
     with pytest.raises(ValueError, match="table must have vectors for rows, which have a direction, got scalars"):
-        rg.plot.table_similarity(rg.LabelTable(3, None))
+        rg.plot.table_similarity(rg.nn.LabelTable(3, None))
     with pytest.raises(ValueError, match="head must be left out for rows that all heads share, got 0"):
         rg.plot.table_similarity(torch.ones(2, 3), head=0)
     with pytest.raises(ValueError, match="head must be at most 1, got 2"):

@@ -16,7 +16,15 @@ from tests.docstrings import exports
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
-    *("relgraph", "relgraph.labels", "relgraph.labelers", "relgraph.nn", "relgraph.pyg", "relgraph.plot"),
+    *(
+        "relgraph",
+        "relgraph.functional",
+        "relgraph.labels",
+        "relgraph.labelers",
+        "relgraph.nn",
+        "relgraph.pyg",
+        "relgraph.plot",
+    ),
     *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python"),
 )
 
@@ -29,7 +37,7 @@ def listed():
         for line in page.read_text(encoding="utf-8").splitlines():
             if found := re.match(r"\.\. (?:currentmodule|automodule):: (\S+)", line):
                 module = found[1]
-            elif module and (found := re.fullmatch(r"   (\w+)", line)):
+            elif module and (found := re.fullmatch(r"   ([\w.]+)", line)):
                 names.add(f"{module}.{found[1]}")
     return names
 
@@ -37,7 +45,7 @@ def listed():
 def public(name):
     module = import_module(name)
     shown = {n for n in exports(module) if not isinstance(getattr(module, n), ModuleType)}
-    if module in (rg.labels, rg.labelers, rg.nn):
+    if module in (rg.functional, rg.labels, rg.labelers, rg.nn):
         return {f"{name}.{n}" for n in shown - set(exports(rg))}
     return {f"{name}.{n}" for n in shown}
 

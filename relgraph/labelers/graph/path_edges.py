@@ -25,7 +25,8 @@ class PathEdges(Labeler):
 
     Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``. A pair whose path is shorter
     than h hops has no label there, and a path longer than ``max_path`` counts as that long. Which of several shortest
-    paths is taken, and how edges walked against their direction count, is as in :class:`~relgraph.ShortestPathTypes`.
+    paths is taken, and how edges walked against their direction count, is as in
+    :class:`~relgraph.labelers.ShortestPathTypes`.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.3.
 

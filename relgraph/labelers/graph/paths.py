@@ -23,9 +23,9 @@ MOST_STEPS = 1 << 16  # of a path that becomes a label
 class PathLabels(NamedTuple):
     """Labels whose ids number sequences of types, and those sequences.
 
-    Attention takes ``labels``. A bank (see :class:`~relgraph.LabelTable`) takes ``paths`` as its features and computes
-    one row per path, however many pairs have it. Made by :class:`~relgraph.ShortestPathTypes` and
-    :class:`~relgraph.TreePaths`.
+    Attention takes ``labels``. A bank (see :class:`~relgraph.nn.LabelTable`) takes ``paths`` as its features and
+    computes one row per path, however many pairs have it. Made by :class:`~relgraph.labelers.ShortestPathTypes` and
+    :class:`~relgraph.labelers.TreePaths`.
 
     Args:
         labels: the row in ``paths`` that every pair has; -1 for none.
@@ -33,7 +33,7 @@ class PathLabels(NamedTuple):
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0], [1]]), 2)
-        >>> labels, paths = rg.ShortestPathTypes(2, 1)(graph)
+        >>> labels, paths = rg.labelers.ShortestPathTypes(2, 1)(graph)
         >>> paths  # nothing; along the edge; against it
         tensor([[-1, -1],
                 [ 0, -1],
@@ -41,7 +41,7 @@ class PathLabels(NamedTuple):
         >>> labels.to_dense()[0]
         tensor([[[0, 2],
                  [1, 0]]])
-        >>> rg.ShortestPathTypes(2, 1)(graph).lengths
+        >>> rg.labelers.ShortestPathTypes(2, 1)(graph).lengths
         tensor([0, 1, 1])
     """
 
@@ -60,11 +60,11 @@ class PathLabels(NamedTuple):
         """Count the pairs of each path, as a value that prints a table; a path is named by its types, ``"2 0"``.
 
         Returns:
-            :class:`~relgraph.LabelCounts`.
+            :class:`~relgraph.labels.LabelCounts`.
 
         Example:
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
-            >>> rg.ShortestPathTypes(1, 2)(graph).describe().counts
+            >>> rg.labelers.ShortestPathTypes(1, 2)(graph).describe().counts
             {'empty': 3, '0': 1, '1': 1, '2': 1, '3': 1}
         """
         rows = self.paths.tolist()
@@ -86,7 +86,7 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ValueError: a wrong shape or dtype, an entry below -1, or a tensor on the device ``meta``.
 
     Example:
-        >>> ids, paths = rg.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
+        >>> ids, paths = rg.labelers.unique_paths(torch.tensor([[2, -1], [0, 1], [2, -1]]))
         >>> ids.tolist(), paths.tolist()
         ([1, 0, 1], [[0, 1], [2, -1]])
     """
@@ -128,13 +128,14 @@ class GraphPaths(ABC):
 
     @final
     def describe(self, graph: Graph) -> LabelCounts | SumCounts:
-        """Count the pairs of each path of a graph; see :class:`~relgraph.PathLabels`.
+        """Count the pairs of each path of a graph; see :class:`~relgraph.labelers.PathLabels`.
 
         Args:
             graph: as in a call.
 
         Returns:
-            :class:`~relgraph.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one ``"empty"``.
+            :class:`~relgraph.labels.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one
+            ``"empty"``.
 
         Raises:
             TypeError, ValueError: as in a call.
@@ -154,7 +155,7 @@ class ShortestPathTypes(GraphPaths):
     that lead towards the query come before the others.
 
     This is not a :class:`~relgraph.Labeler`, because the number and meaning of labels differ from batch to batch. A
-    bank computes the rows of the tables from the paths (see :class:`~relgraph.LabelTable`).
+    bank computes the rows of the tables from the paths (see :class:`~relgraph.nn.LabelTable`).
 
     Source: Cai and Lam 2020 (Graph Transformer).
 
@@ -168,7 +169,7 @@ class ShortestPathTypes(GraphPaths):
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
-        >>> labels, paths = rg.ShortestPathTypes(2, 2)(graph)
+        >>> labels, paths = rg.labelers.ShortestPathTypes(2, 2)(graph)
         >>> paths.tolist()
         [[-1, -1], [0, -1], [1, -1], [1, 0], [2, -1], [2, 3], [3, -1]]
         >>> labels.to_dense()[0]
@@ -215,7 +216,7 @@ def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool
     """The first L = ``max_length`` edges of one shortest path for each pair, from the query on.
 
     ``[sum of n_g², L]``, columns of :func:`walkable_edges`: e along edge e, e + E against it, -1 for none. There are
-    fewer columns if no path has L edges. ``lengths`` are those of :func:`~relgraph.shortest_path_lengths`.
+    fewer columns if no path has L edges. ``lengths`` are those of :func:`~relgraph.labelers.shortest_path_lengths`.
     """
     (row, column), (query, key) = pair_positions(graph), graph.pairs()
     source, target = walkable_edges(graph, directed=directed)

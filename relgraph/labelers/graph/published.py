@@ -19,8 +19,8 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
     The paper adds only a bias, one scalar per head: use tables of the kind ``"bias"``, ``per_head=True``. Its edge term
     is the mean over a path's N edges of a product of the edge's features with the weights of that hop. Here each (hop
     n, length N, type t) has its own scalar, which is the paper's if it equals ``w_n(t) / N``; to tie them so, use
-    :class:`~relgraph.ShortestPathTypes` and a bank that computes the mean. For a virtual node's two scalars add
-    :class:`~relgraph.VirtualNode`. Centrality is added to nodes, not to pairs, and is not included.
+    :class:`~relgraph.labelers.ShortestPathTypes` and a bank that computes the mean. For a virtual node's two scalars
+    add :class:`~relgraph.VirtualNode`. Centrality is added to nodes, not to pairs, and is not included.
 
     Source: Ying et al. 2021, sections 3.1.2 and 3.1.3.
 
@@ -37,7 +37,7 @@ def graphormer(max_distance: int, types: int | Sequence[str], *, max_path: int =
         TypeError, ValueError: a wrong type, sizes out of range, or repeated names.
 
     Example:
-        >>> labeler = rg.graphormer(20, ["single", "double"], max_path=2)
+        >>> labeler = rg.labelers.graphormer(20, ["single", "double"], max_path=2)
         >>> labeler.num_labels
         (22, 4, 2)
         >>> labeler.names[2]
@@ -73,7 +73,7 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         TypeError, ValueError: a wrong type, sizes out of range, an unknown choice, or repeated names.
 
     Example:
-        >>> labeler = rg.grpe(5, ["single", "double"])
+        >>> labeler = rg.labelers.grpe(5, ["single", "double"])
         >>> labeler.parts[1]
         EdgeType(('single', 'double'), self_loop=True, default='none')
         >>> labeler.num_labels

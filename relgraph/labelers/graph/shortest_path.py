@@ -104,7 +104,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
     Example:
         >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3)
-        >>> rg.shortest_path_lengths(graph, directed=True).view(3, 3)
+        >>> rg.labelers.shortest_path_lengths(graph, directed=True).view(3, 3)
         tensor([[ 0, -1, -1],
                 [ 1,  0, -1],
                 [ 2,  1,  0]], dtype=torch.int32)

@@ -31,7 +31,7 @@ class DistanceLabeler(Labeler):
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass(frozen=True)
-        ... class Parity(rg.DistanceLabeler):
+        ... class Parity(rg.labelers.DistanceLabeler):
         ...     far: int                                 # farther keys carry no label
         ...     num_labels = 2
         ...     names = ("even", "odd")

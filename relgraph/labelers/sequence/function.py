@@ -27,7 +27,7 @@ class FromFunction(Labeler):
     ``fn`` receives two int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``.
     It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. A comparison's bools are the ids 0 and 1
     if R is 2. Query positions begin at ``q_offset``. The ids are written out; a function of j - i stores nothing of
-    that size as a :class:`~relgraph.DistanceLabeler`.
+    that size as a :class:`~relgraph.labelers.DistanceLabeler`.
 
     Args:
         fn: the function; define it at the top of a module if the labeler is to be pickled.

@@ -140,14 +140,14 @@ class GridRows(_GridAxis):
         TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
-        >>> rg.GridRows(1).names
+        >>> rg.labelers.GridRows(1).names
         ('row -1', 'row 0', 'row 1')
-        >>> rg.GridRows(1)(2, 2).to_dense()[0]
+        >>> rg.labelers.GridRows(1)(2, 2).to_dense()[0]
         tensor([[[1, 1, 2, 2],
                  [1, 1, 2, 2],
                  [0, 0, 1, 1],
                  [0, 0, 1, 1]]])
-        >>> (rg.GridRows(1) + rg.GridColumns(2)).num_labels
+        >>> (rg.labelers.GridRows(1) + rg.labelers.GridColumns(2)).num_labels
         (3, 5)
     """
 
@@ -159,7 +159,7 @@ class GridRows(_GridAxis):
 class GridColumns(_GridAxis):
     """The column distance on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
 
-    The other half of :class:`~relgraph.GridRows`. The ids are written out, ``(height · width)²`` of them.
+    The other half of :class:`~relgraph.labelers.GridRows`. The ids are written out, ``(height · width)²`` of them.
 
     Source: Bello et al. 2019, section 3.2.
 
@@ -170,9 +170,9 @@ class GridColumns(_GridAxis):
         TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
 
     Example:
-        >>> rg.GridColumns(1).names
+        >>> rg.labelers.GridColumns(1).names
         ('column -1', 'column 0', 'column 1')
-        >>> rg.GridColumns(1)(1, 3).to_dense()[0]
+        >>> rg.labelers.GridColumns(1)(1, 3).to_dense()[0]
         tensor([[[1, 2, 2],
                  [0, 1, 2],
                  [0, 0, 1]]])

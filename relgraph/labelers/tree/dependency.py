@@ -38,7 +38,7 @@ def dependency_relations(
         TypeError, ValueError: a wrong type, an unknown choice, repeated names, or more than 2^20 of them.
 
     Example:
-        >>> labeler = rg.dependency_relations(["nsubj", "obj"])
+        >>> labeler = rg.labelers.dependency_relations(["nsubj", "obj"])
         >>> labeler
         EdgeType(('nsubj', 'obj'), inverse=True, default='unlabeled')
         >>> she_reads_books = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))

@@ -42,7 +42,7 @@ class TreePaths(GraphPaths):
 
     Example:
         >>> tree = rg.Graph.from_parents(torch.tensor([1, -1, 1]), edge_type=torch.tensor([0, 0, 1]))
-        >>> labels, paths = rg.TreePaths(4, 2)(tree)
+        >>> labels, paths = rg.labelers.TreePaths(4, 2)(tree)
         >>> labels.to_dense()[0]
         tensor([[[0, 1, 2],
                  [5, 0, 6],

@@ -144,7 +144,7 @@ class StructuralPosition(AllPairsLabeler):
         TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.
 
     Example:
-        >>> labeler = rg.StructuralPosition(3)
+        >>> labeler = rg.labelers.StructuralPosition(3)
         >>> labeler.names
         ('-3', '-2', '-1', '0', '1', '2', '3')
         >>> labeler(rg.Graph.from_parents(torch.tensor([1, -1, 3, 1]))).to_dense()[0] - 3
