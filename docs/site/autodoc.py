@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from sphinx.ext.napoleon.docstring import GoogleDocstring
@@ -9,6 +11,8 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 import relgraph as rg
 
 PUBLIC = {value for module in (rg, rg.labelers) for value in vars(module).values() if isinstance(value, type)}
+
+LINK = re.compile(r"generated/([\w.]+)\.html#([\w.]+)")
 
 HOOKS = {"extra_repr", "propagate", "edge_updater"}
 
@@ -20,7 +24,27 @@ def setup(app: Any) -> dict[str, Any]:
     GoogleDocstring._consume_returns_section = _whole_returns
     app.connect("autodoc-process-bases", _public_bases)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("build-finished", _mend_links)
     return {"parallel_read_safe": True}
+
+
+def _mend_links(app: Any, error: Exception | None) -> None:
+    """Mend links from source pages to the documentation of a name.
+
+    viewcode knows one public module per source file, but a file may hold names of the top level and names of a module.
+    """
+    if error is not None:
+        return
+    for page in Path(app.outdir, "_modules").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(LINK.sub(_mended, text), encoding="utf-8")
+
+
+def _mended(link: re.Match[str]) -> str:
+    """``generated/PAGE.html#ANCHOR`` with an anchor that begins as the page is called."""
+    page, anchor = link[1], link[2]
+    _, name, member = anchor.rpartition(page.rpartition(".")[2])
+    return f"generated/{page}.html#{page}{member}" if name else link[0]
 
 
 def _whole_attribute(self: Any) -> tuple[str, list[str]]:

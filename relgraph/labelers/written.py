@@ -50,9 +50,9 @@ def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | Non
 
     Args:
         graph: its nodes are the queries and the keys.
-        ids: ``[P]``, integer in ``[-1, R)``, one per pair in the order of :meth:`Graph.pairs`; or a matrix ``[N, N]``
-            of all nodes, one row per query, of which only pairs within a graph are read. -1 means no label. A bool
-            tensor gives the ids 0 and 1 if R is 2.
+        ids: ``[P]``, integer in ``[-1, R)``, one per pair in the order of :meth:`~relgraph.Graph.pairs`; or a matrix
+            ``[N, N]`` of all nodes, one row per query, of which only pairs within a graph are read. -1 means no label.
+            A bool tensor gives the ids 0 and 1 if R is 2.
         num_labels: R.
         attend: bool, in the shape of ``ids``, ``[P]`` or ``[N, N]``; False for pairs that do not attend. By default all
             attend.
@@ -113,7 +113,7 @@ def names_and_other(names: tuple[str, ...], default: str | None) -> tuple[str, .
 
 
 def label_with_default(graph: Graph, ids: Tensor, num_labels: int, default: str | None) -> DenseLabels | BlockLabels:
-    """Labels from one id per pair in the order of :meth:`Graph.pairs`; pairs with id -1 follow ``default``."""
+    """Labels from one id per pair in the order of ``Graph.pairs``; pairs with id -1 follow ``default``."""
     other = ids < 0
     if default == "other":
         ids = ids.masked_fill(other, num_labels - 1)

@@ -155,7 +155,7 @@ class PersonalizedPageRank(WalkLabeler):
 
 
 def _apply_per_graph(graph: Graph, landing: Callable[[Tensor], Tensor], *, directed: bool) -> Tensor:
-    """Apply ``landing`` to each graph's step probabilities; the results are in the order of :meth:`Graph.pairs`.
+    """Apply ``landing`` to each graph's step probabilities; results come in the order of ``Graph.pairs``.
 
     Each graph is padded to the next power of two, whatever the batch, and all graphs of one width run together.
     """

@@ -144,7 +144,7 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
 
 def pair_positions(graph: Graph) -> tuple[Tensor, Tensor]:
-    """``row`` and ``column``, ``[N]`` each: :meth:`Graph.pairs` has pair (i, j) at ``row[i] + column[j]``."""
+    """``row`` and ``column``, ``[N]`` each: :meth:`~relgraph.Graph.pairs` has pair (i, j) at ``row[i] + column[j]``."""
     ptr = graph.borders()
     sizes = ptr.diff()
     width = sizes.repeat_interleave(sizes)
