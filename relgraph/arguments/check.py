@@ -55,8 +55,8 @@ def unmapped(name: str, tensor: Tensor) -> None:
     while not torch.compiler.is_compiling() and is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):
             raise NotImplementedError(
-                f"{name} must not be mapped over by torch.func.vmap: give labels a batch axis of their own, ids "
-                "[B, N_q, N_k] (or batch= of EdgeLabels), and map only over inputs and tables, with "
+                f"{name} must not be mapped over by torch.func.vmap: give labels a batch axis of their own (ids "
+                "[B, N_q, N_k], batch= of EdgeLabels, q_offset [B]), and map only over inputs and tables, with "
                 "impl='reference' or 'dense'"
             )
         tensor = get_unwrapped(tensor)

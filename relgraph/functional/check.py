@@ -125,6 +125,7 @@ def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int
     if isinstance(labels, Tensor):
         check.tensor("labels", labels)
         check.unmapped("labels", labels)
+        check_local(labels=labels)
         if labels.dtype not in check.INTEGER_DTYPES:
             raise ValueError(f"labels must have an integer dtype, got {labels.dtype}")
         if not check.shaped(labels, (q_len, k_len), (batch, q_len, k_len), (1, q_len, k_len)):

@@ -139,6 +139,10 @@ class Labeler(ABC):
             object.__setattr__(self, name, value)
 
 
+LABELS_ALL = "it labels every pair that attends: put it last"
+"""What :meth:`Labeler._why_never_unlabeled` answers for a labeler that leaves no pair without a label."""
+
+
 def check_operand(symbol: str, value: Any) -> Labeler:
     """Return ``value``; raise TypeError unless it is a labeler."""
     if not isinstance(value, Labeler):

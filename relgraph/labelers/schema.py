@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import LABELS_ALL, Labeler
 from relgraph.labels import BlockLabels, DenseLabels
 
 VALUE_KINDS = ("NUMBER", "TIME", "CELLMATCH")
@@ -175,6 +175,9 @@ class SchemaRelations(Labeler):
             *("qc_CEM", "cq_CEM", "qt_TEM", "tq_TEM", "qc_CPM", "cq_CPM", "qt_TPM", "tq_TPM"),
             *(f"{way}_{kind}" for kind in VALUE_KINDS for way in ("qc", "cq")),
         )
+
+    def _why_never_unlabeled(self) -> str | None:
+        return LABELS_ALL
 
     def __call__(self, schemas: Schema | Sequence[Schema]) -> DenseLabels | BlockLabels:
         """The labels of one schema, ``[1, N, N]``, or packed labels of several.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import Labeler
+from relgraph.labelers.base import LABELS_ALL, Labeler
 from relgraph.labels import BlockLabels, DenseLabels
 
 DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id of their own
@@ -36,6 +36,9 @@ class AllPairsLabeler(Labeler):
                 with two parents, a cycle, or several roots in a graph.
         """
         return self._labels(check_pairs(check_graph(graph)))
+
+    def _why_never_unlabeled(self) -> str | None:
+        return LABELS_ALL
 
     @abstractmethod
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.arguments.sharding import check_local
 from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, check_rows, smallest_dtype
 
 
@@ -16,6 +17,7 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
     """Checked ids in the smallest type, -2 where ``attend`` is False."""
     check.length("num_labels", num_labels, most=check.MOST_IDS)
     ids = check.integer_tensor("ids", ids, dim=dim)
+    check_local(ids=ids)
     if attend is not None:
         check.tensor("attend", attend)
         if attend.dtype != torch.bool or attend.shape != ids.shape:

@@ -164,6 +164,7 @@ def check_offset(q_offset: Any, graphs: int | None = None) -> None:
         check.integer("q_offset", q_offset, minimum=-FARTHEST, maximum=FARTHEST)
         return
     check.integer_tensor("q_offset", q_offset, dim=(0, 1))
+    check.unmapped("q_offset", q_offset)
     if graphs is not None and q_offset.dim() == 1 and q_offset.shape[0] != graphs:
         raise ValueError(f"q_offset must hold one number per graph, {graphs}, got {q_offset.shape[0]}")
     if q_offset.numel() and q_offset.device.type == "cpu" and check.can_look_at_data(q_offset):

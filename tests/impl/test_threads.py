@@ -79,8 +79,10 @@ def test_the_same_bits_each_time_and_with_one_thread_the_same_but_for_rounding(i
     labels = kind()
     one, first, second = (run(labels, impl, threads) for threads in (1, 2, 2))
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    # sums over all rows and heads are added in another order: the error grows as the root of their number
+    most = 2 * torch.finfo(torch.float32).eps * (2 * labels.q_len) ** 0.5
     for name in one:
-        assert float((one[name] - first[name]).abs().max()) <= 2e-6 * float(one[name].abs().max()), name
+        assert float((one[name] - first[name]).abs().max()) <= most * float(one[name].abs().max()), name
 
 
 def test_the_reference_gives_the_same_bits_each_time_where_torch_is_told_to():

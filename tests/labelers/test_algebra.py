@@ -12,6 +12,7 @@ from relgraph.labelers import (
     BucketedDistance,
     ClippedDistance,
     CodeRelations,
+    Degree,
     Dense,
     EdgeType,
     FromFunction,
@@ -20,11 +21,13 @@ from relgraph.labelers import (
     GridRows,
     Priority,
     Product,
+    RandomWalk,
     Restriction,
     Segments,
     ShortestPath,
     Sum,
     TreeRelation,
+    UpDown,
     Window,
 )
 from relgraph.labels import DenseLabels, DistanceLabels, SumLabels, first_of, product, restrict, total
@@ -57,7 +60,7 @@ class TestConformance(LabelerSuite):
         Case((A + B).dense() + C, (6,)),
         Case(A.dense() * B, (6,)),
         Case(Segments(2) * Segments(3), (torch.tensor([0, 1, 1]),)),
-        Case(GridRows(1) * GridColumns(1) | Grid(1), (2, 3)),
+        Case(GridRows(1) * GridColumns(1) & Grid(1), (2, 3)),
     )
 
 
@@ -193,9 +196,11 @@ def test_priority_refuses_a_part_after_which_no_other_would_speak(build, says):
         build()
 
 
-def test_priority_refuses_a_labeler_of_all_distances():
-    for labeler in (A, C, A & W, A * B, A.dense()):
-        with pytest.raises(ValueError, match=r"the operand of \| must leave .*labels every distance.*: put it last"):
+def test_priority_refuses_a_labeler_of_all_pairs():
+    writes_all = (ShortestPath(4), ShortestPath(4, unreachable=None), RandomWalk(2), Degree(2), UpDown(1), Grid(1))
+    mixed = (EdgeType(2) * ShortestPath(2), ShortestPath(2) & EdgeType(2))
+    for labeler in (A, C, A & W, A * B, A.dense(), *writes_all, *mixed):
+        with pytest.raises(ValueError, match=r"the operand of \| must leave .*(put it last|default='unlabeled')"):
             labeler | EdgeType(2)
 
 

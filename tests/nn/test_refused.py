@@ -146,6 +146,7 @@ def test_decoders(kind, refused, error, match, grad):
     assert str(contents(cache)).count("0, None, None, None") == (2 if kind == "layer" else 4)
 
 
+@pytest.mark.slow
 def test_compiled_code_goes_straight_through():
     layer = fill_tables(RelationEncoderLayer(12, 3, 20, labeler=LABELER, dtype=F64, impl="dense")).eval()
     stack = RelationEncoder(layer, 2)

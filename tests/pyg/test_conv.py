@@ -263,6 +263,7 @@ def outputs_and_grads(conv, x, edge_index, edge_type, attr):
     return [out, *torch.autograd.grad(out.sin().sum(), [x, *conv.parameters()])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "edge_dim"), [("eager", None), ("aot_eager", 2)])
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiles_whole_with_gradients(backend, edge_dim, graph):

@@ -60,6 +60,9 @@ class NodeType(AllPairsLabeler):
         """``"query's type→key's type"``."""
         return distinct(f"{query}→{key}" for query in self.types for key in self.types)
 
+    def _why_never_unlabeled(self) -> str | None:
+        return None  # pairs of a node of type -1 have no label
+
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         types = _node_types(graph)
         check.id_range("node_type", types, len(self.types))

@@ -91,6 +91,7 @@ def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
         ([1, 0, 1], [[0, 1], [2, -1]])
     """
     sequences = check.integer_tensor("sequences", sequences, dim=2).to(torch.int64)
+    check.outside_compiled_code("unique_paths")
     check.data("sequences", sequences)
     count, length = sequences.shape
     low, high = (int(end) for end in torch.aminmax(sequences)) if sequences.numel() else (0, 0)

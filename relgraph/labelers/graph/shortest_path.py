@@ -76,6 +76,9 @@ class ShortestPath(AllPairsLabeler):
         unreachable = ["unreachable"] if self.unreachable == "label" else []
         return (*map(str, range(self.max_distance)), last, *beyond, *unreachable)
 
+    def _why_never_unlabeled(self) -> str | None:
+        return None if self.unreachable == "unlabeled" else super()._why_never_unlabeled()
+
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         limit = self.max_distance if self.beyond == "unreachable" else None
         lengths = shortest_path_lengths(graph, limit, directed=self.directed)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
-from relgraph.labelers.base import Labeler, one_or_both
+from relgraph.labelers.base import LABELS_ALL, Labeler, one_or_both
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 
 
@@ -58,7 +58,7 @@ class DistanceLabeler(Labeler):
     def _why_never_unlabeled(self) -> str | None:
         if UNLABELED in self.lookup:
             return None
-        return "it labels every distance at which pairs attend: put it last"
+        return LABELS_ALL
 
     @final
     def __call__(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Labeler, one_or_both
+from relgraph.labelers.base import LABELS_ALL, Labeler, one_or_both
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 
@@ -64,6 +64,9 @@ class Grid(Labeler):
         rows, columns = (range(-clip, clip + 1) for clip in (self.row_clip, self.col_clip))
         return tuple(f"({row}, {column})" for row in rows for column in columns)
 
+    def _why_never_unlabeled(self) -> str | None:
+        return LABELS_ALL
+
     def __call__(self, height: int, width: int) -> DenseLabels:
         """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
 
@@ -106,6 +109,9 @@ class _GridAxis(Labeler):
         return tuple(f"{self.axis} {distance}" for distance in range(-self.clip, self.clip + 1))
 
     @final
+    def _why_never_unlabeled(self) -> str | None:
+        return LABELS_ALL
+
     def __call__(self, height: int, width: int) -> DenseLabels:
         """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
 
