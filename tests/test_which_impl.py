@@ -136,7 +136,7 @@ def test_asked_for_by_name():
     assert (choice.impl, choice.reason) == ("chunked", "asked for by name")
     with pytest.raises(ValueError, match="unknown impl 'flash'"):
         ask(impl="flash")
-    with pytest.raises(NotImplementedError, match="impl='edges' attends over listed pairs alone"):
+    with pytest.raises(NotImplementedError, match="impl='edges' attends only over listed pairs"):
         ask(impl="edges")
 
 
@@ -156,7 +156,7 @@ def test_what_is_printed(no_triton):
     assert str(ask(q_len=3)) == (
         "impl='dense': B · H · N_q · N_k = 9 is at most 262,144 scores\n"
         "able too: reference, chunked\n"
-        "refused: impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'\n"
+        "refused: impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'\n"
         "refused: impl='triton' needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'"
     )
 

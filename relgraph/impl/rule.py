@@ -82,7 +82,7 @@ def refusal(call: Call, impl: str) -> str | None:
             f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
         )
     if impl == "edges" and not call.plan.edges_only:
-        return "impl='edges' attends over listed pairs alone and needs EdgeLabels with default=None; use impl='chunked'"
+        return "impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'"
     if impl == "triton":
         reason = _triton_refusal(call)
         if reason is not None:

@@ -48,7 +48,7 @@ def test_edges_alone_touch_listed_pairs_only():
     assert choose(replace(edges, need_weights=True), None) == "dense"
     with pytest.raises(NotImplementedError, match="impl='edges' never holds all attention weights; use impl='dense'"):
         choose(replace(edges, need_weights=True), "edges")
-    with pytest.raises(NotImplementedError, match="impl='edges' attends over listed pairs alone .* use impl='chunked'"):
+    with pytest.raises(NotImplementedError, match="impl='edges' attends only over listed pairs .* use impl='chunked'"):
         choose(call(), "edges")
 
 

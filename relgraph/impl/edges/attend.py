@@ -41,7 +41,7 @@ class EdgeVectors(NamedTuple):
 
 
 def attend(call: Call) -> Answer:
-    """Attention over listed pairs alone; see the module."""
+    """Attention over listed pairs only; see the module."""
     return attend_edges(call)[0]
 
 

@@ -334,7 +334,7 @@ class KernelPairs(NamedTuple):
         col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
         row: ``[P]`` query of each pair in that order, within its batch row.
         label_by_key: ``[P]`` labels in that order.
-        pair: ``[P]`` where each of them stands in row order.
+        pair: ``[P]`` index of each of them in row order.
     """
 
     row_ptr: Tensor

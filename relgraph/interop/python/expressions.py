@@ -18,7 +18,7 @@ from relgraph.interop.python.tokens import Tokens
 READ, WRITE, ANY, ORDER = range(4)  # what a key asks for: the last read, write, occurrence or statement
 
 Steps = Generator[Any, None, None]
-"""A part of the walk: yields the parts within it, so that nesting needs no stack of the interpreter."""
+"""A part of the walk. It yields its inner parts, so that deep nesting needs no deep Python stack."""
 
 
 class Call(NamedTuple):
@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
     head: int
     variable: int
-    positional: list[int]  # as far as the number of arguments before is known
+    positional: list[int]  # while the number of earlier arguments is known
     named: list[tuple[str, int]]
     on_receiver: bool
 
@@ -35,11 +35,11 @@ class Definition(NamedTuple):
     """A function or class that a variable is bound to."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    receives: bool  # whether the first parameter is what the method was called on
+    receives: bool  # whether the first parameter is the object that the method was called on
 
 
 class ExpressionWalk(ABC):
-    """The part of a walk that knows expressions; what it finds stands in its attributes.
+    """The part of a walk that handles expressions; its attributes hold what it finds.
 
     Attributes:
         links: (key, occurrence, occurrence that may have come last before it); a key is 4 · variable + what is asked.
@@ -62,12 +62,12 @@ class ExpressionWalk(ABC):
         self.scopes = scopes_of(tree)
         self.receivers: dict[Scope, tuple[str, Scope]] = {}
         self.variables: dict[tuple[Scope, str], int] = {}
-        self.left: list[tuple[int, int]] = []  # everything that has been left to later code, in order
+        self.left: list[tuple[int, int]] = []  # everything passed on to later code, in order
         self.reads: list[int] = []  # every read so far
         self.scope = self.scopes[tree]
         self.order = self.variable(self.scope, "")  # no name is empty
         self.function: int | None = None
-        self.finals = 0  # how many finally clauses wait around the walk: only they see where a return came from
+        self.finals = 0  # open finally clauses: only they see where a return came from
         self.inside: int | None = None  # the token of the f-string that the walk is in
 
     def variable(self, scope: Scope, name: str) -> int:
@@ -118,7 +118,7 @@ class ExpressionWalk(ABC):
 
     @abstractmethod
     def _block(self, statements: Sequence[ast.stmt], flow: Flow) -> Steps:
-        """Statements in turn."""
+        """Statements in order."""
 
     def _visit(self, node: ast.AST, flow: Flow) -> Steps:
         return getattr(self, f"_{type(node).__name__}", self._children)(node, flow)
@@ -133,7 +133,7 @@ class ExpressionWalk(ABC):
         self.inside = inside
 
     def _formatted(self, node: ast.AST) -> int:
-        """The first f-string among strings that stand side by side."""
+        """The first f-string among adjacent strings."""
         first = self.tokens.at(node)
         for token in range(first, self.tokens.after(node)):
             prefix = self.tokens.texts[token].partition("'")[0].partition('"')[0].lower()
@@ -200,7 +200,7 @@ class ExpressionWalk(ABC):
             yield self._visit(value, flow)
 
     def _ListComp(self, node: Any, flow: Flow) -> Steps:
-        """Followed where it stands, a generator expression too."""
+        """Evaluated in place, generator expressions too."""
         scope = self.scope
         yield self._clause(node, 0, flow)
         self.scope = scope
@@ -233,7 +233,7 @@ class ExpressionWalk(ABC):
     def _function(
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: list[ast.stmt] | ast.expr, flow: Flow
     ) -> Steps:
-        """Default values and annotations now; then the body, as if it began here and came back changing nothing."""
+        """Defaults and annotations first; then the body, as if it ran here and changed nothing."""
         parameters = arguments_of(node.args)
         for part in (*node.args.defaults, *node.args.kw_defaults, *(a.annotation for a in parameters)):
             if part is not None:
@@ -252,7 +252,7 @@ class ExpressionWalk(ABC):
 
 
 def close(loop: Flow) -> None:
-    """The end of a loop's body leads to its beginning, and its exit ``"done"`` further on."""
+    """The end of a loop's body leads back to its start; the exit ``"done"`` leads on."""
     loop.add("continue", loop.take("next"))
     loop.repeat(loop.take("continue"))
     loop.add("next", loop.take("done"))

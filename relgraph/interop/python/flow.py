@@ -1,4 +1,4 @@
-"""What may have come last: occurrences of variables along every way that a program can take."""
+"""Which occurrence of a variable may be the last one before a point, over all paths through a program."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 
 class Last(NamedTuple):
-    """Which occurrences may be the last, and whether there is a way past all of them."""
+    """The occurrences that may be the last, and whether some path has none of them."""
 
     events: frozenset[int]
     through: bool
 
 
 State = dict[int, Last]
-"""What may have come last for each key, after some piece of code; for a key that is left out, nothing in it."""
+"""For each key, what may have come last after a piece of code; a missing key has no occurrence in it."""
 
 Links = set[tuple[int, int, int]]
 """(key, event, an event that may have come last before it)."""
 
 
 class Flow:
-    """What a piece of code asks about the code before it, and what it leaves to the code after it, by exit.
+    """What a piece of code asks of the code before it, and what it passes to the code after it, per exit.
 
     A piece is left in the ordinary way by the exit ``"next"``, and by others such as ``"break"`` and ``"return"``.
     Without the exit ``"next"`` its end is never reached. Pieces are put together and never looked at again, so that the
@@ -39,35 +39,35 @@ class Flow:
         return "next" in self.exits
 
     def ask(self, key: int, event: int) -> None:
-        """Link ``event`` to whatever may have come last."""
+        """Link ``event`` to everything that may have come last."""
         if self.reachable:
             self._meet(key, [event], self.exits["next"])
 
     def leave(self, key: int, event: int) -> None:
-        """From here on ``event`` has come last."""
+        """Record ``event`` as the last one."""
         if self.reachable:
             self.exits["next"][key] = Last(frozenset((event,)), False)
 
     def jump(self, name: str) -> None:
-        """Go away by another exit."""
+        """Leave by another exit."""
         self.add(name, self.take("next"))
 
     def may_jump(self, name: str) -> None:
-        """Perhaps go away by another exit."""
+        """Leave by another exit, or go on."""
         if self.reachable:
             self.add(name, dict(self.exits["next"]))
 
     def add(self, name: str, state: State | None) -> None:
-        """One more way to an exit; None is no way."""
+        """Add a path to an exit; None adds no path."""
         if state is not None:
             self.exits[name] = _either(self.exits[name], state) if name in self.exits else state
 
     def take(self, name: str) -> State | None:
-        """Close an exit, and give what led there."""
+        """Close an exit, and return what led there."""
         return self.exits.pop(name, None)
 
     def then(self, other: Flow, name: str = "next") -> None:
-        """``other`` follows where this piece is left by an exit."""
+        """Append ``other`` after an exit of this piece."""
         state = self.take(name)
         if state is None:
             return
@@ -75,11 +75,11 @@ class Flow:
             self._meet(key, other.asks.pop(key), state)
         self._ask_all(other.asks)
         ways = [*(way for way in other.exits if way != "next"), *(["next"] if other.reachable else [])]
-        for way in ways:  # the ordinary exit last, as it may write into ``state``
+        for way in ways:  # the ordinary exit last, because it may write into ``state``
             self.add(way, _after(state if way == "next" else dict(state), other.exits[way]))
 
     def then_one_of(self, pieces: Iterable[Flow], name: str = "next") -> None:
-        """Any one of several pieces follows."""
+        """Append one of several pieces."""
         merged = Flow(self.links)
         merged.exits = {}
         for piece in pieces:
@@ -89,11 +89,11 @@ class Flow:
         self.then(merged, name)
 
     def then_perhaps(self, other: Flow) -> None:
-        """``other`` follows or does not."""
+        """Append ``other``, or not."""
         self.then_one_of([other, Flow(self.links)])
 
     def then_whatever_happens(self, other: Flow, raised: State) -> None:
-        """``other`` follows every exit, and then leaves by it; ``raised`` leads there and no further."""
+        """Append ``other`` after every exit, which it then leaves by; ``raised`` leads to it and ends there."""
         entry = raised
         for state in self.exits.values():
             entry = _either(entry, state)
@@ -105,7 +105,7 @@ class Flow:
             self.add(way, _after(dict(entry), state))
 
     def repeat(self, back: State | None) -> None:
-        """``back`` leads to the beginning of this piece again."""
+        """Let the exit ``back`` lead to the beginning of this piece."""
         for key, last in (back or {}).items():
             for event in self.asks.get(key, ()):
                 self.links.update((key, event, before) for before in last.events)
@@ -115,7 +115,7 @@ class Flow:
                     state[key] = Last(old.events | last.events, True)
 
     def _ask_all(self, asks: dict[int, list[int]]) -> None:
-        """Take over what another piece asks; the smaller goes into the larger."""
+        """Take over what another piece asks; the smaller set is merged into the larger."""
         if len(self.asks) < len(asks):
             self.asks, asks = asks, self.asks
         for key, events in asks.items():
@@ -130,7 +130,7 @@ class Flow:
 
 
 def anywhere(left: Iterable[tuple[int, int]]) -> State:
-    """What may have come last if any of these (key, event) was the last one, or none: within code that may raise."""
+    """What may have come last if any of these (key, event) pairs, or none, was the last: for code that may raise."""
     events: dict[int, set[int]] = {}
     for key, event in left:
         events.setdefault(key, set()).add(event)
@@ -138,7 +138,7 @@ def anywhere(left: Iterable[tuple[int, int]]) -> State:
 
 
 def _after(before: State, after: State) -> State:
-    """Both in turn; may be written into ``before``, and goes through the smaller of them."""
+    """Both, one after the other. May write into ``before``; loops over the smaller one."""
     if len(before) < len(after):
         joined = dict(after)
         for key, old in before.items():

@@ -1,4 +1,4 @@
-"""Which variable a name of Python source means: the scopes of functions, classes and comprehensions."""
+"""The variable that a name means in Python source: scopes of functions, classes and comprehensions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Scope:
         self.bound: set[str] = set()
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
-        self.variables: dict[str, Scope] = {}  # where names looked up before were found
+        self.variables: dict[str, Scope] = {}  # scopes of the names looked up so far
 
     def home(self, name: str) -> Scope:
-        """The scope whose variable ``name`` means here; the module's where nobody binds it."""
+        """The scope whose variable ``name`` means here; the module if no scope binds it."""
         if name not in self.variables:
             self.variables[name] = self._home(name)
         return self.variables[name]
@@ -40,7 +40,7 @@ class Scope:
         return self.module
 
     def binder(self) -> Scope:
-        """Where a walrus binds: the nearest scope that is no comprehension."""
+        """The scope that a walrus binds in: the nearest one that is not a comprehension."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
@@ -48,7 +48,7 @@ class Scope:
 
 
 def arguments_of(arguments: ast.arguments) -> list[ast.arg]:
-    """All parameters, in the order in which they stand."""
+    """All parameters in the order of the source."""
     several = [*arguments.posonlyargs, *arguments.args]
     several += [arguments.vararg] if arguments.vararg else []
     several += arguments.kwonlyargs
@@ -92,7 +92,7 @@ def _bind(node: Any, scope: Scope) -> None:
 
 
 def _parts(node: Any, scope: Scope, found: dict[Key, Scope]) -> Iterator[tuple[ast.AST, Scope]]:
-    """The children of a node, each with the scope that it stands in; the scopes that the node opens are entered."""
+    """The children of a node, each with its scope; names are entered into the scopes that the node opens."""
     outside = scope
     scope = _with_type_parameters(node, scope, found)
     if isinstance(node, FunctionNode | ast.ClassDef):

@@ -43,15 +43,14 @@ Edges = dict[str, set[tuple[int, int]]]
 class SourceGraph:
     r"""The tokens of Python source and the graph over them.
 
-    An edge's source is the key, its target the query; what leads where is told by
-    :func:`~relgraph.interop.python.read`.
+    The source of an edge is the key, its target the query; :func:`~relgraph.interop.python.read` lists the edges.
 
     Source: edge types of Hellendoorn et al. 2020 and Allamanis et al. 2018.
 
     Args:
         tokens: the text of every node; the ends of lines and blocks are ``<newline>``, ``<indent>`` and ``<dedent>``.
         kinds: the kind of every node, of :data:`~relgraph.interop.python.TOKEN_KINDS`.
-        positions: where every token begins: the line from 1, the column in characters from 0.
+        positions: where each token begins: line from 1, column in characters from 0.
         graph: a :class:`~relgraph.Graph`; edges have types that count
             :data:`~relgraph.interop.python.EDGE_TYPES`, nodes have types that count
             :data:`~relgraph.interop.python.TOKEN_KINDS`.
@@ -221,7 +220,7 @@ def _text(source: str | bytes) -> str:
     if isinstance(source, bytes):
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-        except SyntaxError as error:  # an encoding that is unknown, or bytes in the first lines that are not UTF-8
+        except SyntaxError as error:  # an unknown encoding, or first lines that are not UTF-8
             valid = source.decode("utf-8", "surrogateescape")
             bad = next((at for at, c in enumerate(valid) if "\udc80" <= c <= "\udcff"), 0)
             raise _at(valid[:bad], str(error)) from None
@@ -250,7 +249,7 @@ def _at(before: str, message: str) -> SyntaxError:
 def _parsed(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler thinks of other people's code
+            warnings.simplefilter("ignore")  # the compiler's warnings about the source
             return ast.parse(source)
     except (RecursionError, MemoryError) as error:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A tree over the tokens of Python source: each node of the syntax tree is represented by one of its tokens."""
+"""A tree over the tokens of Python source: one token represents each node of the syntax tree."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ STRINGS = ("JoinedStr", "TemplateStr")
 
 @dataclass(frozen=True)
 class SyntaxTree:
-    """The parent of every token (-1 at the root), and the token that stands for every node of the syntax tree."""
+    """The parent of each token (-1 at the root), and the token that represents each node of the syntax tree."""
 
     parents: list[int]
     heads: dict[ast.AST, int]
 
 
 def is_formatted(node: ast.AST) -> bool:
-    """Whether a node is an f-string: nodes within it have no token of their own."""
+    """Whether a node is an f-string, whose inner nodes have no tokens."""
     return type(node).__name__ in STRINGS
 
 
 def positioned_children(node: ast.AST) -> Iterator[ast.AST]:
-    """The children of a node; in place of those without a position (arguments, withitem...) their children."""
+    """The children of a node. Children without a position (arguments, withitem...) are replaced by their children."""
     waiting = [] if is_formatted(node) else [*ast.iter_child_nodes(node)]
     while waiting:
         child = waiting.pop()
@@ -50,11 +50,11 @@ def syntax_tree(tree: ast.Module, tokens: Tokens) -> SyntaxTree:
         children[parent].append(number)
     heads = [-1] * len(nodes)
     parents = [-1] * len(tokens.texts)
-    for number in reversed(range(len(nodes))):  # children stand after their parents
+    for number in reversed(range(len(nodes))):  # children come after their parents
         below = sorted(children[number], key=lambda child: spans[child][0])
         first = below[0] if below else -1
         own = _candidates(nodes[number], owned[number], spans[number], spans[first][1] if below else 0, tokens)
-        # Nothing of its own and no child: a source without tokens.
+        # no tokens and no child: a source without tokens
         head = own[0] if own else heads[first] if below else (owned[number] or [-1])[0]
         heads[number] = head
         for token in (*owned[number], *(heads[child] for child in below)):
@@ -64,7 +64,7 @@ def syntax_tree(tree: ast.Module, tokens: Tokens) -> SyntaxTree:
 
 
 def _in_order(tree: ast.Module, tokens: Tokens) -> tuple[list[ast.AST], list[int], list[tuple[int, int]]]:
-    """All nodes with a position, parents first: the node, its parent's number, its range of tokens."""
+    """All nodes with a position, parents first: the node, the number of its parent, its range of tokens."""
     nodes: list[ast.AST] = []
     above: list[int] = []
     spans: list[tuple[int, int]] = []
@@ -104,7 +104,7 @@ def _owned(above: list[int], spans: list[tuple[int, int]]) -> list[list[int]]:
 
 
 def _candidates(node: ast.AST, owned: list[int], span: tuple[int, int], child_end: int, tokens: Tokens) -> list[int]:
-    """The tokens of a node among which its head is the first."""
+    """The tokens of a node from its head on."""
     first, last = span
     begin = tokens.at(node) if getattr(node, "decorator_list", None) else first
     own = [token for token in owned if begin <= token < last]

@@ -1,4 +1,4 @@
-"""The tokens of Python source as a graph's nodes, and where the parts of its syntax tree stand among them."""
+"""The tokens of Python source as nodes of a graph, and the range of tokens of each part of the syntax tree."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import tokenize
 from dataclasses import dataclass, field
 
 TOKEN_KINDS = ("NAME", "KEYWORD", "NUMBER", "STRING", "OP", "NEWLINE", "INDENT", "DEDENT")
-"""The kinds of tokens, in the order of their node types; the last three are the ends of lines and blocks."""
+"""The kinds of tokens in the order of their node types. The last three are line ends, indents and dedents."""
 LAYOUT = {"NEWLINE": "<newline>", "INDENT": "<indent>", "DEDENT": "<dedent>"}
 
 Position = tuple[int, int]
 
 _DROPPED = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.TYPE_COMMENT}
-# From Python 3.12 on an f-string is several tokens (from 3.14 on a t-string too); here it is one, as it was before.
+# Since Python 3.12 an f-string is several tokens (since 3.14 a t-string too). Here it is one token, as before.
 _OPENING = {getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)}
 _CLOSING = {getattr(tokenize, name) for name in ("FSTRING_END", "TSTRING_END") if hasattr(tokenize, name)}
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens in order: text, kind and start of each, and the lines that they stand in."""
+    """Tokens in order, each with text, kind and start, and the lines of the source."""
 
     texts: list[str]
     kinds: list[str]
@@ -32,18 +32,18 @@ class Tokens:
     columns: dict[int, list[int]] = field(default_factory=dict)
 
     def at(self, node: ast.AST) -> int:
-        """The token that a node with a position begins with."""
+        """The first token of a node with a position."""
         first = bisect.bisect_left(self.starts, self._position(node.lineno, node.col_offset))  # pyright: ignore[reportAttributeAccessIssue]
-        while self.kinds[first] in LAYOUT:  # a dedent takes no room, so it stands where the statement does
+        while self.kinds[first] in LAYOUT:  # a dedent is empty, so it starts where the statement starts
             first += 1
         return first
 
     def after(self, node: ast.AST) -> int:
-        """The token that follows a node with a position."""
+        """The token after a node with a position."""
         return bisect.bisect_left(self.starts, self._position(node.end_lineno, node.end_col_offset))  # pyright: ignore[reportAttributeAccessIssue]
 
     def _position(self, line: int, column: int) -> Position:
-        """Where an ast node stands: ast counts bytes, tokenize counts characters."""
+        """The position of an ast node in characters: ast counts bytes, tokenize counts characters."""
         text = self.lines[line - 1]
         if text.isascii():
             return line, column
@@ -54,13 +54,13 @@ class Tokens:
 
 
 def tokens_of(source: str) -> Tokens:
-    """The tokens without comments and empty lines; every f-string is one.
+    """The tokens without comments and empty lines; each f-string is one token.
 
     Raises:
         SyntaxError: source that cannot be cut into tokens.
     """
-    tokens = Tokens([], [], [], source.split("\n"))  # not splitlines: a form feed ends no line here
-    depth = 0  # of f-strings in f-strings
+    tokens = Tokens([], [], [], source.split("\n"))  # not splitlines, which also splits at form feeds
+    depth = 0  # nesting of f-strings
     begin = (1, 0)
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -19,7 +19,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Walk(ExpressionWalk):
-    """One walk through a module; what it finds stands in its attributes."""
+    """One walk through a module; its attributes hold what it finds."""
 
     def __init__(self, tree: ast.Module, tokens: Tokens, syntax: SyntaxTree) -> None:
         super().__init__(tree, tokens, syntax)
@@ -28,8 +28,8 @@ class Walk(ExpressionWalk):
     def _block(self, statements: Sequence[ast.stmt], flow: Flow) -> Steps:
         for statement in statements:
             if not flow.reachable:
-                flow = Flow(self.links)  # dead code is followed by itself
-            if not isinstance(statement, LOOPS):  # these come once a turn
+                flow = Flow(self.links)  # dead code gets its own flow
+            if not isinstance(statement, LOOPS):  # these run once per turn
                 self._statement(statement, flow)
             yield self._visit(statement, flow)
 
@@ -50,7 +50,7 @@ class Walk(ExpressionWalk):
         yield self._visit(node.value, flow)
         self._compute([node.target], self.reads[since:])
         if name is not None:
-            self._write(name.id, self.tokens.at(name), flow, asks=False)  # asked when it was read
+            self._write(name.id, self.tokens.at(name), flow, asks=False)  # the read asked already
 
     def _AnnAssign(self, node: ast.AnnAssign, flow: Flow) -> Steps:
         since = len(self.reads)
@@ -254,7 +254,7 @@ class Walk(ExpressionWalk):
         self._write(node.name, name, flow)
 
     def _type_parameters(self, node: Any, flow: Flow) -> Steps:
-        """From Python 3.12 on: they stand in a scope of their own, which stays open."""
+        """Python 3.12 and newer: type parameters have their own scope, which stays open."""
         self.scope = self.scopes.get((node, "type_params"), self.scope)
         for parameter in getattr(node, "type_params", ()):
             stars = 0 if type(parameter).__name__ == "TypeVar" else 1
@@ -270,7 +270,7 @@ class Walk(ExpressionWalk):
 
 
 def _run(steps: Steps) -> None:
-    """Follow steps within steps."""
+    """Run nested steps without recursion."""
     waiting = [steps]
     while waiting:
         try:
