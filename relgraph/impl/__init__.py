@@ -2,7 +2,7 @@
 
 In the order in which a call meets them:
 
-- ``rule``: which implementation a call takes, and every refusal.
+- ``rule``: which implementation a call takes, and which calls each of them refuses.
 - ``call``: a checked call and its answer; the same as a problem of the one primitive.
 - ``terms``: B and C from tables, P back to the output, softmax of rows.
 - ``op``: the one pair of custom ops, into which implementations plug a forward and a backward.

@@ -1,4 +1,4 @@
-"""A checked call and its answer, and the same as a problem of the one primitive that kernels solve."""
+"""A checked call and its answer (``Call``, ``Answer``); the same for kernels (``Problem``, ``Outputs``)."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Problem:
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
         seed: scalar integer tensor.
         plan: the labels.
-        causal: offset up to which keys are seen, j <= i + causal; None when all are.
+        causal: query i sees keys j <= i + causal; None: all keys.
         scale: factor on q·k.
         dropout_p: share of the weights that is dropped.
         columns: width of B, C and the sums by label.
         need_sums: whether the sums by label after dropout are wanted.
-        need_mass: whether those before dropout are wanted too.
+        need_mass: whether the sums by label before dropout are wanted as a further output.
         memo: what an implementation keeps for the next call with these labels.
     """
 
@@ -122,7 +122,7 @@ class Outputs(NamedTuple):
         output: ``[B, H, N_q, D_v]``, without the value term.
         lse: log-sum-exp, ``[B, H, N_q]``.
         sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
-        mass: the same before dropout.
+        mass: the same before dropout; without dropout it is ``sums``, and this is empty.
     """
 
     output: Any

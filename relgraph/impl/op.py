@@ -3,8 +3,8 @@
     (q, k, v, B, C, labels, mask, seed)  →  (o, lse, P, mass)        (do, …)  →  (dq, dk, dv, dB, dC)
 
 An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
-export and checkpointing see one node for each direction. Tables stay outside, in plain torch. A new argument of the
-primitive is a field of ``Problem`` and a line here.
+export and checkpointing see one node for each direction. Tables stay outside, in plain torch. A new argument of
+the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and ``_problem``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Forward = Callable[[Problem], Outputs]
 """Output without its value term, log-sum-exp, and the sums by label that the problem asks for."""
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
-"""Gradients of query, key, value, B and C; None for a table that is not there."""
+"""(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
+table)."""
 
 
 _KERNELS: dict[str, tuple[Forward, Backward, str]] = {}
@@ -37,7 +38,7 @@ def plug(name: str, forward: Forward, backward: Backward, *, impl: str, instead:
         forward: the outputs of a problem.
         backward: the gradients of a problem.
         impl: the name that users give.
-        instead: which implementations have second derivatives, for the message that says so.
+        instead: what to use instead, for the error about second derivatives.
     """
     _KERNELS[name] = forward, backward, f"impl={impl!r} has no second derivative; use {instead}"
 
@@ -96,7 +97,7 @@ _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[
 
 
 def _problem(tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int], scale: float, p: float) -> Problem:
-    """The problem that :func:`run` took apart."""
+    """The problem, rebuilt from the flat arguments of the op."""
     fixed, is_causal, columns, need_sums, need_mass, *plan_ints = ints
     query, key, value, by_query, by_key, mask, keep, seed, offset = tensors
     causal = (fixed if offset is None else offset) if is_causal else None
@@ -155,7 +156,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     no_more = (*(None,) * (_TENSORS - _LEARNED), [None] * ctx.plan_count, *(None,) * 4)
-    # the gradient of sums that came back empty carries nothing
+    # sums that were not needed came back empty, so drop their gradients
     used = [g if there else None for g, there in zip(grads, ctx.given[_TENSORS:], strict=True)]
     there = [g for g in used if g is not None]
     if not there:

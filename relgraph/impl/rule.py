@@ -1,4 +1,4 @@
-"""Which implementation a call takes, and what each of them refuses."""
+"""Which implementation a call takes, and which calls each of them refuses."""
 
 from __future__ import annotations
 
@@ -32,38 +32,47 @@ DENSE_SCORES = 1 << 18
 
 
 class Rule(NamedTuple):
-    """One row of the documented table: what ``impl=None`` takes, and when; ``{scores}`` is B · H · N_q · N_k."""
+    """One row of the documented table: what ``impl=None`` takes, and when.
+
+    ``{scores}`` in ``when`` is B · H · N_q · N_k; ``fits`` says whether the row holds for a call.
+    """
 
     impl: str
     when: str
+    fits: Callable[[Call], bool]
 
 
-WEIGHTS_OF_PARALLEL = Rule("reference", "attention weights are asked for, and parallel edges attend each on its own")
-WEIGHTS = Rule("dense", "attention weights are asked for")
-LISTED = Rule("edges", "edges-only labels: EdgeLabels with default=None")
-MASK_GRADIENT = Rule("dense", "a floating attn_mask needs a gradient")
-EXPORT = Rule("chunked", "inside torch.export, where a rule on sizes would fix the exported lengths")
-ONE_ROW = Rule("dense", "there is one query row (a decoding step)")
-FEW_SCORES = Rule("dense", f"B · H · N_q · N_k = {{scores:,}} is at most {DENSE_SCORES:,} scores")
-OTHERWISE = Rule("chunked", f"B · H · N_q · N_k = {{scores:,}} is more than {DENSE_SCORES:,} scores")
-
-RULES = (WEIGHTS_OF_PARALLEL, WEIGHTS, LISTED, MASK_GRADIENT, EXPORT, ONE_ROW, FEW_SCORES, OTHERWISE)
+RULES = (
+    Rule(
+        "reference",
+        "attention weights are asked for, and parallel edges attend each on its own",
+        lambda call: call.need_weights and _parallel(call),
+    ),
+    Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
+    Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
+    Rule("dense", "a floating attn_mask needs a gradient", lambda call: _learns(call.mask)),
+    Rule(
+        "chunked",
+        "inside torch.export, where a rule on sizes would fix the exported lengths",
+        lambda _: torch.compiler.is_exporting(),
+    ),
+    Rule("dense", "there is one query row (a decoding step)", lambda call: call.plan.q_len == 1),
+    Rule(
+        "dense",
+        f"B · H · N_q · N_k = {{scores:,}} is at most {DENSE_SCORES:,} scores",
+        lambda call: scores(call) <= DENSE_SCORES,
+    ),
+    Rule("chunked", f"B · H · N_q · N_k = {{scores:,}} is more than {DENSE_SCORES:,} scores", lambda _: True),
+)
 """The table, top to bottom; the first row that fits is taken."""
 
 
 def rule_for(call: Call) -> Rule:
     """The first row of the table that fits ``call``."""
-    if call.need_weights:
-        return WEIGHTS_OF_PARALLEL if _parallel(call) else WEIGHTS
-    if call.plan.edges_only:
-        return LISTED
-    if _learns(call.mask):
-        return MASK_GRADIENT
-    if torch.compiler.is_exporting():
-        return EXPORT
-    if call.plan.q_len == 1:
-        return ONE_ROW
-    return FEW_SCORES if scores(call) <= DENSE_SCORES else OTHERWISE
+    for rule in RULES:
+        if rule.fits(call):
+            return rule
+    raise AssertionError("the last row fits every call")
 
 
 def scores(call: Call) -> int:

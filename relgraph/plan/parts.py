@@ -14,12 +14,16 @@ from torch import Tensor
 from relgraph.labels.base import NOT_ATTENDING
 
 FIRST, EXTRA, DEAD = 1, 2, 0
-"""Roles of listed pairs: the first of its pair, one more label of it, or overruled."""
+"""Roles of a listed entry: the first for its (query, key), a further label for it, or overruled (ignored).
+
+If only listed pairs attend, every entry is a first.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceIds:
-    """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and both ends extend without bound.
+    """Ids by distance: distance ``first + s`` has id ``lookup[s]``, and the first and the last id also hold
+    for all distances beyond.
 
     -1 is without a label, -2 does not attend. Ends are not repeated: ``lookup[1] != lookup[0]``, same on the right.
     """
@@ -40,7 +44,7 @@ class DistanceIds:
 
 @dataclass(frozen=True, eq=False)
 class WrittenIds:
-    """Ids written out: ``[B or 1, N_q, N_k]``; if packed flat, the block of graph g from ``starts[g]`` on.
+    """Ids written out: ``[B or 1, N_q, N_k]``. In a packed plan they are flat: graph g's block begins at ``starts[g]``.
 
     -2 does not attend; ``full`` promises that there is none.
     """
@@ -56,13 +60,13 @@ class Csr:
 
     Attributes:
         row_ptr: ``[batch · N_q + 1]`` where each query row's pairs begin.
-        row: ``[P]`` query row of each pair, counted through the batch rows.
+        row: ``[P]`` batch row · N_q + query of each pair; if ``batch`` is 1, query, and all batch rows share the pairs.
         col: ``[P]`` key of each pair.
         ids: ``[P]`` label; -1 without a label.
         role: ``[P]`` int8; FIRST, EXTRA or DEAD.
         order: ``[P]`` position of each pair among the edges as given.
         batch: how many batch rows ``row`` counts through; 1 serves every batch row.
-        parallel: whether a query and key may have several pairs that count.
+        parallel: whether several pairs that count may have the same query and key.
         memo: a cache for what an implementation derives from these pairs.
     """
 

@@ -13,7 +13,7 @@ from relgraph.impl.chunked.moves import BlockMoves, UnitMoves
 from relgraph.impl.chunked.parts import Unit
 
 PER_LN2 = 1 / math.log(2.0)
-"""Weights are powers of 2, the cheapest exponential. Scores stay to base e: scaling them would round them."""
+"""exp(x) is computed as 2^(x · PER_LN2), the cheapest exponential. Scores stay to base e: scaling would round them."""
 
 
 class UnitWork:
@@ -49,7 +49,8 @@ def factor_dtype(problem: Problem) -> torch.dtype:
 def fold_row_term(problem: Problem, table: Tensor | None, term: Tensor) -> Tensor | None:
     """Subtract a per-row scalar ``[B, H, N_q]`` from the table ``[B, H, N_q, columns]``, so that the gather applies it.
 
-    None if there is no table, or if listed pairs take other entries than one of the first part.
+    None without a table, or if the first part has listed pairs: these may take several entries, and each would
+    subtract.
     """
     part = problem.plan.parts[0]
     if table is None or part.csr is not None:
@@ -84,7 +85,7 @@ class RowBlock:
         self.heads = slice(kv_heads.start * group, kv_heads.stop * group)
         self.at = (slice(batch.start, batch.stop), self.heads, slice(first + rows.start, first + rows.stop))
         self.shape = (len(batch), len(kv_heads) * group, len(rows), moves.width)
-        # several batch rows come with all heads, so the lanes [batch · H_kv] are a slice either way
+        # a block of several batch rows always has all heads, so its lanes [batch · H_kv] are one slice
         self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
 
