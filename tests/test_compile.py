@@ -30,6 +30,7 @@ def inputs(n, heads=2, size=4):
     return [torch.randn(2, heads, n, size, dtype=F64, requires_grad=True) for _ in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLS)
 def test_labels_built_inside_over_changing_lengths(impl):
     """Two graphs serve every length: one fixed, one dynamic."""

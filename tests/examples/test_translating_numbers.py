@@ -90,6 +90,7 @@ def test_no_tested_number_is_trained_on(finished):
     assert trained == len(short - tests - valid) == len(short) - 100
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(finished, tmp_path, monkeypatch, capsys):
     update = Training.update
 

@@ -226,6 +226,7 @@ def test_twice_the_same_to_the_bit():
     assert all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     q_len=st.integers(1, 40),
