@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.triton import attention, edges_kernels, launch
+from relgraph.impl.triton import attention_kernels, edge_kernels, launch
 
 SIZES = (16, 32, 64, 128, 256)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -63,8 +63,8 @@ def configurations() -> Iterator[Configuration]:
 
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
     """Forward and both backward kernels."""
-    for fn in (attention.forward, attention.backward_rows, attention.backward_keys):
-        backward = fn is not attention.forward
+    for fn in (attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys):
+        backward = fn is not attention_kernels.forward
         tiles = launch.tiling(size, size, TYPES[dtype], arch // 10, backward=backward)
         plain = "" if option == "query table" else option  # without labels there is no query table either
         yield Configuration(
@@ -110,8 +110,8 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
 
 def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
     """The three kernels over listed pairs: key and value tables of 32 labels, or none; 20 pairs a query."""
-    for fn in (edges_kernels.forward_kernel, edges_kernels.by_row_kernel, edges_kernels.by_key_kernel):
-        options = edges_kernels.tiles(size, size, 32 if labeled else 0, 20.0)
+    for fn in (edge_kernels.forward_kernel, edge_kernels.by_row_kernel, edge_kernels.by_key_kernel):
+        options = edge_kernels.tiles(size, size, 32 if labeled else 0, 20.0)
         warps = options.pop("num_warps")
         missing = EDGES_MISSING if labeled else (*EDGES_MISSING, *EDGES_OF_LABELS)
         fixed = {**options, "HEADS": 8, "GROUP": 1, "JOINT": False, **dict.fromkeys(missing)}
