@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from relgraph.plan import LabelPlan
+from relgraph.plan import LabelPlan, memo
 
 
 class Tables(NamedTuple):
@@ -82,7 +83,7 @@ class Problem:
         columns: width of B, C and the sums by label.
         need_sums: whether the sums by label after dropout are wanted.
         need_mass: whether the sums by label before dropout are wanted as a further output.
-        memo: what an implementation keeps for the next call with these labels.
+        plan_key: the plan as the op received it, under which ``memo`` is kept; None to keep nothing.
     """
 
     query: Tensor
@@ -100,7 +101,12 @@ class Problem:
     columns: int
     need_sums: bool
     need_mass: bool
-    memo: dict[Any, Any]
+    plan_key: tuple[Sequence[Tensor], Sequence[int]] | None
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
+        return {} if self.plan_key is None else memo(*self.plan_key)
 
     @property
     def dtype(self) -> torch.dtype:

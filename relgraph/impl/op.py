@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
-from relgraph.plan import decode, encode, memo
+from relgraph.plan import decode, encode
 
 Forward = Callable[[Problem], Outputs]
 """Output without its value term, log-sum-exp, and the sums by label that the problem asks for."""
@@ -103,7 +103,7 @@ def _problem(tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int]
     causal = (fixed if offset is None else offset) if is_causal else None
     return Problem(
         query, key, value, by_query, by_key, mask, keep, seed, decode(plan, plan_ints), causal, scale, p, columns,
-        bool(need_sums), bool(need_mass), memo(plan, plan_ints),
+        bool(need_sums), bool(need_mass), (plan, plan_ints),
     )  # fmt: skip
 
 

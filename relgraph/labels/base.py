@@ -298,7 +298,9 @@ def _unflatten(kind: type[Labels], children: Iterable[Any], context: tuple[Any, 
 
 
 def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, (Tensor, Labels)) or (isinstance(value, tuple) and any(map(_holds_tensors, value)))
+    if isinstance(value, tuple):  # the parts of a sum, or a lookup of ids, which may be long: look at one entry only
+        return bool(value) and isinstance(value[0], Labels)
+    return isinstance(value, (Tensor, Labels))
 
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:

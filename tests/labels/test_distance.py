@@ -128,3 +128,13 @@ def test_offsets_at_the_bound(offset, impl):
         wanted, found = answer(case, "reference"), answer(case, impl)
         assert_same(found[0], wanted[0])
         assert_same(found[1], wanted[1])
+
+
+def test_a_long_lookup_is_not_walked_through_to_find_tensors():
+    class Lookup(tuple):
+        def __iter__(self):
+            raise AssertionError("walked through")
+
+    labels = DistanceLabels(3, lookup=range(5), left=2)
+    object.__setattr__(labels, "lookup", Lookup(labels.lookup))
+    assert labels.device is None

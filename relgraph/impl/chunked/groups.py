@@ -125,7 +125,7 @@ def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) ->
         keep=_pairs(problem.keep, queries, keys),
         seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1) * SPREAD % (1 << 62),
         causal=_offset(problem.causal, at),
-        memo={},
+        plan_key=None,
         plan=LabelPlan(*lengths, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
     )
     return Group(graphs, queries, keys, sub)

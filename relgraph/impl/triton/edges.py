@@ -78,11 +78,12 @@ def _inputs(problem: Problem) -> Any:
     from relgraph.impl.triton import edge_kernels
 
     csr = _csr(problem)
-    if "pairs" not in problem.memo:
-        problem.memo["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
+    kept = problem.memo
+    if "pairs" not in kept:
+        kept["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
     inputs = edge_kernels.Inputs(
         problem.query, problem.key, problem.value, problem.by_query, problem.by_key, _added(problem),
-        _factor(problem), problem.seed, problem.memo["pairs"], problem.columns, csr.batch != 1, problem.scale,
+        _factor(problem), problem.seed, kept["pairs"], problem.columns, csr.batch != 1, problem.scale,
         problem.dropout_p,
     )  # fmt: skip
     return inputs.laid_out()
