@@ -19,6 +19,7 @@ from relgraph import functional as functional
 from relgraph import labelers as labelers
 from relgraph import labels as labels
 from relgraph import nn as nn
+from relgraph import score as score
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
 from relgraph.functional.choice import which_impl as which_impl

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
-from relgraph.functional.check import LabelsLike, Table, check_call
+from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.call import Answer, Call
 from relgraph.impl.rule import choose
 from relgraph.labels import SumLabels
+from relgraph.score import Score
 
 
 class AttentionAux(NamedTuple):
@@ -62,6 +63,9 @@ def relation_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
+    score: Score | None = None,
+    row_scores: Table = None,
+    value_map: Maps | None = None,
     impl: str | None = None,
 ) -> Tensor:
     """Attention over a labeled graph: scores and values carry a vector for each pair's label.
@@ -78,7 +82,7 @@ def relation_attention(
 
     Source: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", eqs. 3-5; a^Q as in
     He et al. 2021 (DeBERTa) and Park et al. 2022 (GRPE); b as in Raffel et al. 2020 (T5) and Ying et al. 2021
-    (Graphormer).
+    (Graphormer); W and its bases as in Schlichtkrull et al. 2018 (R-GCN) and Busbridge et al. 2019 (RGAT).
 
     Args:
         query: ``[B, H, N_q, D]``, floating. Packed (labels with ``ptr``): ``[T_q, H, D]``.
@@ -93,14 +97,22 @@ def relation_attention(
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
         attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
-            added to the scores. ``"chunked"`` and ``"triton"`` give it no gradient.
+            added to the scores after ``score``. ``"triton"`` gives it no gradient.
         is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
         q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number per batch row (per
             graph when packed), within ±2³¹; negative if keys were cut off on the left. By default that of the labels,
             else 0; with ``is_causal`` and unequal lengths, you or the labels must give it.
         dropout_p: probability in ``[0, 1)`` of dropping an attention weight; applied whenever it is not 0.
-        scale: factor on the score terms that hold a vector; 1/√D by default.
+        scale: factor on the score terms that hold a vector; 1/√D by default, 1 for additive scores.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
+        score: None for the scaled dot product. :class:`~relgraph.score.Softcap`, :class:`~relgraph.score.LeakyReLU` or
+            a function that acts on each number of a tensor changes the scores after scale and bias, before masks.
+            :class:`~relgraph.score.Additive` and :class:`~relgraph.score.Bilinear` replace the dot product.
+        row_scores: ``[B, H, N_q, R]`` (packed ``[T_q, H, R]``), floating: what each label adds to the scores of each
+            query, unscaled, in place of ``key_table``; a tuple for a sum of labels.
+        value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
+            ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (either with the heads
+            first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"triton"`` (fused GPU
             kernels), or None, which picks one by the rule of :func:`~relgraph.which_impl`.
 
@@ -127,7 +139,7 @@ def relation_attention(
     """
     call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa,
+        dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
     )  # fmt: skip
     return leave(_attend(call, impl), call, packed)
 
@@ -148,6 +160,9 @@ def relation_attention_with_aux(  # noqa: D417
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
+    score: Score | None = None,
+    row_scores: Table = None,
+    value_map: Maps | None = None,
     impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
@@ -184,7 +199,7 @@ def relation_attention_with_aux(  # noqa: D417
     call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass),
+        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
     )  # fmt: skip
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")

@@ -12,15 +12,19 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.functional.offset import offset_of, sees_all_keys
-from relgraph.impl.call import Call, Tables
+from relgraph.impl.call import Call, Tables, ValueMap
 from relgraph.labels import DenseLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
+from relgraph.score import Additive, Bilinear, LeakyReLU, Softcap
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
 
 Table = Tensor | Sequence[Tensor | None] | None
 """A table, or one per part when the labels are a sum."""
+
+Maps = Tensor | tuple[Tensor, Tensor]
+"""A map for each label, or coefficients and bases of the maps."""
 
 _KINDS = ("key_table", "value_table", "query_table", "bias_table")
 
@@ -39,6 +43,9 @@ def check_call(
     enable_gqa: Any,
     need_weights: bool = False,
     need_mass: bool = False,
+    score: Any = None,
+    row_scores: Any = None,
+    value_map: Any = None,
 ) -> tuple[Call, bool]:
     """The checked call, and whether its inputs are packed."""
     check_labels_type(labels)
@@ -46,18 +53,23 @@ def check_call(
     query, key, value, packed = _check_inputs(query, key, value, labels, check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
-    checked = _check_tables(given, plan, query, value, isinstance(labels, SumLabels))
+    is_sum = isinstance(labels, SumLabels)
+    checked = _check_tables(given, plan, query, value, is_sum)
+    checked = _with_row_scores(row_scores, checked, plan, query, packed, is_sum)
+    check_score(score, query, plan, tables)
+    maps = _check_value_map(value_map, plan, query, value)
     mask = _check_mask(attn_mask, query, key, packed)
     check.boolean("is_causal", is_causal)
     offset = offset_of(q_offset, labels, plan, is_causal, query)
     is_causal = is_causal and not sees_all_keys(offset, plan)
     if scale is None:
-        scale = query.shape[-1] ** -0.5 if query.shape[-1] else 1.0
+        scale = query.shape[-1] ** -0.5 if query.shape[-1] and not isinstance(score, Additive) else 1.0
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
     call = Call(
-        query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass
-    )
+        query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
+        score, maps,
+    )  # fmt: skip
     return call, packed
 
 
@@ -181,6 +193,107 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
     check_local(**{name: table})
     check.same_device(query=query, **{name: table})
+
+
+def _with_row_scores(
+    given: Any, tables: tuple[Tables, ...], plan: LabelPlan, query: Tensor, packed: bool, is_sum: bool
+) -> tuple[Tables, ...]:
+    """The tables with scores given by row."""
+    if given is None:
+        return tables
+    if plan.total_labels == 0:
+        raise ValueError("row_scores must be None without labels: no pair carries a label to look up")
+    each = given if is_sum else (given,)
+    if not isinstance(each, (tuple, list)) or len(each) != len(plan.parts):
+        got = f"{len(each)}" if isinstance(each, (tuple, list)) else type(each).__name__
+        raise ValueError(f"row_scores must be a tuple of {len(plan.parts)} tensors, one per part of the sum, got {got}")
+    found = []
+    for index, (rows, table, part) in enumerate(zip(each, tables, plan.parts, strict=True)):
+        name = f"row_scores[{index}]" if is_sum else "row_scores"
+        if rows is None:
+            found.append(table)
+            continue
+        if table.key is not None:
+            raise ValueError(f"{name} must be None with a key_table, which would give the same term again")
+        batch, heads, q_len = query.shape[:3]
+        wanted = [q_len, heads, part.num_labels] if packed else [batch, heads, q_len, part.num_labels]
+        if not check.shaped(check.floating(name, rows), wanted):
+            what = "[T_q, H, R]" if packed else "[B, H, N_q, R]"
+            raise ValueError(f"{name} must have shape {what} = {wanted}, got {list(rows.shape)}")
+        check_local(**{name: rows})
+        check.same_device(query=query, **{name: rows})
+        found.append(table._replace(rows=rows.transpose(0, 1)[None] if packed else rows))
+    return tuple(found)
+
+
+def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, ...]) -> None:
+    """Raise unless ``score`` is one that fits query, labels and tables."""
+    if score is None or isinstance(score, (Softcap, LeakyReLU)):
+        return
+    if not isinstance(score, (Additive, Bilinear)):
+        if isinstance(score, type) or not callable(score):
+            got = f"the class {score.__name__}" if isinstance(score, type) else type(score).__name__
+            raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
+        return
+    weight, (heads, size) = check.floating("score.weight", score.weight), (query.shape[1], query.shape[-1])
+    if isinstance(score, Additive):
+        if tables[_KINDS.index("query_table")] is not None:
+            raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
+        allowed, text = ([size], [heads, size]), "[D] or [H, D]"
+    else:
+        _check_one_label("score=Bilinear", plan)
+        one = [plan.num_labels[0], size, size]
+        allowed, text = (one, [heads, *one]), "[R, D, D] or [H, R, D, D]"
+    if not check.shaped(weight, *allowed):
+        shapes = " or ".join(map(str, allowed))
+        raise ValueError(f"score.weight must have shape {text} = {shapes}, got {list(weight.shape)}")
+    check_local(**{"score.weight": weight})
+    check.same_device(query=query, **{"score.weight": weight})
+
+
+def _check_value_map(given: Any, plan: LabelPlan, query: Tensor, value: Tensor) -> ValueMap | None:
+    if given is None:
+        return None
+    if isinstance(given, Tensor):
+        maps = ValueMap(None, given)
+    elif isinstance(given, (tuple, list)) and len(given) == 2:
+        maps = ValueMap(*given)
+    else:
+        what = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(given).__name__
+        raise TypeError(f"value_map must be a tensor or a pair (coefficients, bases), got {what}")
+    _check_one_label("value_map", plan)
+    heads, labels, size = query.shape[1], plan.num_labels[0], value.shape[-1]
+    bases = check.floating("value_map", maps.bases)
+    count = labels if maps.coefficients is None else bases.shape[-3] if bases.dim() > 2 else 0
+    one = [count, size, size]
+    if not check.shaped(bases, one, [heads, *one]):
+        what = "[R, D_v, D_v]" if maps.coefficients is None else "bases [K, D_v, D_v]"
+        raise ValueError(
+            f"value_map must have shape {what} = {one}, or that with the {heads} heads first, got {list(bases.shape)}"
+        )
+    wanted = [labels, count]
+    if maps.coefficients is not None:
+        coefficients = check.floating("value_map", maps.coefficients)
+        if not check.shaped(coefficients, wanted, [heads, *wanted]):
+            raise ValueError(
+                f"value_map must have coefficients [R, K] or [H, R, K] = {wanted} or {[heads, *wanted]}, "
+                f"got {list(coefficients.shape)}"
+            )
+    for x in (x for x in maps if x is not None):
+        check_local(value_map=x)
+        check.same_device(query=query, value_map=x)
+    return maps
+
+
+def _check_one_label(what: str, plan: LabelPlan) -> None:
+    """Raise unless every pair carries one label at most: a map is for one label."""
+    part = plan.parts[0]
+    if plan.total_labels == 0:
+        raise ValueError(f"{what} needs labels, got None: no pair carries a label to look up")
+    if len(plan.parts) > 1:
+        raise NotImplementedError(f"{what} needs one label per pair, got a sum of {len(plan.parts)} labels")
+    if part.csr is not None and part.csr.parallel and not part.edges_only:
+        raise NotImplementedError(f"{what} needs one label per pair, got edges with duplicates='sum'")
 
 
 def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor | None:

@@ -8,9 +8,10 @@ from typing import final
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike, Table, check_call
+from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.rule import choose, refusal, rule_for, scores
+from relgraph.impl.rule import choose, refusal, rule_for, size
+from relgraph.score import Score
 
 
 @final
@@ -57,6 +58,9 @@ def which_impl(  # noqa: D417
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
+    score: Score | None = None,
+    row_scores: Table = None,
+    value_map: Maps | None = None,
     impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
@@ -90,9 +94,9 @@ def which_impl(  # noqa: D417
     call, _ = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass),
+        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    reason = rule_for(call).when.format(scores=scores(call)) if impl is None else "asked for by name"
+    reason = rule_for(call).when.format(size=size(call)[1]) if impl is None else "asked for by name"
     return ImplChoice(taken, reason, refused)

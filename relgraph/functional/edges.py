@@ -9,12 +9,13 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.functional.attention import leave
-from relgraph.functional.check import Table, check_call
+from relgraph.functional.check import Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.call import Call
 from relgraph.impl.edges.attend import EdgeVectors, attend_edges
 from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
+from relgraph.score import Score
 
 
 def edge_attention(  # noqa: D417
@@ -33,6 +34,9 @@ def edge_attention(  # noqa: D417
     dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
+    score: Score | None = None,
+    row_scores: Table = None,
+    value_map: Maps | None = None,
     impl: str | None = None,
     need_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -57,6 +61,7 @@ def edge_attention(  # noqa: D417
         value: ``[N_k, H_kv, D_v]``, dtype and device of ``query``.
         labels: the edges, :class:`~relgraph.EdgeLabels` with ``default=None`` and no batch axis; label -1 adds nothing.
         key_table: this and all further arguments as in :func:`~relgraph.relation_attention`.
+        row_scores: ``[N_q, H, R]``.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
@@ -92,7 +97,8 @@ def edge_attention(  # noqa: D417
     q, k, v = (x if labels.packed else x.transpose(0, 1)[None] for x in (query, key, value))
     call, _ = check_call(
         q, k, v, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p, scale,
-        enable_gqa,
+        enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
+        value_map=value_map,
     )  # fmt: skip
     edge = _check_vectors(edge_attr, edge_key, edge_value, labels, call)
     name = "edges" if impl is None else check.choice("impl", impl, ("edges", "triton"))
@@ -109,6 +115,11 @@ def edge_attention(  # noqa: D417
     csr = call.plan.parts[0].csr
     assert csr is not None
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)
+
+
+def _with_batch(row_scores: Any) -> Any:
+    """``[N_q, H, R]`` as ``[1, H, N_q, R]``; anything else as it is, for the check to refuse."""
+    return row_scores.transpose(0, 1)[None] if isinstance(row_scores, Tensor) and row_scores.dim() == 3 else row_scores
 
 
 def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Call) -> EdgeVectors | None:

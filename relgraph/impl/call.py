@@ -10,15 +10,31 @@ import torch
 from torch import Tensor
 
 from relgraph.plan import LabelPlan, plan_memo
+from relgraph.score import Named
 
 
 class Tables(NamedTuple):
-    """The learned vectors of one part of the labels; each may be missing."""
+    """The learned vectors of one part of the labels; each may be missing.
+
+    ``rows`` ``[B, H, N_q, R]`` are scores given for each query and label, in place of a key table.
+    """
 
     key: Tensor | None = None
     value: Tensor | None = None
     query: Tensor | None = None
     bias: Tensor | None = None
+    rows: Tensor | None = None
+
+
+class ValueMap(NamedTuple):
+    """A linear map of the value for each label: W[r] = Σ_k coefficients[r, k] · bases[k].
+
+    coefficients ``[R, K]`` or ``[H, R, K]``; bases ``[K, D_v, D_v]`` or ``[H, K, D_v, D_v]``. No coefficients: K = R, a
+    free map for each label.
+    """
+
+    coefficients: Tensor | None
+    bases: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +44,7 @@ class Call:
     Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch has B = 1
     and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
+    ``score`` is one of :mod:`relgraph.score`, or None for the dot product.
     """
 
     query: Tensor
@@ -43,6 +60,8 @@ class Call:
     keep: Tensor | None = None
     need_weights: bool = False
     need_mass: bool = False
+    score: Any = None
+    value_map: ValueMap | None = None
 
 
 class Answer(NamedTuple):
@@ -83,6 +102,8 @@ class Problem:
         columns: width of B, C and the sums by label.
         need_sums: whether the sums by label after dropout are wanted.
         need_mass: whether the sums by label before dropout are wanted as a further output.
+        mask_learns: whether the gradient of an added mask is wanted.
+        score: a named function of finished scores, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept; None to keep nothing.
     """
 
@@ -101,6 +122,8 @@ class Problem:
     columns: int
     need_sums: bool
     need_mass: bool
+    mask_learns: bool
+    score: Named | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | None
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.call import Answer, Call, accumulation_dtype
+from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
@@ -15,8 +17,10 @@ from relgraph.impl.terms import (
     score_tables,
     softmax_rows,
     split_mass,
+    with_zero_row,
 )
 from relgraph.plan import EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs
+from relgraph.score import Additive, Bilinear, finish
 
 
 def attend(call: Call) -> Answer:
@@ -25,11 +29,19 @@ def attend(call: Call) -> Answer:
     heads = call.query.shape[1]
     query, key, value = (x.to(dtype) for x in (call.query, call.key, call.value))
     sizes = call.plan.num_labels
-    by_query = score_tables(query, call.tables, sizes, call.scale)
-    by_key = query_tables(key, heads, call.tables, sizes, call.scale)
-    scores = query @ repeat_heads(key, heads).transpose(-1, -2) * call.scale
-    allowed = attend_mask(call)
     labels = [_PartIds(call.plan, part, query.device) for part in call.plan.parts]
+    keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
+    if isinstance(call.score, Additive):
+        scores = _additive(call.score, query, keys, labels, call.tables) * call.scale
+        by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale)
+    else:
+        scores = query @ keys.transpose(-1, -2)
+        if isinstance(call.score, Bilinear):
+            scores = _bilinear(call.score.weight.to(dtype), query, keys, labels[0], scores)
+        scores = scores * call.scale
+        by_query = score_tables(query, call.tables, sizes, call.scale)
+    by_key = query_tables(key, heads, call.tables, sizes, call.scale)
+    allowed = attend_mask(call)
     start = 0
     for ids in labels:
         stop = start + ids.size + 1
@@ -40,6 +52,7 @@ def attend(call: Call) -> Answer:
         if ids.attends is not None:
             allowed = ids.attends if allowed is None else allowed & ids.attends
         start = stop
+    scores = finish(call.score, scores)
     if call.mask is not None and call.mask.dtype != torch.bool:
         scores = scores + call.mask.to(dtype)
     if allowed is not None:
@@ -50,11 +63,48 @@ def attend(call: Call) -> Answer:
         dropped = (
             dropout(weights, call.dropout_p) if call.keep is None else weights * call.keep / (1.0 - call.dropout_p)
         )
-    output = dropped @ repeat_heads(value, heads)
+    output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
     if any(tables.value is not None for tables in call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
     mass = split_mass(_sum_by_label(labels, weights), sizes) if call.need_mass else None
     return Answer(output, lse, mass, weights if call.need_weights else None)
+
+
+def _additive(score: Additive, query: Tensor, key: Tensor, labels: list[_PartIds], tables: Sequence[Tables]) -> Tensor:
+    """W · act(q_i + k_j + a^K[l_ij]) for every pair, ``[B, H, N_q, N_k]``."""
+    summed = query[:, :, :, None] + key[:, :, None]
+    for ids, table in zip(labels, tables, strict=True):
+        if table.key is not None:
+            summed = summed + ids.rows(table.key.to(query.dtype))
+    weight = score.weight.to(query.dtype)
+    return (score.act(summed) @ (weight[..., None] if weight.dim() == 1 else weight[:, None, :, None])).squeeze(-1)
+
+
+def _bilinear(weight: Tensor, query: Tensor, key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:
+    """q_iᵀ W[l_ij] k_j; ``plain`` where a pair has no label."""
+    scores, keys = plain, key.transpose(-1, -2)
+    for label in range(ids.size):
+        scores = torch.where(ids.slots == label, query @ weight[..., label, :, :] @ keys, scores)
+    return scores
+
+
+def _mapped(maps: ValueMap, weights: Tensor, value: Tensor, ids: _PartIds) -> Tensor:
+    """Σ_j α_ij W[l_ij] v_j: weights times the coefficient of each base, summed, then mapped by the base."""
+    output = weights.masked_fill(ids.slots < ids.size, 0.0) @ value  # pairs without a label keep their value
+    bases = maps.bases.to(value.dtype)
+    for k in range(bases.shape[-3]):
+        if maps.coefficients is None:
+            mine = weights.masked_fill(ids.slots != k, 0.0)
+        else:
+            coefficients = with_zero_row(maps.coefficients[..., k].to(value.dtype), -1)
+            mine = weights * (coefficients[ids.slots] if coefficients.dim() == 1 else _per_head(coefficients, ids))
+        output = output + mine @ value @ bases[..., k, :, :].transpose(-1, -2)
+    return output
+
+
+def _per_head(coefficients: Tensor, ids: _PartIds) -> Tensor:
+    """``[H, R+1]`` at the label of each pair, ``[B or 1, H, N_q, N_k]``."""
+    return coefficients[:, ids.slots[:, 0]].transpose(0, 1)
 
 
 def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
@@ -87,6 +137,20 @@ class _PartIds:
         row, extra, at, shape = self._extra(batch, heads, rows=rows)
         values = table.flatten(-2).gather(-1, row + extra)
         return pairs.flatten(-2).scatter_add(-1, at, values).view(shape)
+
+    def rows(self, table: Tensor) -> Tensor:
+        """The rows of a table ``[R, D]`` or ``[H, R, D]`` at the labels, ``[B or 1, H or 1, N_q, N_k, D]``."""
+        table = with_zero_row(table if table.dim() == 3 else table[None])
+        rows = table[:, self.slots[:, 0]].transpose(0, 1)
+        if self.csr is None:
+            return rows
+        batch, query, key = listed_pairs(self.plan, self.csr)
+        extra = torch.where((self.csr.role == EXTRA) & (self.csr.ids >= 0), self.csr.ids, self.size)
+        rows = rows.expand(max(rows.shape[0], self.csr.batch), -1, -1, -1, -1).movedim(1, 3)
+        added = rows.new_zeros(self.csr.batch, *rows.shape[1:])
+        return (rows + added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)).movedim(
+            3, 1
+        )
 
     def scatter(self, weights: Tensor) -> Tensor:
         """P[i, r]: the weights of row i summed by label, ``[B, H, N_q, R+1]``."""

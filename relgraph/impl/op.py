@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph import score
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
 from relgraph.plan import decode, encode
 
@@ -23,7 +24,7 @@ Forward = Callable[[Problem], Outputs]
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
-table)."""
+table), then of the mask if it learns."""
 
 
 _KERNELS: dict[str, tuple[Forward, Backward, str]] = {}
@@ -74,21 +75,24 @@ def run(
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
     need_sums = need_sums or (call.need_mass and not dropped)
     tensors, ints = encode(call.plan)
-    header = [fixed, int(call.is_causal), columns, int(need_sums), int(call.need_mass and dropped)]
+    learns = call.mask is not None and call.mask.requires_grad and torch.is_grad_enabled()
+    flags = call.is_causal, need_sums, call.need_mass and dropped, learns
+    header = [fixed, columns, *map(int, flags)]
     return Outputs(
         *torch.ops.relgraph.attend(
             call.query, call.key, call.value, by_query, by_key, call.mask, call.keep if dropped else None, seed, moving,
-            tensors, [*header, *ints], call.scale, call.dropout_p, kernels,
+            tensors, [*header, *ints], call.scale, call.dropout_p, score.encode(call.score), kernels,
         )
     )  # fmt: skip
 
 
 _TENSORS = 9  # query, key, value, by_query, by_key, mask, keep, seed, offset
-_LEARNED = 5  # the first of them have gradients
+_LEARNED = 5  # the first of them have gradients, and the mask if it learns
+_MASK = 5
 _OUTPUTS = 4  # output, lse, sums, mass
-_HEADER = 5  # fixed offset, is_causal, columns, need_sums, need_mass; then the ints of the plan
+_HEADER = 6  # fixed offset, columns, is_causal, need_sums, need_mass, mask_learns; then the ints of the plan
 
-_TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, str kernels"
+_TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, Tensor? mask, Tensor? keep, "
     f"Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor)"
@@ -96,46 +100,49 @@ _FORWARD = (
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
 
-def _problem(tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int], scale: float, p: float) -> Problem:
+def _problem(
+    tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int], scale: float, p: float, named: list[float]
+) -> Problem:
     """The problem, rebuilt from the flat arguments of the op."""
-    fixed, is_causal, columns, need_sums, need_mass, *plan_ints = ints
+    fixed, columns, is_causal, need_sums, need_mass, mask_learns, *plan_ints = ints
     query, key, value, by_query, by_key, mask, keep, seed, offset = tensors
     causal = (fixed if offset is None else offset) if is_causal else None
     return Problem(
         query, key, value, by_query, by_key, mask, keep, seed, decode(plan, plan_ints), causal, scale, p, columns,
-        bool(need_sums), bool(need_mass), (plan, plan_ints),
+        bool(need_sums), bool(need_mass), bool(mask_learns), score.decode(named), (plan, plan_ints),
     )  # fmt: skip
 
 
 @torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
-    tensors, (plan, ints, scale, dropout_p, kernels) = args[:_TENSORS], args[_TENSORS:]
-    return tuple(_KERNELS[kernels][0](_problem(tensors, plan, ints, scale, dropout_p)))
+    tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
+    return tuple(_KERNELS[kernels][0](_problem(tensors, *flat)))
 
 
 @_attend.register_fake
 def _(*args: Any) -> tuple[Tensor, ...]:
     query, value, ints = args[0], args[2], args[_TENSORS + 1]
     rows, dtype = query.shape[:3], accumulation_dtype(query.dtype)
-    columns, needed = ints[2], ints[3:_HEADER]
+    columns, needed = ints[1], ints[3:5]
     sums = [query.new_empty(*rows, columns, dtype=dtype) if n else query.new_empty(0, dtype=dtype) for n in needed]
     return query.new_empty(*rows, value.shape[-1], dtype=dtype), query.new_empty(rows, dtype=dtype), *sums
 
 
 @torch.library.custom_op("relgraph::attend_backward", mutates_args=(), schema=_BACKWARD)
 def _attend_backward(*args: Any) -> list[Tensor]:
-    grads, saved, given, plan, ints, scale, dropout_p, kernels = args
+    grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
     tensors, outputs, incoming = filled[:_TENSORS], filled[_TENSORS:-_OUTPUTS], filled[-_OUTPUTS:]
-    problem = _problem(tensors, plan, ints, scale, dropout_p)
+    problem = _problem(tensors, *flat)
     found = _KERNELS[kernels][1](problem, Outputs(*outputs), Outputs(*incoming))
     return [grad for grad in found if grad is not None]
 
 
 @_attend_backward.register_fake
 def _(*args: Any) -> list[Tensor]:
-    saved, given = args[1:3]
-    return [x.new_empty(x.shape) for x in _fill(saved, given[:-_OUTPUTS])[:_LEARNED] if x is not None]
+    saved, given, _, ints = args[1:5]
+    filled = _fill(saved, given[:-_OUTPUTS])[: _LEARNED + ints[_HEADER - 1]]
+    return [x.new_empty(x.shape) for x in filled if x is not None]
 
 
 def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
@@ -146,7 +153,7 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
-    needed = (True, True, *ints[3:_HEADER])
+    needed = (True, True, *ints[3:5])
     kept = [*tensors, *(out if need else None for out, need in zip(output, needed, strict=True))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
@@ -155,17 +162,19 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    no_more = (*(None,) * (_TENSORS - _LEARNED), [None] * ctx.plan_count, *(None,) * 4)
+    learns = ctx.options[0][_HEADER - 1]
+    no_more = (*(None,) * (_TENSORS - _MASK - 1), [None] * ctx.plan_count, *(None,) * 5)
     # sums that were not needed came back empty, so drop their gradients
     used = [g if there else None for g, there in zip(grads, ctx.given[_TENSORS:], strict=True)]
     there = [g for g in used if g is not None]
     if not there:
-        return (*(None,) * _LEARNED, *no_more)
+        return (*(None,) * (_LEARNED + 1), *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
     given = [*ctx.given, *(g is not None for g in used)]
     found = iter(torch.ops.relgraph.attend_backward(there, saved, given, plan, *ctx.options))
-    return (*(next(found) if there else None for there in ctx.given[:_LEARNED]), *no_more)
+    wanted = [*ctx.given[:_LEARNED], learns]
+    return (*(next(found) if there else None for there in wanted), *no_more)
 
 
 def _save_name(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.call import Answer, Call, Tables, accumulation_dtype
+from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.terms import attend_mask, repeat_heads, softmax_rows, with_zero_row
 from relgraph.plan import EXTRA, Part, dense_ids, listed_pairs
+from relgraph.score import Additive, Bilinear, finish
 
 
 def attend(call: Call) -> Answer:
@@ -34,16 +35,27 @@ def attend(call: Call) -> Answer:
         queries = queries + _rows(call, part, pairs, tables.query, dtype)
         if tables.bias is not None:
             bias = bias + _rows(call, part, pairs, tables.bias[..., None], dtype).squeeze(-1)
+        if tables.rows is not None:
+            bias = bias + _given_rows(call, part, pairs, tables.rows.to(dtype))
         attends = (pairs > -2)[:, None]
         allowed = attends if allowed is None else allowed & attends
-    # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
-    scores = (query[:, :, :, None] * keys).sum(-1) + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
-    scores = scores * call.scale + bias
+    if isinstance(call.score, Additive):
+        scores = _additive(call.score, query[:, :, :, None], keys)
+    else:
+        # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
+        scores = (query[:, :, :, None] * keys).sum(-1) + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
+    if isinstance(call.score, Bilinear):  # Wᵀ q_i - q_i, as q_i·k_j is there already
+        mapped = _maps(call.score.weight.to(dtype), ids[0]).mT @ query[:, :, :, None, :, None]
+        scores = scores + ((mapped.squeeze(-1) - query[:, :, :, None]) * key[:, :, None]).sum(-1)
+    scores = finish(call.score, scores * call.scale + bias)
     if call.mask is not None and call.mask.dtype != torch.bool:
         scores = scores + call.mask.to(dtype)
     scores = scores.masked_fill(~allowed, float("-inf")) if allowed is not None else scores
     weights, lse = softmax_rows(scores)
     dropped = _drop(call, weights)
+    if call.value_map is not None:
+        mapped = _maps(_free_maps(call.value_map, dtype), ids[0]) @ value[:, :, None, :, :, None]
+        values = values - value[:, :, None] + mapped.squeeze(-1)
     output = (dropped[..., None] * values).sum(-2)
     mass = None
     if call.need_mass:
@@ -68,6 +80,45 @@ def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torc
     )
     added = added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)
     return rows + added.permute(0, 3, 1, 2, 4)
+
+
+def _given_rows(call: Call, part: Part, ids: Tensor, rows: Tensor) -> Tensor:
+    """Row i's number for the label of each pair, ``[B, H, N_q, N_k]``; parallel pairs of a sum add theirs."""
+    rows = with_zero_row(rows, -1)
+    slots = torch.where(ids < 0, part.num_labels, ids)[:, None].expand(*rows.shape[:2], -1, -1)
+    given = rows.gather(-1, slots)
+    if part.csr is None or not part.csr.parallel:
+        return given
+    batch, query, key = listed_pairs(call.plan, part.csr)
+    for e in range(part.csr.ids.shape[0]):
+        if part.csr.role[e] == EXTRA and part.csr.ids[e] >= 0:
+            here = torch.zeros_like(given)
+            here[slice(None) if part.csr.batch == 1 else batch[e], :, query[e], key[e]] = 1.0
+            given = given + here * rows[..., part.csr.ids[e], None]
+    return given
+
+
+def _additive(score: Additive, queries: Tensor, keys: Tensor) -> Tensor:
+    """W · act(q_i + (k_j + a^K)), for ``[.., H, N_q or 1, N_k or 1, D]``; D is last."""
+    weight = score.weight.to(keys.dtype)
+    weight = weight if weight.dim() == 1 else weight[:, None, None]
+    return (score.act(queries + keys) * weight).sum(-1)
+
+
+def _free_maps(maps: ValueMap, dtype: torch.dtype) -> Tensor:
+    """W for every label, ``[R, D, D]`` or ``[H, R, D, D]``."""
+    bases = maps.bases.to(dtype)
+    if maps.coefficients is None:
+        return bases
+    return (maps.coefficients.to(dtype)[..., None, None] * bases[..., None, :, :, :]).sum(-3)
+
+
+def _maps(maps: Tensor, ids: Tensor) -> Tensor:
+    """The map of each pair's label, ``[B or 1, H or 1, N_q, N_k, D, D]``; the identity for a pair without one."""
+    identity = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device).expand(*maps.shape[:-3], 1, -1, -1)
+    maps = torch.cat([maps, identity], -3)
+    maps = maps if maps.dim() == 4 else maps[None]
+    return maps[:, torch.where(ids < 0, maps.shape[1] - 1, ids)].transpose(0, 1)
 
 
 def _mass(call: Call, part: Part, ids: Tensor, weights: Tensor) -> Tensor:
@@ -164,11 +215,22 @@ def _one_query(
             return 0.0
         return with_zero_row(table.to(query.dtype))[..., slots, :]
 
-    scores = (query[:, None] * (key[:, cols] + rows(tables.key)) + rows(tables.query) * key[:, cols]).sum(
-        -1
-    ) * call.scale
+    keys = key[:, cols]
+    if isinstance(call.score, Additive):
+        weight = call.score.weight.to(query.dtype)
+        added = call.score.act(query[:, None] + keys + rows(tables.key))
+        scores = (added * (weight if weight.dim() == 1 else weight[:, None])).sum(-1)
+    else:
+        scores = (query[:, None] * (keys + rows(tables.key)) + rows(tables.query) * keys).sum(-1)
+    if isinstance(call.score, Bilinear):
+        mapped = _maps(call.score.weight.to(query.dtype), labels[None])[0].mT @ query[:, None, :, None]
+        scores = scores + ((mapped.squeeze(-1) - query[:, None]) * keys).sum(-1)
+    scores = scores * call.scale
     if tables.bias is not None:
         scores = scores + with_zero_row(tables.bias.to(query.dtype), -1)[..., slots]
+    if tables.rows is not None:
+        scores = scores + with_zero_row(tables.rows.to(query.dtype), -1)[where[0], :, where[1]][:, slots]
+    scores = finish(call.score, scores)
     if call.mask is not None and call.mask.dtype != torch.bool:
         full = call.mask.expand(*call.query.shape[:3], call.plan.k_len)
         scores = scores + full[where[0], :, where[1]][:, cols].to(query.dtype)
@@ -181,7 +243,10 @@ def _one_query(
             dropped = alpha * call.keep[where[0], :, where[1]][:, cols] / (1.0 - call.dropout_p)
         else:
             dropped = dropout(alpha, call.dropout_p)
-    output = (dropped[..., None] * (value[:, cols] + rows(tables.value))).sum(-2)
+    values = value[:, cols]
+    if call.value_map is not None:
+        values = (_maps(_free_maps(call.value_map, values.dtype), labels[None])[0] @ values[..., None]).squeeze(-1)
+    output = (dropped[..., None] * (values + rows(tables.value))).sum(-2)
     mass = alpha.new_zeros(alpha.shape[0], num_labels + 1).index_add(1, slots, alpha)[:, :num_labels]
     weights = alpha.new_zeros(alpha.shape[0], key.shape[1]).index_add(1, cols, alpha)
     return output, lse, mass, weights

@@ -18,6 +18,7 @@ from relgraph.impl.edges.attend import attend as attend_edges
 from relgraph.impl.triton import limits
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
+from relgraph.score import Additive, Bilinear
 
 IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
@@ -34,7 +35,7 @@ DENSE_SCORES = 1 << 18
 class Rule(NamedTuple):
     """One row of the documented table: what ``impl=None`` takes, and when.
 
-    ``{scores}`` in ``when`` is B · H · N_q · N_k; ``fits`` says whether the row holds for a call.
+    ``{size}`` in ``when`` is that of :func:`size`; ``fits`` says whether the row holds for a call.
     """
 
     impl: str
@@ -50,7 +51,6 @@ RULES = (
     ),
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
     Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
-    Rule("dense", "a floating attn_mask needs a gradient", lambda call: _learns(call.mask)),
     Rule(
         "chunked",
         "inside torch.export, where a rule on sizes would fix the exported lengths",
@@ -59,10 +59,10 @@ RULES = (
     Rule("dense", "there is one query row (a decoding step)", lambda call: call.plan.q_len == 1),
     Rule(
         "dense",
-        f"B · H · N_q · N_k = {{scores:,}} is at most {DENSE_SCORES:,} scores",
-        lambda call: scores(call) <= DENSE_SCORES,
+        f"{{size}} is at most {DENSE_SCORES:,} scores",
+        lambda call: size(call)[0] <= DENSE_SCORES,
     ),
-    Rule("chunked", f"B · H · N_q · N_k = {{scores:,}} is more than {DENSE_SCORES:,} scores", lambda _: True),
+    Rule("chunked", f"{{size}} is more than {DENSE_SCORES:,} scores", lambda _: True),
 )
 """The table, top to bottom; the first row that fits is taken."""
 
@@ -75,17 +75,19 @@ def rule_for(call: Call) -> Rule:
     raise AssertionError("the last row fits every call")
 
 
-def scores(call: Call) -> int:
-    """B · H · N_q · N_k."""
-    return call.query.shape[0] * call.query.shape[1] * call.plan.q_len * call.plan.k_len
+def size(call: Call) -> tuple[int, str]:
+    """How many numbers the scores of all pairs take, and the same in words; an additive score takes D of them."""
+    batch, heads, _, width = call.query.shape
+    count, text = batch * heads * call.plan.q_len * call.plan.k_len, "B · H · N_q · N_k"
+    if isinstance(call.score, Additive):
+        count, text = count * width, f"{text} · D"
+    return count, f"{text} = {count:,}"
 
 
 def refusal(call: Call, impl: str) -> str | None:
     """Why the implementation cannot answer ``call``, and which one can; None if it can."""
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
-    if impl == "chunked" and _learns(call.mask):
-        return "impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'"
     if impl in ("chunked", "dense") and _parallel(call):
         return (
             f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
@@ -105,6 +107,9 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
+    for name in ("score", "value_map"):
+        if getattr(call, name) is not None:
+            return f"has dot products and no {name}; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):
@@ -180,7 +185,9 @@ def _check_transforms(call: Call, impl: str | None) -> None:
 
 def _learnable(call: Call) -> list[Tensor]:
     tables = [table for part in call.tables for table in part if table is not None]
-    return [call.query, call.key, call.value, *tables]
+    weight = [call.score.weight] if isinstance(call.score, (Additive, Bilinear)) else []
+    maps = [] if call.value_map is None else [x for x in call.value_map if x is not None]
+    return [call.query, call.key, call.value, *tables, *weight, *maps]
 
 
 def _has_tangent(tensor: Tensor) -> bool:

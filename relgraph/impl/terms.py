@@ -54,13 +54,13 @@ def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
 def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
     """B = scale · q·(a^K)ᵀ + b for every label of every part, ``[B, H, N_q, sum of R+1]``; None without tables.
 
-    Each part ends with a column of zeros for pairs without a label.
+    Rows that were given stand for the product. Each part ends with a column of zeros for pairs without a label.
     """
-    if all(t.key is None and t.bias is None for t in tables):
+    if all(t.key is None and t.bias is None and t.rows is None for t in tables):
         return None
     columns = []
     for table, size in zip(tables, sizes, strict=True):
-        term = None
+        term = None if table.rows is None else with_zero_row(table.rows.to(query.dtype), -1)
         if table.key is not None:
             term = query @ with_zero_row(table.key.to(query.dtype)).transpose(-1, -2) * scale
         if table.bias is not None:

@@ -8,5 +8,6 @@ In the order in which data meets them:
 - ``parts``: units of rows, and which ids the blocks of a unit carry.
 - ``rows``: one block: scores, weights and their gradients. Tables are gathered here through ``ids``.
 - ``ids``: gather a table over the pairs of a block, scatter pairs into sums by label.
+- ``by_rows``: scores and value maps that the primitive does not know, by ``dense`` for some rows at a time.
 - ``tiles``: the same for keys of a block whose labels are of one kind.
 """

@@ -56,22 +56,20 @@ def forward(problem: Problem) -> Outputs:
     return Outputs(output, lse, sums, mass)
 
 
-def backward(
-    problem: Problem, outputs: Outputs, incoming: Outputs
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key, value, by_query and by_key. Attention weights are computed again."""
+def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+    """Gradients of query, key, value, by_query, by_key and a mask that learns. Attention weights are computed again."""
     delta = row_delta(outputs, incoming, problem.dtype)
-    dq, dk, dv, d_by_query, d_by_key = _gradients(problem, incoming, delta)
-    assert dq is not None and dk is not None and dv is not None
-    source = problem.query.dtype
-    return dq.to(source), dk.to(source), dv.to(source), d_by_query, d_by_key
+    grads = _gradients(problem, incoming, delta)
+    dtypes = [*[problem.query.dtype] * 3, *[problem.dtype] * 2, None if problem.mask is None else problem.mask.dtype]
+    return [None if x is None else x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
 
 
 def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of :func:`backward`, in the accumulation dtype."""
+    mask = problem.mask if problem.mask_learns else None
     grads = tuple(
         None if x is None else torch.zeros_like(x, dtype=problem.dtype, memory_format=torch.contiguous_format)
-        for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key)
+        for x in (problem.query, problem.key, problem.value, problem.by_query, problem.by_key, mask)
     )
     together = groups(problem)
     for group in together:
@@ -79,7 +77,7 @@ def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tens
         assert its_delta is not None
         mine = _gradients(group.problem, group.incoming(incoming), its_delta[..., 0])
         sides = (group.queries, group.keys, group.keys, group.queries, group.keys)
-        for whole, part, side in zip(grads, mine, sides, strict=True):
+        for whole, part, side in zip(grads[:5], mine[:5], sides, strict=True):
             if whole is not None and part is not None:
                 side.put(whole, part)
     sizes = _Sizes.of(problem)
@@ -121,9 +119,8 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: i
     grouped = {graph for group in together for graph in group.graphs}
     if problem.plan.q_ptr is not None and len(grouped) == problem.plan.q_ptr.shape[0] - 1:
         return
-    room = torch.empty(
-        buffers + (problem.dropout_p > 0.0), sizes.scores, dtype=problem.dtype, device=problem.query.device
-    )
+    count = buffers + (problem.dropout_p > 0.0) + (problem.score is not None and buffers > 1)
+    room = torch.empty(count, sizes.scores, dtype=problem.dtype, device=problem.query.device)
     alike, ids = UnitIds.alike(problem), None
     for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
@@ -145,7 +142,7 @@ def _add_gradients(
     unit: UnitWork, sizes: _Sizes, incoming: Outputs, delta: Tensor, grads: tuple[Tensor | None, ...]
 ) -> None:
     """Add the unit's share to the gradients."""
-    dq, dk, dv, d_by_query, d_by_key = grads
+    dq, dk, dv, d_by_query, d_by_key, d_mask = grads
     assert dq is not None and dk is not None and dv is not None
     # accumulated as [D, keys]: the product (D × rows)·(rows × keys) is faster than the transposed one
     key_grad, value_grad = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (unit.key, unit.value))
@@ -154,12 +151,17 @@ def _add_gradients(
     for block in _blocks(unit, sizes):
         keys = (block.lanes, slice(None), slice(block.ids.start, block.ids.stop))
         # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
-        unnormalised, total, _ = block.unnormalised()
+        unnormalised, total, _ = block.unnormalised(need_slope=True)
         mine = block.incoming(incoming, delta, total.reciprocal_())
-        dropped = block.drop(unnormalised, into=-1)
+        dropped = block.drop(unnormalised, into=2)
         if mine.output is not None:
             _add_product(value_grad[keys], mine.output, block.operand(dropped))
         score_grad = block.score_grad(unnormalised, mine)
+        if d_mask is not None:
+            at = block.window(d_mask)
+            at.add_(score_grad.sum_to_size(at.shape))
+        if block.slope is not None:
+            score_grad.mul_(block.slope)
         operand = block.operand(score_grad)
         dq[block.at] = block.times(operand, unit.key_operand).mul_(scale)
         _add_product(key_grad[keys], block.rows_of(unit.problem.query), operand, alpha=scale)

@@ -85,9 +85,14 @@ class Group:
 
 
 def groups(problem: Problem) -> list[Group]:
-    """Groups of at least two graphs; none if the batch is not packed or labels have several ids per pair."""
+    """Groups of at least two graphs; none if the batch is not packed or labels have several ids per pair.
+
+    Nor if the mask learns, which graphs may share.
+    """
     plan = problem.plan
-    if plan.q_ptr is None or plan.k_ptr is None or any(p.csr is not None and p.csr.parallel for p in plan.parts):
+    if plan.q_ptr is None or plan.k_ptr is None or problem.mask_learns:
+        return []
+    if any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []
     sizes = list(zip(plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist(), strict=True))
     return [_group(problem, graphs, [sizes[g] for g in graphs]) for graphs in alike(sizes) if len(graphs) > 1]

@@ -73,6 +73,7 @@ class RowBlock:
         # a block of several batch rows always has all heads, so its lanes [batch · H_kv] are one slice
         self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
+        self.slope: Tensor | None = None  # derivative of the named score, if asked for
 
     def buffer(self, index: int) -> Tensor:
         """A buffer as ``[batch, heads, rows, width]``, contiguous."""
@@ -100,21 +101,21 @@ class RowBlock:
         product = operand @ self.keys_of(keys)
         return product.view(*self.shape[:3], keys.shape[-1]).to(self.work.problem.dtype)
 
-    def unnormalised(self) -> tuple[Tensor, Tensor, Tensor]:
+    def unnormalised(self, *, need_slope: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Unnormalised softmax weights ``[batch, H, rows, width]`` in the first buffer, their totals, the log-sum-exp.
 
         Totals are ``[batch, H, rows, 1]``, 1 for a row that sees nothing, whose weights are 0; the log-sum-exp is
-        ``[batch, H, rows]``.
+        ``[batch, H, rows]``. With ``need_slope`` the derivative of a named score is kept in the last buffer.
         """
-        scores = self._scores()
+        scores = self._scores(need_slope)
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
         total = scores.sub_(top).mul_(PER_LN2).exp2_().sum(-1, keepdim=True)
         lse = top.add_(total.log())
         # the largest weight of a row is 1 here, so only a row that sees nothing has a total below 1
         return scores, total.clamp_(min=1.0), lse.squeeze(-1)
 
-    def _scores(self) -> Tensor:
-        """Scores, in the first buffer."""
+    def _scores(self, need_slope: bool) -> Tensor:
+        """Finished scores, masked, in the first buffer."""
         problem, ids = self.work.problem, self.ids
         by_query = None if problem.by_query is None else problem.by_query[self.at]
         scores = self.buffer(0)
@@ -128,19 +129,23 @@ class RowBlock:
         keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
         torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
+        if problem.score is not None:
+            problem.score.apply_(scores)
+            if need_slope:
+                self.slope = problem.score.derivative_(self.buffer(-1).copy_(scores))
         if problem.mask is not None:
             self._mask(scores, problem.mask)
         ids.hide(scores)
         return scores
 
-    def _window(self, pairs: Tensor) -> Tensor:
+    def window(self, pairs: Tensor) -> Tensor:
         """This block's pairs of a tensor that broadcasts to ``[B, H, N_q, N_k]``."""
         keys = self.work.unit.keys.start
         wanted = (*self.at, slice(keys + self.ids.start, keys + self.ids.stop))
         return pairs[tuple(slice(None) if n == 1 else at for n, at in zip(pairs.shape, wanted, strict=True))]
 
     def _mask(self, scores: Tensor, mask: Tensor) -> None:
-        window = self._window(mask)
+        window = self.window(mask)
         if mask.dtype == torch.bool:
             scores.masked_fill_(~window, float("-inf"))
         else:
@@ -152,7 +157,7 @@ class RowBlock:
         if problem.dropout_p == 0.0:
             return weights
         if problem.keep is not None:
-            keep = self._window(problem.keep)
+            keep = self.window(problem.keep)
         else:
             number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.ids.rows.start
             keep = problem.draw_keep(tuple(weights.shape), number)
@@ -176,7 +181,7 @@ class RowBlock:
         return Outputs(None if output is None else self.flat(output), lse, sums, of(grads.mass))
 
     def score_grad(self, unnormalised: Tensor, mine: Outputs) -> Tensor:
-        """The scores' gradient α (dα - δ) in the second buffer, from unnormalised weights."""
+        """The gradient α (dα - δ) of the masked scores in the second buffer, from unnormalised weights."""
         grad = self.buffer(1)
         # -δ goes in first, with the sums or in their place; dropout forbids this, as it multiplies dα but not δ
         has_delta = self.keep is None and (mine.sums is None or self.work.folded_sums is not None)

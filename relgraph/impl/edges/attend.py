@@ -14,11 +14,13 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
 
-from relgraph.impl.call import Answer, Call, accumulation_dtype
-from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.call import Answer, Call, ValueMap, accumulation_dtype
+from relgraph.impl.edges.sparse import RUN_NUMBERS, row_softmax, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, listed_entries, listed_future
 from relgraph.impl.terms import with_zero_row
+from relgraph.score import Additive, Bilinear, finish
 
 _T = TypeVar("_T")
 
@@ -66,7 +68,7 @@ class _Work:
         self.joint = self.csr.batch != 1
         dtype = accumulation_dtype(call.query.dtype)
         query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
-        self.query = query * call.scale
+        self._plain_query, self.query = query, query * call.scale
         self.labels = torch.where(self.csr.ids < 0, self.num_labels, self.csr.ids)
         self.pattern = self._remember("pairs", self._pairs)
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
@@ -74,12 +76,17 @@ class _Work:
 
     def scores(self, edge: EdgeVectors | None) -> Tensor:
         """The score of every pair, ``[L, P]``."""
-        scores = sampled_dot(self.query, self.key, self.pattern)
+        if isinstance(self.call.score, Additive):
+            scores = self._additive(self.call.score, edge)
+        elif isinstance(self.call.score, Bilinear):
+            scores = self._bilinear(self.call.score.weight)
+        else:
+            scores = sampled_dot(self.query, self.key, self.pattern)
         for term in self._label_scores():
             scores = scores.add_(term)
-        if edge is not None and edge.key is not None:
+        if edge is not None and edge.key is not None and not isinstance(self.call.score, Additive):
             scores = scores.add_(sampled_dot(self.query @ self._table(edge.key), self._vectors(edge), self._of_pairs()))
-        return self._mask(scores)
+        return self._mask(finish(self.call.score, scores))
 
     def drop(self, weights: Tensor) -> Tensor:
         """The weights after dropout."""
@@ -93,7 +100,8 @@ class _Work:
 
     def output(self, weights: Tensor, edge: EdgeVectors | None) -> Tensor:
         """Σ_j α_ij (v_j + a^V[l_ij] + W_v e_ij), ``[L, n, D_v]``."""
-        output = weighted_sum(weights, self.value, self.pattern)
+        maps = self.call.value_map
+        output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
         table = self.tables.value
         if table is not None and self.pair_by_pair:
             output = output + weighted_sum(weights, with_zero_row(self._table(table)), self._of_labels())
@@ -103,6 +111,75 @@ class _Work:
             sums = weighted_sum(weights, self._vectors(edge), self._of_pairs())
             output = output + sums @ self._table(edge.value).transpose(-1, -2)
         return output
+
+    def _additive(self, score: Additive, edge: EdgeVectors | None) -> Tensor:
+        """W · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale, ``[L, P]``: runs of pairs, computed again in backward."""
+        lanes, pairs = self.query.shape[0], self.labels.shape[0]
+        key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
+        rows = None if self.tables.key is None else with_zero_row(self._table(self.tables.key))
+        maps = None if edge is None or edge.key is None else self._table(edge.key).transpose(-1, -2)
+        vectors = None if maps is None or edge is None else self._vectors(edge)
+        weight = score.weight.to(self.query.dtype)
+        weight = weight[:, None] if weight.dim() == 1 else self._table(weight[..., None])
+
+        def run(at: slice) -> Tensor:
+            summed = self._plain_query[:, self.csr.row[at]] + key[:, self.pattern.col[at]]
+            if rows is not None:
+                summed = summed + rows[:, self.labels[at]]
+            if vectors is not None and maps is not None:
+                summed = summed + vectors[:, at] @ maps
+            return (score.act(summed) @ weight).squeeze(-1) * self.call.scale
+
+        step = max(RUN_NUMBERS // max(lanes * self.query.shape[-1], 1), 1)
+        runs = [slice(start, start + step) for start in range(0, pairs, step)]
+        if not runs:
+            return self.query.new_zeros(lanes, 0)
+        again = torch.is_grad_enabled()
+        found = [
+            checkpoint(run, at, use_reentrant=False, preserve_rng_state=False) if again else run(at) for at in runs
+        ]
+        return torch.cat(found, 1)
+
+    def _bilinear(self, weight: Tensor) -> Tensor:
+        """q_iᵀ W[l_ij] k_j · scale, ``[L, P]``, one label after the other."""
+        weight = weight.to(self.query.dtype)
+        scores = self.query.new_zeros(self.query.shape[0], self.labels.shape[0])
+        for label, (places, pattern) in enumerate(self._pairs_by_label()):
+            own = self.query
+            if label < self.num_labels:
+                own = self.query @ self._table(weight[..., label, :, :])
+            if places.shape[0]:
+                scores = scores.index_copy(1, places, sampled_dot(own, self.key, pattern))
+        return scores
+
+    def _mapped(self, maps: ValueMap, weights: Tensor) -> Tensor:
+        """Σ_j α_ij W[l_ij] v_j, ``[L, n, D_v]``: weights times the coefficient of each base, summed, then mapped."""
+        bases = maps.bases.to(weights.dtype)
+        *labels, (places, pattern) = self._pairs_by_label()
+        output = weighted_sum(weights[:, places], self.value, pattern)  # pairs without a label keep their value
+        for k in range(bases.shape[-3]):
+            if maps.coefficients is None:
+                places, pattern = labels[k]
+                sums = weighted_sum(weights[:, places], self.value, pattern)
+            else:
+                column = with_zero_row(self._table(maps.coefficients[..., k, None].to(weights.dtype))).squeeze(-1)
+                sums = weighted_sum(weights * column[:, self.labels], self.value, self.pattern)
+            output = output + sums @ self._table(bases[..., k, :, :]).transpose(-1, -2)
+        return output
+
+    def _pairs_by_label(self) -> list[tuple[Tensor, Pattern]]:
+        """The places of the pairs with each label, last those without one, and the pattern of these pairs."""
+
+        def make() -> list[tuple[Tensor, Pattern]]:
+            found, rows = [], torch.arange(self.query.shape[1] + 1, device=self.labels.device)
+            for label in range(self.num_labels + 1):
+                places = (self.labels == label).nonzero().squeeze(-1)
+                row, col = self.pattern.row[places], self.pattern.col[places]
+                columns = self.pattern.col_ptr.shape[0] - 1
+                found.append((places, Pattern.of(torch.searchsorted(row, rows), row, col, columns)))
+            return found
+
+        return self._remember("pairs by label", make)
 
     def by_label(self, weights: Tensor) -> Tensor:
         """P, the weights of each query summed by label, ``[L, n, R+1]``; the last column: no label."""
@@ -172,7 +249,10 @@ class _Work:
     def _label_scores(self) -> Iterator[Tensor]:
         """The label terms of the scores, each ``[L or 1, P]``."""
         tables, columns = self.tables, self.num_labels + 1
-        if tables.key is not None:
+        if tables.rows is not None:
+            given = with_zero_row(self._lanes(tables.rows.to(self.query.dtype)), -1)
+            yield given.flatten(1).index_select(1, self._at_label())
+        if tables.key is not None and not isinstance(self.call.score, Additive):
             rows = with_zero_row(self._table(tables.key))
             if self.pair_by_pair:
                 yield sampled_dot(self.query, rows, self._of_labels())

@@ -70,7 +70,9 @@ def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
         zero = table.new_zeros([1 if d == table.dim() + dim else n for d, n in enumerate(table.shape)])
         return torch.cat([table, zero], dim).index_select(dim, _constant(rows, table.device))
 
-    return Tables(lay(tables.key, -2), lay(tables.value, -2), lay(tables.query, -2), lay(tables.bias, -1))
+    return Tables(
+        lay(tables.key, -2), lay(tables.value, -2), lay(tables.query, -2), lay(tables.bias, -1), lay(tables.rows, -1)
+    )
 
 
 def _without(call: Call, by_query: Tensor | None, labels: Virtual) -> Tensor:

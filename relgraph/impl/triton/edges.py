@@ -39,8 +39,10 @@ def attend_edges(call: Call) -> Answer:
 
 def _by_query(call: Call) -> Tensor | None:
     """B, ``[B, H, N_q, R]`` float32."""
-    key, bias = call.tables[0].key, call.tables[0].bias
-    term = None if key is None else call.query.float() @ key.float().transpose(-1, -2) * call.scale
+    key, bias, rows = call.tables[0].key, call.tables[0].bias, call.tables[0].rows
+    term = None if rows is None else rows.float()
+    if key is not None:
+        term = call.query.float() @ key.float().transpose(-1, -2) * call.scale
     if bias is None:
         return term
     bias = bias.float()[..., None, :]

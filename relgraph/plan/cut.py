@@ -1,0 +1,64 @@
+"""Some query rows of a plan, of one graph or of some batch rows, as a plan of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from relgraph.plan.parts import Csr, LabelPlan, Part, WrittenIds
+
+
+def cut(plan: LabelPlan, batch: range, rows: range, keys: range, graph: int | None) -> LabelPlan:
+    """The plan of query rows ``rows`` and keys ``keys``, both counted through all graphs, without borders.
+
+    Args:
+        plan: the plan.
+        batch: batch rows; one of them if listed pairs differ between batch rows.
+        rows: query rows, of one graph when packed.
+        keys: all keys, or those of the graph.
+        graph: the graph when packed, else None.
+    """
+    first = 0 if graph is None or plan.q_ptr is None else int(plan.q_ptr[graph])
+    parts = tuple(_part(plan, part, batch, rows, keys, graph, rows.start - first) for part in plan.parts)
+    return LabelPlan(len(rows), len(keys), len(batch) if plan.batch > 1 else 1, parts)
+
+
+def offset_of_rows(offset: int | Tensor, batch: range, graph: int | None, skipped: int) -> int | Tensor:
+    """The key position of the first of these rows; ``skipped`` rows of their graph or batch row come before it."""
+    if isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] > 1:
+        offset = offset[batch.start : batch.stop] if graph is None else offset[graph]
+    return offset + skipped
+
+
+def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> Part:
+    offset = offset_of_rows(part.offset, batch, graph, skipped)
+    ids = part.ids
+    if isinstance(ids, WrittenIds):
+        ids = WrittenIds(_written(ids, batch, rows, keys, graph, skipped), ids.full)
+    elif isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] == 1:
+        offset = offset[0]
+    return replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, batch, rows, keys))
+
+
+def _written(ids: WrittenIds, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> Tensor:
+    if graph is None:
+        own = ids.ids[batch.start : batch.stop] if ids.ids.shape[0] > 1 else ids.ids
+        return own[:, rows.start : rows.stop]
+    assert ids.starts is not None
+    begin = int(ids.starts[graph]) + skipped * len(keys)
+    return ids.ids[begin : begin + len(rows) * len(keys)].view(1, len(rows), len(keys))
+
+
+def _csr(plan: LabelPlan, csr: Csr | None, batch: range, rows: range, keys: range) -> Csr | None:
+    if csr is None:
+        return None
+    corner = (batch.start if csr.batch > 1 else 0) * plan.q_len + rows.start
+    row_ptr = csr.row_ptr[corner : corner + len(rows) + 1]
+    begin, end = row_ptr[[0, -1]].tolist()
+    here = slice(begin, end)
+    return Csr(
+        row_ptr - begin, csr.row[here] - corner, csr.col[here] - keys.start, csr.ids[here], csr.role[here],
+        torch.arange(end - begin, device=csr.row.device), 1, csr.parallel,
+    )  # fmt: skip

@@ -1,0 +1,271 @@
+"""Compatibility functions besides the scaled dot product: what ``score=`` takes.
+
+``Softcap``, ``LeakyReLU`` or any function of one tensor change each finished score, after scale and bias and before
+masks. ``Additive`` and ``Bilinear`` replace the dot product. The paper names nonlinear compatibility functions as
+future work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from relgraph.arguments import check
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": functional.elu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+}
+"""The activations of :class:`Additive` by name; ``"leaky_relu"`` has the slope 0.2, as in GAT and GATv2."""
+
+
+@final
+@dataclass(frozen=True)
+class Softcap:
+    """Bound every score smoothly: e becomes ``cap · tanh(e / cap)``.
+
+    Args:
+        cap: the bound, positive. Scores stay within ``(-cap, cap)``.
+
+    Source: Bello et al. 2016, "Neural Combinatorial Optimization with Reinforcement Learning" (logit clipping); Gemma
+    Team 2024 (Gemma 2) for attention.
+
+    Raises:
+        TypeError: a cap that is not a number.
+        ValueError: a cap that is not positive and finite.
+
+    Example:
+        >>> x = torch.randn(1, 2, 4, 8)
+        >>> rg.relation_attention(x, x, x, None, score=rg.score.Softcap(50.0)).shape
+        torch.Size([1, 2, 4, 8])
+    """
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        if check.finite("cap", self.cap) <= 0.0:
+            raise ValueError(f"cap must be positive, got {self.cap}")
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        return torch.tanh(scores / self.cap) * self.cap
+
+    def apply_(self, scores: Tensor) -> Tensor:
+        """Change scores in place."""
+        return scores.div_(self.cap).tanh_().mul_(self.cap)
+
+    def derivative_(self, finished: Tensor) -> Tensor:
+        """Turn finished scores into the derivative there, in place."""
+        return finished.div_(self.cap).square_().neg_().add_(1.0)
+
+
+@final
+@dataclass(frozen=True)
+class LeakyReLU:
+    """Scale negative scores by a slope: e becomes ``max(e, 0) + negative_slope · min(e, 0)``.
+
+    With a bias table for edge types and queries and keys of two numbers, (u_i, 1) and (1, v_j), this is GAT's score
+    LeakyReLU(u_i + v_j + b[l_ij]).
+
+    Args:
+        negative_slope: the slope, finite and at least 0; 0.2 in GAT.
+
+    Source: Veličković et al. 2018, "Graph Attention Networks".
+
+    Raises:
+        TypeError: a slope that is not a number.
+        ValueError: a slope that is negative or not finite.
+
+    Example:
+        >>> x = torch.randn(1, 2, 4, 8)
+        >>> rg.relation_attention(x, x, x, None, score=rg.score.LeakyReLU()).shape
+        torch.Size([1, 2, 4, 8])
+    """
+
+    negative_slope: float = 0.2
+
+    def __post_init__(self) -> None:
+        if check.finite("negative_slope", self.negative_slope) < 0.0:
+            raise ValueError(f"negative_slope must be at least 0, got {self.negative_slope}")
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        return functional.leaky_relu(scores, self.negative_slope)
+
+    def apply_(self, scores: Tensor) -> Tensor:
+        """Change scores in place."""
+        return functional.leaky_relu_(scores, self.negative_slope)
+
+    def derivative_(self, finished: Tensor) -> Tensor:
+        """Turn finished scores into the derivative there, in place; 0 counts as negative, as in torch."""
+        negative = finished <= 0.0
+        return finished.fill_(1.0).masked_fill_(negative, self.negative_slope)
+
+
+class Additive(nn.Module):
+    """Additive scores: e_ij = w · act(q_i + k_j + a^K[l_ij]) + b[l_ij].
+
+    The scale is 1 by default. Queries and keys are added before the activation, so this term does not split: every
+    pair costs D numbers of work. Blocks and runs of edges bound the memory.
+
+    Args:
+        weight: w, ``[D]`` or ``[H, D]``, floating. A parameter is learned with the module; any other tensor, such as a
+            computed one, is used as it is.
+        activation: ``"leaky_relu"`` (slope 0.2), ``"tanh"``, ``"relu"``, ``"elu"``, ``"gelu"``, ``"silu"``, or a
+            function that acts on each number of a tensor and that torch can differentiate.
+
+    Source: Bahdanau, Cho, Bengio 2015 (tanh); Brody, Alon, Yahav 2022 (GATv2, leaky ReLU).
+
+    Raises:
+        TypeError: a weight that is no tensor, or an activation that is neither a name nor a function.
+        ValueError: a weight of another shape, or an unknown name.
+
+    Example:
+        >>> x, score = torch.randn(1, 2, 4, 8), rg.score.Additive.learned(2, 8)
+        >>> z = rg.relation_attention(x, x, x, rg.ClippedDistance(1)(4), torch.randn(3, 8), score=score)
+        >>> z.shape, score.weight.shape
+        (torch.Size([1, 2, 4, 8]), torch.Size([2, 8]))
+    """
+
+    def __init__(self, weight: Tensor, activation: str | Callable[[Tensor], Tensor] = "leaky_relu") -> None:
+        super().__init__()
+        if check.floating("weight", weight).dim() not in (1, 2):
+            raise ValueError(f"weight must have shape [D] or [H, D], got {list(weight.shape)}")
+        if isinstance(activation, str):
+            check.choice("activation", activation, tuple(ACTIVATIONS))
+        elif not callable(activation):
+            raise TypeError(f"activation must be a name or a function, got {type(activation).__name__}")
+        self.weight, self.activation = weight, activation
+
+    @classmethod
+    def learned(
+        cls,
+        num_heads: int,
+        head_dim: int,
+        activation: str | Callable[[Tensor], Tensor] = "leaky_relu",
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> Additive:
+        """A score with a parameter ``[num_heads, head_dim]``, drawn as Glorot and Bengio 2010 do.
+
+        Raises:
+            TypeError: sizes that are not ints.
+            ValueError: sizes below 1.
+        """
+        check.integer("num_heads", num_heads, minimum=1)
+        check.integer("head_dim", head_dim, minimum=1)
+        weight = nn.Parameter(torch.empty(num_heads, head_dim, **check.parameter_place(device, dtype)))
+        nn.init.xavier_uniform_(weight)
+        return cls(weight, activation)
+
+    def act(self, x: Tensor) -> Tensor:
+        """The activation of every number."""
+        act = ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
+        return applied(act, x, "activation")
+
+    def extra_repr(self) -> str:
+        """Shape and activation."""
+        return f"{list(self.weight.shape)}, activation={self.activation!r}"
+
+
+class Bilinear(nn.Module):
+    """A map for each label: e_ij = (q_iᵀ W[l_ij] k_j + q_i·a^K[l_ij] + k_j·a^Q[l_ij]) · scale + b[l_ij].
+
+    A pair without a label has the identity for W. Queries are projected once per label, so this is for few labels.
+
+    Args:
+        weight: W, ``[R, D, D]`` or ``[H, R, D, D]``, floating. A parameter is learned with the module; any other tensor
+            is used as it is.
+
+    Source: Hu et al. 2020, "Heterogeneous Graph Transformer" (its W^ATT).
+
+    Raises:
+        TypeError: a weight that is no tensor.
+        ValueError: a weight of another shape.
+
+    Example:
+        >>> x, score = torch.randn(1, 2, 4, 8), rg.score.Bilinear.learned(3, 2, 8)
+        >>> rg.relation_attention(x, x, x, rg.ClippedDistance(1)(4), score=score).shape
+        torch.Size([1, 2, 4, 8])
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        if check.floating("weight", weight).dim() not in (3, 4) or weight.shape[-1] != weight.shape[-2]:
+            raise ValueError(f"weight must have shape [R, D, D] or [H, R, D, D], got {list(weight.shape)}")
+        self.weight = weight
+
+    @classmethod
+    def learned(
+        cls, num_labels: int, num_heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
+    ) -> Bilinear:
+        """A score with a parameter ``[num_heads, num_labels, head_dim, head_dim]``, which begins as the dot product.
+
+        Raises:
+            TypeError: sizes that are not ints.
+            ValueError: sizes below 1.
+        """
+        sizes = {"num_labels": num_labels, "num_heads": num_heads, "head_dim": head_dim}
+        for name, size in sizes.items():
+            check.integer(name, size, minimum=1)
+        identity = torch.eye(head_dim, **check.parameter_place(device, dtype))
+        return cls(nn.Parameter(identity.repeat(num_heads, num_labels, 1, 1)))
+
+    def extra_repr(self) -> str:
+        """Shape."""
+        return f"{list(self.weight.shape)}"
+
+
+Named = Softcap | LeakyReLU
+"""Functions of finished scores that blocks and kernels know by name; any other is differentiated by torch."""
+
+Score = Softcap | LeakyReLU | Additive | Bilinear | Callable[[Tensor], Tensor]
+"""What ``score=`` takes, besides None for the dot product."""
+
+
+def applied(function: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
+    """``function(x)``.
+
+    Raises:
+        TypeError: a result that is no tensor.
+        ValueError: a result of another shape or dtype, or one that does not depend on ``x``.
+    """
+    y = function(x)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{name} must give a tensor, got {type(y).__name__}")
+    if y.shape != x.shape or y.dtype != x.dtype:
+        wanted, got = f"{x.dtype} {list(x.shape)}", f"{y.dtype} {list(y.shape)}"
+        raise ValueError(f"{name} must keep shape and dtype, {wanted}, got {got}")
+    if torch.is_grad_enabled() and x.requires_grad and not y.requires_grad:
+        raise ValueError(f"{name} must be differentiable by torch, got a result without a gradient")
+    return y
+
+
+def finish(score: Any, scores: Tensor) -> Tensor:
+    """Finished scores: a function of them applied, or as they are."""
+    if score is None or isinstance(score, (Additive, Bilinear)):
+        return scores
+    return applied(score, scores, "score")
+
+
+_NAMED = (Softcap, LeakyReLU)
+
+
+def encode(score: Any) -> list[float]:
+    """A named function as two numbers, which one and its parameter, for the primitive; the first is -1 without one."""
+    if isinstance(score, Softcap):
+        return [0.0, score.cap]
+    return [1.0, score.negative_slope] if isinstance(score, LeakyReLU) else [-1.0, 0.0]
+
+
+def decode(numbers: list[float]) -> Named | None:
+    """The named function of :func:`encode`."""
+    return None if numbers[0] < 0 else _NAMED[int(numbers[0])](numbers[1])
