@@ -149,10 +149,14 @@ def plots(results: dict[str, Any], pictures: Iterable[Path], page: Path) -> dict
 def fill(page: Path, found: dict[str, str]) -> list[str]:
     """Write tables to their places, ``<!-- table:NAME -->`` to ``<!-- /table -->``; the names that had a place.
 
+    The first tables of a GPU make a section of the page with places for all of them.
+
     Raises:
         ValueError: a page with no place for any of them.
     """
     text, filled = page.read_text(), []
+    if any(name.startswith("cuda:") for name in found) and "<!-- table:cuda:" not in text:
+        text = _with_gpu_section(text)
     for name, table in found.items():
         place = re.compile(rf"(<!-- table:{re.escape(name)} -->\n).*?(<!-- /table -->)", re.DOTALL)
         text, count = place.subn(lambda m, table=table: f"{m[1]}\n{table}\n\n{m[2]}", text)
@@ -161,3 +165,13 @@ def fill(page: Path, found: dict[str, str]) -> list[str]:
         raise ValueError(f"{page} must have a place such as <!-- table:{next(iter(found))} -->, it has none")
     page.write_text(text)
     return filled
+
+
+def _with_gpu_section(text: str) -> str:
+    """The page with its section "On a CPU" once more at the end, for a GPU and with empty places."""
+    match = re.search(r"^## On a CPU\n.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    if match is None:
+        return text
+    section = re.sub(r"(<!-- table:)cpu(:\S+ -->\n).*?(<!-- /table -->)", r"\1cuda\2\3", match[0], flags=re.DOTALL)
+    section = re.sub(r"^(### .*)$", r"\1 (GPU)", section.replace("## On a CPU", "## On a GPU", 1), flags=re.MULTILINE)
+    return f"{text.rstrip()}\n\n{section.rstrip()}\n"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.plan import LabelPlan, memo
+from relgraph.plan import LabelPlan, plan_memo
 
 
 class Tables(NamedTuple):
@@ -106,7 +106,7 @@ class Problem:
     @property
     def memo(self) -> dict[Any, Any]:
         """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
-        return {} if self.plan_key is None else memo(*self.plan_key)
+        return {} if self.plan_key is None else plan_memo(*self.plan_key)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -63,7 +63,7 @@ def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
 
 
 class _PartIds:
-    """The ids of one part for every pair, and both moves: gather a table over pairs, sum pairs by label."""
+    """The ids of one part for every pair: gather a table over pairs, scatter pairs into sums by label."""
 
     def __init__(self, plan: LabelPlan, part: Part, device: torch.device) -> None:
         ids = dense_ids(plan, part, device)

@@ -20,7 +20,7 @@ from relgraph.plan.ids import inside_graphs as inside_graphs
 from relgraph.plan.ids import listed_pairs as listed_pairs
 from relgraph.plan.lower import lower as lower
 from relgraph.plan.lower import plain as plain
-from relgraph.plan.memory import memo as memo
+from relgraph.plan.memory import plan_memo as plan_memo
 from relgraph.plan.parts import DEAD as DEAD
 from relgraph.plan.parts import EXTRA as EXTRA
 from relgraph.plan.parts import FIRST as FIRST

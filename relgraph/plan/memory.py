@@ -16,7 +16,7 @@ _by_tensor: Any = WeakIdKeyDictionary()
 _by_ints: dict[Any, dict[Any, Any]] = {}
 
 
-def memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
+def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
     """The cache of the plan with these tensors and ints; dropped when a tensor is freed or changed."""
     if any(t.is_inference() for t in tensors):
         return {}  # such tensors have no version

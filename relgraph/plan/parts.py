@@ -67,7 +67,7 @@ class Csr:
         order: ``[P]`` position of each pair among the edges as given.
         batch: how many batch rows ``row`` counts through; 1 serves every batch row.
         parallel: whether several pairs that count may have the same query and key.
-        memo: a cache for what an implementation derives from these pairs.
+        derived: a cache for what an implementation derives from these pairs.
     """
 
     row_ptr: Tensor
@@ -78,7 +78,7 @@ class Csr:
     order: Tensor
     batch: int
     parallel: bool
-    memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    derived: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 
 import pytest
 
@@ -108,16 +109,29 @@ def test_fill_writes_between_the_marks(tmp_path):
         tables.fill(page, {"no": ""})
 
 
-def test_the_page_has_a_place_for_every_table():
-    """Tables of all sweeps on both devices, but those that only show what others hold."""
-    text = command.PAGE.read_text()
+def test_the_page_has_a_place_for_every_table(tmp_path):
+    """Tables of all sweeps on both devices; the section for a GPU comes with its first table."""
+    page = tmp_path / "page.md"
+    page.write_text(command.PAGE.read_text())
+    assert tables.fill(page, {"cuda:step": "| a step |"}) == ["cuda:step"]
+    text = page.read_text()
+    assert text.count("| a step |") == text.count("## On a GPU\n") == 1
     for device in ("cpu", "cuda"):
         for name in (
             "about",
             "step",
             *(f"{s.name}-{t}" for s in sweeps(device, quick=False) for t in ("time", "memory")),
         ):
-            assert f"<!-- table:{device}:{name} -->" in text
+            assert text.count(f"<!-- table:{device}:{name} -->") == 1
+    tables.fill(page, {"cuda:step": "| another |"})
+    assert page.read_text() == text.replace("| a step |", "| another |")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_page_shows_figures_only(device):
+    text = command.PAGE.read_text()
+    places = re.findall(rf"<!-- table:{device}:(\S+) -->\n(.*?)<!-- /table -->", text, re.DOTALL)
+    assert [name for name, table in places if not table.strip() or "Not measured" in table] == []
 
 
 def test_every_way_of_a_plot_exists():

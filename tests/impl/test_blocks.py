@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.chunked import blocks, moves
-from relgraph.impl.chunked.rows import factor_dtype
+from relgraph.impl.chunked import blocks, ids
+from relgraph.impl.chunked.rows import operand_dtype
 from tests.cases import F64, KINDS, answer, assert_same, distance, make, raw
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -17,15 +17,15 @@ WRITTEN = rg.DenseLabels(torch.arange(49).view(7, 7) % 3, 3)
 
 @pytest.fixture
 def built(monkeypatch):
-    """The moves of units that were built, in a list."""
+    """The ids of units that were built, in a list."""
     found = []
 
-    class Counted(moves.UnitMoves):
+    class Counted(ids.UnitIds):
         def __init__(self, *args):
             found.append(self)
             super().__init__(*args)
 
-    monkeypatch.setattr(blocks, "UnitMoves", Counted)
+    monkeypatch.setattr(blocks, "UnitIds", Counted)
     return found
 
 
@@ -89,7 +89,7 @@ def test_a_bias_of_minus_infinity_hides_pairs_and_rows():
 
 
 def problem(dtype):
-    """What enters :func:`factor_dtype`, of a call in ``dtype``."""
+    """What enters :func:`operand_dtype`, of a call in ``dtype``."""
     found = []
     x = torch.randn(1, 1, 2, 2, dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
@@ -102,10 +102,10 @@ def problem(dtype):
 @pytest.mark.parametrize("able", [True, False])
 def test_bfloat16_is_multiplied_where_the_processor_can(able, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True} if able else {})
-    assert factor_dtype(problem(torch.bfloat16)) == (torch.bfloat16 if able else torch.float32)
-    assert factor_dtype(problem(torch.float16)) == torch.float32
-    assert factor_dtype(problem(torch.float32)) == torch.float32
-    assert factor_dtype(problem(F64)) == F64
+    assert operand_dtype(problem(torch.bfloat16)) == (torch.bfloat16 if able else torch.float32)
+    assert operand_dtype(problem(torch.float16)) == torch.float32
+    assert operand_dtype(problem(torch.float32)) == torch.float32
+    assert operand_dtype(problem(F64)) == F64
 
 
 @pytest.mark.parametrize("able", [True, False])

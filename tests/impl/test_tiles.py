@@ -1,4 +1,4 @@
-"""Both moves of every kind of tile against loops over the pairs."""
+"""Gather and scatter of every kind of tile against loops over the pairs."""
 
 from __future__ import annotations
 

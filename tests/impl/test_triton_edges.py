@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from relgraph.labels import EdgeLabels
-from relgraph.plan import encode, memo
+from relgraph.plan import encode, plan_memo
 from tests.budget import twins
 from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
 
@@ -243,9 +243,9 @@ def test_pairs_are_kept_with_the_labels():
         raw(moved(make(labels, **options), DEVICE), "triton")
     case = moved(make(labels, **options), DEVICE)
     answer(case, "triton")
-    kept = memo(*encode(case.labels._plan))["pairs"]
+    kept = plan_memo(*encode(case.labels._plan))["pairs"]
     raw(case, "triton")
-    assert memo(*encode(case.labels._plan))["pairs"] is kept
+    assert plan_memo(*encode(case.labels._plan))["pairs"] is kept
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ In the order in which data meets them:
 - ``blocks``: forward and backward of the primitive over blocks.
 - ``groups``: small graphs of a packed batch, worked on together as a padded batch.
 - ``parts``: units of rows, and which ids the blocks of a unit carry.
-- ``rows``: one block: scores, weights and their gradients. Tables are gathered here through ``moves``.
-- ``moves``: gather a table over the pairs of a block, sum pairs by label.
-- ``tiles``: both moves for keys of a block whose labels are of one kind.
+- ``rows``: one block: scores, weights and their gradients. Tables are gathered here through ``ids``.
+- ``ids``: gather a table over the pairs of a block, scatter pairs into sums by label.
+- ``tiles``: the same for keys of a block whose labels are of one kind.
 """

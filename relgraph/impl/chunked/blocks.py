@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.chunked.groups import Group, groups
-from relgraph.impl.chunked.moves import UnitMoves
+from relgraph.impl.chunked.ids import UnitIds
 from relgraph.impl.chunked.parts import units
 from relgraph.impl.chunked.rows import RowBlock, UnitWork, fold_row_term
 
@@ -46,12 +46,12 @@ def forward(problem: Problem) -> Outputs:
             unnormalised, total, lse[block.at] = block.unnormalised()
             share = total.reciprocal_()
             if problem.need_mass:
-                block.moves.scatter(unnormalised, mass[block.at], None)
+                block.ids.scatter(unnormalised, mass[block.at], None)
                 mass[block.at].mul_(share)
             unnormalised = block.drop(unnormalised)
-            torch.mul(block.times(block.factor(unnormalised), unit.value_factor), share, out=output[block.at])
+            torch.mul(block.times(block.operand(unnormalised), unit.value_operand), share, out=output[block.at])
             if problem.need_sums:
-                block.moves.scatter(unnormalised, sums[block.at], None)
+                block.ids.scatter(unnormalised, sums[block.at], None)
                 sums[block.at].mul_(share)
     return Outputs(output, lse, sums, mass)
 
@@ -85,7 +85,7 @@ def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tens
     sizes = _Sizes.of(problem)
     sums = fold_row_term(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
     for unit in _units(problem, together, sizes, buffers=2):
-        unit.sums = sums
+        unit.folded_sums = sums
         _add_gradients(unit, sizes, incoming, delta, grads)
     return grads
 
@@ -124,21 +124,21 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: i
     room = torch.empty(
         buffers + (problem.dropout_p > 0.0), sizes.scores, dtype=problem.dtype, device=problem.query.device
     )
-    alike, moves = UnitMoves.alike(problem), None
+    alike, ids = UnitIds.alike(problem), None
     for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
-            if moves is None or not alike:
-                moves = UnitMoves(problem, unit, sizes.rows)
-            yield UnitWork(problem, unit, number, list(room), moves)
+            if ids is None or not alike:
+                ids = UnitIds(problem, unit, sizes.rows)
+            yield UnitWork(problem, unit, number, list(room), ids)
 
 
 def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
     """The unit's blocks in which some pair may attend."""
     kv_heads, step = unit.problem.key.shape[1], sizes.kv_heads
     heads = [range(first, min(first + step, kv_heads)) for first in range(0, kv_heads, step)]
-    if unit.moves.small:  # all blocks of one head in a row: its keys stay in cache
-        return (RowBlock(unit, moves, some) for some in heads for moves in unit.moves.blocks())
-    return (RowBlock(unit, moves, some) for moves in unit.moves.blocks() for some in heads)
+    if unit.ids.small:  # all blocks of one head in a row: its keys stay in cache
+        return (RowBlock(unit, ids, some) for some in heads for ids in unit.ids.blocks())
+    return (RowBlock(unit, ids, some) for ids in unit.ids.blocks() for some in heads)
 
 
 def _add_gradients(
@@ -152,21 +152,20 @@ def _add_gradients(
     by_key = None if d_by_key is None else unit.of_unit(d_by_key, unit.unit.keys)
     scale = unit.problem.scale
     for block in _blocks(unit, sizes):
-        keys = (block.lanes, slice(None), slice(block.moves.start, block.moves.stop))
-        unnormalised, total, _ = (
-            block.unnormalised()
-        )  # anew, maxima included: an lse of large scores is too coarse to tell weights
-        mine = block.shares(incoming, delta, total.reciprocal_())
+        keys = (block.lanes, slice(None), slice(block.ids.start, block.ids.stop))
+        # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
+        unnormalised, total, _ = block.unnormalised()
+        mine = block.incoming(incoming, delta, total.reciprocal_())
         dropped = block.drop(unnormalised, into=-1)
         if mine.output is not None:
-            _add_product(value_grad[keys], mine.output, block.factor(dropped))
+            _add_product(value_grad[keys], mine.output, block.operand(dropped))
         score_grad = block.score_grad(unnormalised, mine)
-        factor = block.factor(score_grad)
-        dq[block.at] = block.times(factor, unit.key_factor).mul_(scale)
-        _add_product(key_grad[keys], block.rows_of(unit.problem.query), factor, alpha=scale)
+        operand = block.operand(score_grad)
+        dq[block.at] = block.times(operand, unit.key_operand).mul_(scale)
+        _add_product(key_grad[keys], block.rows_of(unit.problem.query), operand, alpha=scale)
         if d_by_query is not None or by_key is not None:
             rows = None if d_by_query is None else d_by_query[block.at]
-            block.moves.scatter(score_grad, rows, None if by_key is None else by_key[:, block.heads])
+            block.ids.scatter(score_grad, rows, None if by_key is None else by_key[:, block.heads])
     for whole, mine in ((dk, key_grad), (dv, value_grad)):
         at = unit.of_unit(whole, unit.unit.keys)
         at.copy_(mine.transpose(1, 2).unflatten(0, at.shape[:2]))

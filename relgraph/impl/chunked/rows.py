@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from relgraph.impl.call import Outputs, Problem
-from relgraph.impl.chunked.moves import BlockMoves, UnitMoves
+from relgraph.impl.chunked.ids import BlockIds, UnitIds
 from relgraph.impl.chunked.parts import Unit
 
 PER_LN2 = 1 / math.log(2.0)
@@ -17,14 +16,14 @@ PER_LN2 = 1 / math.log(2.0)
 
 
 class UnitWork:
-    """One unit of a problem: its keys and values, buffers for one block at a time, and its labels."""
+    """One unit of a problem: its keys and values, buffers for one block at a time, and its ids."""
 
-    def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], moves: UnitMoves) -> None:
-        self.problem, self.unit, self.number, self.buffers, self.moves = problem, unit, number, buffers, moves
-        self.sums: Tensor | None = None  # dP - δ, if δ can be folded into dP
+    def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], ids: UnitIds) -> None:
+        self.problem, self.unit, self.number, self.buffers, self.ids = problem, unit, number, buffers, ids
+        self.folded_sums: Tensor | None = None  # dP - δ, if δ can be folded into dP
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
-        self.factor = factor_dtype(problem)
-        self.key_factor, self.value_factor = (self._keys(x, self.factor) for x in (problem.key, problem.value))
+        self.operand_dtype = operand_dtype(problem)
+        self.key_operand, self.value_operand = (self._keys(x, self.operand_dtype) for x in (problem.key, problem.value))
 
     def of_unit(self, x: Tensor, positions: range) -> Tensor:
         """The unit's share of a ``[B, heads, N, X]`` tensor."""
@@ -36,8 +35,8 @@ class UnitWork:
         return self.of_unit(x, self.unit.keys).to(dtype).flatten(0, 1)
 
 
-def factor_dtype(problem: Problem) -> torch.dtype:
-    """The dtype of weights and their gradients as factors of products with rows, keys or values.
+def operand_dtype(problem: Problem) -> torch.dtype:
+    """The dtype of weights and their gradients in products with rows, keys or values.
 
     bfloat16 if the inputs are bfloat16 and the processor multiplies it (several times as fast, summed in float32);
     otherwise the accumulation dtype. Scores, softmax and sums by label are never rounded.
@@ -60,31 +59,17 @@ def fold_row_term(problem: Problem, table: Tensor | None, term: Tensor) -> Tenso
     return folded
 
 
-class Shares(NamedTuple):
-    """A block's rows of the incoming gradients, each times 1 / total of its row.
-
-    Normalising these costs D products per row; normalising the weights would cost one per pair. Fields: output (flat),
-    sums (minus δ with ``folded_delta``), mass, and δ as a column.
-    """
-
-    output: Tensor | None
-    sums: Tensor | None
-    mass: Tensor | None
-    delta: Tensor
-    folded_delta: bool
-
-
 class RowBlock:
     """Some query rows and heads of a unit against the keys they may see."""
 
-    def __init__(self, work: UnitWork, moves: BlockMoves, kv_heads: range) -> None:
-        self.work, self.moves = work, moves
-        self.kv_heads, rows = kv_heads, moves.rows
+    def __init__(self, work: UnitWork, ids: BlockIds, kv_heads: range) -> None:
+        self.work, self.ids = work, ids
+        self.kv_heads, rows = kv_heads, ids.rows
         group = work.problem.query.shape[1] // work.problem.key.shape[1]
         batch, first = work.unit.batch, work.unit.queries.start
         self.heads = slice(kv_heads.start * group, kv_heads.stop * group)
         self.at = (slice(batch.start, batch.stop), self.heads, slice(first + rows.start, first + rows.stop))
-        self.shape = (len(batch), len(kv_heads) * group, len(rows), moves.width)
+        self.shape = (len(batch), len(kv_heads) * group, len(rows), ids.width)
         # a block of several batch rows always has all heads, so its lanes [batch · H_kv] are one slice
         self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
@@ -104,15 +89,15 @@ class RowBlock:
 
     def keys_of(self, x: Tensor) -> Tensor:
         """This block's keys of the unit's keys or values, ``[batch · kv heads, width, D]``."""
-        return x[self.lanes, self.moves.start : self.moves.stop]
+        return x[self.lanes, self.ids.start : self.ids.stop]
 
-    def factor(self, pairs: Tensor) -> Tensor:
-        """Pairs as the factor of a product, flat."""
-        return self.flat(pairs).to(self.work.factor)
+    def operand(self, pairs: Tensor) -> Tensor:
+        """Pairs as an operand of a product: flat, in the dtype of such operands."""
+        return self.flat(pairs).to(self.work.operand_dtype)
 
-    def times(self, factor: Tensor, keys: Tensor) -> Tensor:
+    def times(self, operand: Tensor, keys: Tensor) -> Tensor:
         """Pairs times keys (or values), ``[batch, heads, rows, D]``, in the accumulation dtype."""
-        product = factor @ self.keys_of(keys)
+        product = operand @ self.keys_of(keys)
         return product.view(*self.shape[:3], keys.shape[-1]).to(self.work.problem.dtype)
 
     def unnormalised(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,7 +115,7 @@ class RowBlock:
 
     def _scores(self) -> Tensor:
         """Scores, in the first buffer."""
-        problem, moves = self.work.problem, self.moves
+        problem, ids = self.work.problem, self.ids
         by_query = None if problem.by_query is None else problem.by_query[self.at]
         scores = self.buffer(0)
         beta = 0.0
@@ -138,20 +123,20 @@ class RowBlock:
             by_key = None
             if problem.by_key is not None:
                 by_key = self.work.of_unit(problem.by_key, self.work.unit.keys)[:, self.heads]
-            moves.gather(scores, by_query, by_key)  # B[i, l_ij] + C[j, l_ij]
+            ids.gather(scores, by_query, by_key)  # B[i, l_ij] + C[j, l_ij]
             beta = 1.0
         keys = self.keys_of(self.work.key).transpose(1, 2)
         flat = self.flat(scores)
         torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
         if problem.mask is not None:
             self._mask(scores, problem.mask)
-        moves.hide(scores)
+        ids.hide(scores)
         return scores
 
     def _window(self, pairs: Tensor) -> Tensor:
         """This block's pairs of a tensor that broadcasts to ``[B, H, N_q, N_k]``."""
         keys = self.work.unit.keys.start
-        wanted = (*self.at, slice(keys + self.moves.start, keys + self.moves.stop))
+        wanted = (*self.at, slice(keys + self.ids.start, keys + self.ids.stop))
         return pairs[tuple(slice(None) if n == 1 else at for n, at in zip(pairs.shape, wanted, strict=True))]
 
     def _mask(self, scores: Tensor, mask: Tensor) -> None:
@@ -169,40 +154,47 @@ class RowBlock:
         if problem.keep is not None:
             keep = self._window(problem.keep)
         else:
-            number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.moves.rows.start
+            number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.ids.rows.start
             keep = problem.draw_keep(tuple(weights.shape), number)
         self.keep = keep / (1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
-    def shares(self, incoming: Outputs, delta: Tensor, factor: Tensor) -> Shares:
-        """The block's rows of the gradients times ``factor`` ``[batch, H, rows, 1]``."""
+    def incoming(self, grads: Outputs, delta: Tensor, share: Tensor) -> Outputs:
+        """This block's rows of the incoming gradients, each times ``share``, the 1 / total of its row.
+
+        Shares are ``[batch, H, rows, 1]``. They cost D products per row; normalising the weights would cost one per
+        pair. The gradient of the log-sum-exp is -δ here, as both act on all scores of a row alike. The output is flat.
+        Sums are minus δ if the unit has ``folded_sums``.
+        """
 
         def of(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[self.at].to(factor.dtype) * factor
+            return None if x is None else x[self.at].to(share.dtype) * share
 
-        output = of(incoming.output)
-        folded_delta = self.work.sums is not None
-        sums = of(self.work.sums) if folded_delta else of(incoming.sums)
-        column = delta[self.at][..., None] * factor
-        return Shares(None if output is None else self.flat(output), sums, of(incoming.mass), column, folded_delta)
+        output, folded = of(grads.output), self.work.folded_sums
+        sums = of(grads.sums if folded is None else folded)
+        lse = -delta[self.at][..., None] * share
+        return Outputs(None if output is None else self.flat(output), lse, sums, of(grads.mass))
 
-    def score_grad(self, unnormalised: Tensor, mine: Shares) -> Tensor:
+    def score_grad(self, unnormalised: Tensor, mine: Outputs) -> Tensor:
         """The scores' gradient α (dα - δ) in the second buffer, from unnormalised weights."""
         grad = self.buffer(1)
-        folded = self.keep is None and (mine.sums is None or mine.folded_delta)
-        if mine.sums is None:
-            grad.copy_((-mine.delta if folded else torch.zeros_like(mine.delta)).expand(grad.shape))
+        # -δ goes in first, with the sums or in their place; dropout forbids this, as it multiplies dα but not δ
+        has_delta = self.keep is None and (mine.sums is None or self.work.folded_sums is not None)
+        if mine.sums is not None:
+            self.ids.gather(grad, mine.sums, None)
+        elif has_delta:
+            grad.copy_(mine.lse.expand(grad.shape))
         else:
-            self.moves.gather(grad, mine.sums, None)
+            grad.zero_()
         if mine.output is not None:
             flat = self.flat(grad)
             torch.baddbmm(flat, mine.output, self.keys_of(self.work.value).transpose(1, 2), out=flat)
         if self.keep is not None:
             grad.mul_(self.keep)
             if mine.mass is not None:
-                spread = self.buffer(2)
-                self.moves.gather(spread, mine.mass, None)
-                grad.add_(spread)
-        if not folded:
-            grad.sub_(mine.delta)
+                gathered = self.buffer(2)
+                self.ids.gather(gathered, mine.mass, None)
+                grad.add_(gathered)
+        if not has_delta:
+            grad.add_(mine.lse)
         return grad.mul_(unnormalised)

@@ -1,4 +1,4 @@
-"""Keys of a block with labels of one kind, and both moves: gather a table over pairs, scatter pairs into sums by label.
+"""Keys of a block with labels of one kind: gather a table over pairs, scatter pairs into sums by label.
 
 In a ``UniformTile`` all pairs carry one label, in a ``DistanceTile`` the label follows the distance, in an ``IdTile``
 each pair has its own id. A piece is ``[batch, H, rows, keys]`` of some buffer, and a table is

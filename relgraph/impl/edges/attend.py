@@ -61,7 +61,7 @@ class _Work:
         part = call.plan.parts[0]
         assert part.edges_only and part.csr is not None
         self.call, self.csr, self.tables = call, part.csr, call.tables[0]
-        self.num_labels, self.memo = part.num_labels, part.csr.memo
+        self.num_labels, self.derived = part.num_labels, part.csr.derived
         self.batch, self.heads = call.query.shape[:2]
         self.joint = self.csr.batch != 1
         dtype = accumulation_dtype(call.query.dtype)
@@ -128,11 +128,11 @@ class _Work:
 
     def _remember(self, name: str, make: Callable[[], _T]) -> _T:
         """Make a value once for these labels."""
-        if name in self.memo:
-            return self.memo[name]
+        if name in self.derived:
+            return self.derived[name]
         made = make()
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():  # such tensors cannot be saved
-            self.memo[name] = made
+            self.derived[name] = made
         return made
 
     def _at_label(self) -> Tensor:

@@ -17,7 +17,7 @@ Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relgraph.impl.call import Outputs
+from relgraph.impl.call import Outputs, Problem
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -348,65 +348,46 @@ class KernelPairs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """One problem, as the launchers read it.
+    """A problem as the launchers read it.
 
     Attributes:
-        query, key, value: see the module.
-        by_query: B, float32, or None.
-        by_key: C, float32, or None.
-        added: ``[L or 1, P]`` float32 added to the scores (-inf hides a pair), or None.
-        factor: ``[L or 1, P]`` float32 what dropout multiplies the weights by, or None.
-        seed: scalar int64 to draw dropout from, or None.
+        problem: query, key, value, B and C with dense rows.
         pairs: the listed pairs.
-        labels: R.
         joint: whether batch rows have pairs of their own.
-        scale: factor on q·k.
-        dropout_p: share of the weights that is dropped, drawn from ``seed``.
+        added: ``[L or 1, P]`` float32 added to the scores (-inf hides a pair), or None.
+        factor: ``[L or 1, P]`` float32 that dropout multiplies the weights by, or None.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    by_query: Tensor | None
-    by_key: Tensor | None
+    problem: Problem
+    pairs: KernelPairs
+    joint: bool
     added: Tensor | None
     factor: Tensor | None
-    seed: Tensor | None
-    pairs: KernelPairs
-    labels: int
-    joint: bool
-    scale: float
-    dropout_p: float
-
-    def laid_out(self) -> Inputs:
-        """The same with dense rows, as the kernels read them."""
-        query, key, value = (dense_rows(x) for x in (self.query, self.key, self.value))
-        by_query, by_key = (None if x is None else dense_rows(x) for x in (self.by_query, self.by_key))
-        return replace(self, query=query, key=key, value=value, by_query=by_query, by_key=by_key)
 
     def tensors(self) -> list[Tensor | None]:
         """All but the pairs, in the kernels' order."""
-        return [
-            self.query, self.key, self.value, self.by_query, self.by_key, self.added, self.factor, self.seed
-        ]  # fmt: skip
+        return [*self._with_rows(), self.added, self.factor, self.problem.seed]
 
     def strides(self) -> list[int]:
         """Of the five tensors with rows, batch row, head and row each."""
-        rows = (self.query, self.key, self.value, self.by_query, self.by_key)
-        return [stride for x in rows for stride in _strides(x)]
+        return [stride for x in self._with_rows() for stride in _strides(x)]
+
+    def _with_rows(self) -> tuple[Tensor | None, ...]:
+        problem = self.problem
+        return problem.query, problem.key, problem.value, problem.by_query, problem.by_key
 
     def numbers(self, *lengths: int) -> list[Any]:
         """Lane strides, counts and factors, in the kernels' order."""
-        grow = 1.0 / (1.0 - self.dropout_p) if self.dropout_p < 1.0 else 0.0
-        return [
-            _lane_stride(self.added), _lane_stride(self.factor), *lengths, self.labels, self.scale, self.dropout_p, grow
-        ]  # fmt: skip
+        x = self.problem
+        grow = 1.0 / (1.0 - x.dropout_p) if x.dropout_p < 1.0 else 0.0
+        return [_lane_stride(self.added), _lane_stride(self.factor), *lengths, x.columns, x.scale, x.dropout_p, grow]
 
     def options(self, rows: int) -> dict[str, Any]:
         """The constants of a kernel whose pairs are spread over ``rows`` programs per lane."""
-        heads, kv_heads = self.query.shape[1], self.key.shape[1]
+        x = self.problem
+        heads, kv_heads = x.query.shape[1], x.key.shape[1]
         degree = self.pairs.col.shape[0] / max(rows, 1)
-        sizes = tiles(self.query.shape[-1], self.value.shape[-1], self.labels, degree)
+        sizes = tiles(x.query.shape[-1], x.value.shape[-1], x.columns, degree)
         return sizes | {"HEADS": heads, "GROUP": heads // kv_heads, "JOINT": self.joint, "enable_fp_fusion": True}
 
 
@@ -418,50 +399,45 @@ def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, i
     return {"D": size, "DV": value_size, "DP": DP, "VP": VP, "RP": RP, "E": E, "num_warps": min(max(warps, 1), 8)}
 
 
-def forward(x: Inputs, *, need_sums: bool, need_mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output ``[B, H, N_q, D_v]``, log-sum-exp ``[B, H, N_q]``, sums after and before dropout ``[B, H, N_q, R]``.
-
-    All float32; sums that are not needed come back empty.
-    """
-    shape, R = x.query.shape[:3], x.labels
+def forward(inputs: Inputs) -> Outputs:
+    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and empty for sums that are not needed."""
+    x = inputs.problem
+    shape = x.query.shape[:3]
     out = x.query.new_empty(*shape, x.value.shape[-1], dtype=torch.float32)
     lse = out.new_empty(shape)
-    sums, mass = (out.new_empty(*shape, R) if needed else out.new_empty(0) for needed in (need_sums, need_mass))
+    sums, mass = (out.new_empty(*shape, x.columns) if n else out.new_empty(0) for n in (x.need_sums, x.need_mass))
     if lse.numel():
         with torch.cuda.device_of(x.query):
             forward_kernel[(lse.numel(),)](
-                *x.tensors(), *x.pairs[:3], out, lse, sums if need_sums else None, mass if need_mass else None,
-                *x.strides(), *x.numbers(shape[2]), **x.options(x.pairs.row_ptr.shape[0] - 1),
+                *inputs.tensors(), *inputs.pairs[:3], out, lse, sums if x.need_sums else None,
+                mass if x.need_mass else None, *inputs.strides(), *inputs.numbers(shape[2]),
+                **inputs.options(inputs.pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
-    return out, lse, sums, mass
+    return Outputs(out, lse, sums, mass)
 
 
-def backward(x: Inputs, outputs: Outputs, grads: Outputs) -> list[Tensor | None]:
+def backward(inputs: Inputs, outputs: Outputs, grads: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value (their dtypes), and of B and C (float32, dense) where there are any."""
-    (batch, heads, q_len), k_len, R = x.query.shape[:3], x.key.shape[2], x.labels
+    x, pairs = inputs.problem, inputs.pairs
+    (batch, heads, q_len), k_len = x.query.shape[:3], x.key.shape[2]
     dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))
     delta = dq.new_empty(batch, heads, q_len, dtype=torch.float32)
-    db = None if x.by_query is None else delta.new_empty(batch, heads, q_len, R)
-    dc = None if x.by_key is None else delta.new_empty(batch, heads, k_len, R)
-    strides = [*x.strides(), *_strides(grads.output)]
+    db = None if x.by_query is None else delta.new_empty(batch, heads, q_len, x.columns)
+    dc = None if x.by_key is None else delta.new_empty(batch, heads, k_len, x.columns)
+    strides = [*inputs.strides(), *_strides(grads.output)]
     queries, keys = delta.numel(), batch * x.key.shape[1] * k_len
     with torch.cuda.device_of(x.query):
         if queries:
             by_row_kernel[(queries,)](
-                *x.tensors(), *x.pairs[:3], *outputs, *grads, dq, db, delta,
-                *strides, *x.numbers(q_len), **x.options(x.pairs.row_ptr.shape[0] - 1),
+                *inputs.tensors(), *pairs[:3], *outputs, *grads, dq, db, delta,
+                *strides, *inputs.numbers(q_len), **inputs.options(pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
         if keys:
             by_key_kernel[(keys,)](
-                *x.tensors(), *x.pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
-                *strides, *x.numbers(q_len, k_len), **x.options(x.pairs.col_ptr.shape[0] - 1),
+                *inputs.tensors(), *pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
+                *strides, *inputs.numbers(q_len, k_len), **inputs.options(pairs.col_ptr.shape[0] - 1),
             )  # fmt: skip
     return [dq, dk, dv, db, dc]
-
-
-def dense_rows(x: Tensor) -> Tensor:
-    """``x`` with its last dimension laid out densely."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _strides(x: Tensor | None) -> tuple[int, int, int]:

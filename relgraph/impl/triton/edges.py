@@ -7,6 +7,7 @@ backward could not find the weights of large scores again.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,16 +58,14 @@ def _by_key(call: Call) -> Tensor | None:
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import edge_kernels
 
-    inputs = _inputs(problem)
-    return Outputs(*edge_kernels.forward(inputs, need_sums=problem.need_sums, need_mass=problem.need_mass))
+    return edge_kernels.forward(_inputs(problem))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import edge_kernels
 
     output, *others = incoming
-    output = None if output is None else edge_kernels.dense_rows(output)
-    grads = Outputs(output, *(None if g is None else g.contiguous() for g in others))
+    grads = Outputs(_dense_rows(output), *(None if g is None else g.contiguous() for g in others))
     return edge_kernels.backward(_inputs(problem), outputs, grads)
 
 
@@ -77,16 +76,18 @@ def _inputs(problem: Problem) -> Any:
     """The problem as kernels take it."""
     from relgraph.impl.triton import edge_kernels
 
-    csr = _csr(problem)
-    kept = problem.memo
+    csr, kept = _csr(problem), problem.memo
     if "pairs" not in kept:
         kept["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
-    inputs = edge_kernels.Inputs(
-        problem.query, problem.key, problem.value, problem.by_query, problem.by_key, _added(problem),
-        _factor(problem), problem.seed, kept["pairs"], problem.columns, csr.batch != 1, problem.scale,
-        problem.dropout_p,
+    rows = {name: _dense_rows(getattr(problem, name)) for name in ("query", "key", "value", "by_query", "by_key")}
+    return edge_kernels.Inputs(
+        replace(problem, **rows), kept["pairs"], csr.batch != 1, _added(problem), _factor(problem)
     )  # fmt: skip
-    return inputs.laid_out()
+
+
+def _dense_rows(x: Tensor | None) -> Tensor | None:
+    """``x`` with its last dimension laid out densely, as the kernels read it."""
+    return x if x is None or x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _csr(problem: Problem) -> Csr:

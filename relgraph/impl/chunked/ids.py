@@ -1,4 +1,4 @@
-"""The two moves of the split term for one block: gather a small table over pairs, scatter pairs into sums by label.
+"""The ids of one block, as the split term uses them: gather a table over pairs, scatter pairs into sums by label.
 
 A block is cut by key into tiles, which do the work. Listed pairs then correct what their tile did.
 """
@@ -15,8 +15,8 @@ from relgraph.impl.chunked.parts import Listed, Offset, PartInUnit, Unit, offset
 from relgraph.impl.chunked.tiles import Tile
 
 
-class UnitMoves:
-    """Both moves for the blocks of a unit. Batch rows with the same labels share them."""
+class UnitIds:
+    """The ids of all blocks of a unit. Batch rows with the same labels share them."""
 
     def __init__(self, problem: Problem, unit: Unit, rows: int) -> None:
         self.parts = [
@@ -28,27 +28,27 @@ class UnitMoves:
         self._rows = [range(first, min(first + rows, total)) for first in range(0, total, rows)]
         light = all(part.light for part in self.parts) and (self._causal is None or self._causal.fixed)
         self.small = light or len(self._rows) == 1
-        self._kept: list[BlockMoves] | None = None
+        self._kept: list[BlockIds] | None = None
 
     @staticmethod
     def alike(problem: Problem) -> bool:
-        """Whether all units of the problem may share their moves."""
+        """Whether all units of the problem may share their ids."""
         fixed = not isinstance(problem.causal, Tensor) or problem.causal.numel() == 1
         return problem.plan.q_ptr is None and problem.plan.batch == 1 and fixed
 
-    def blocks(self) -> Iterator[BlockMoves]:
+    def blocks(self) -> Iterator[BlockIds]:
         """The blocks in which some pair may attend. They are kept if they are ``small``."""
         if self._kept is not None:
             return iter(self._kept)
-        each = (moves for moves in (BlockMoves(self.parts, r, self._causal) for r in self._rows) if moves.width)
+        each = (ids for ids in (BlockIds(self.parts, r, self._causal) for r in self._rows) if ids.width)
         if not self.small:
             return each
         self._kept = list(each)
         return iter(self._kept)
 
 
-class BlockMoves:
-    """Both moves for the pairs of one block, all parts together. Keys outside ``start:stop`` do not attend."""
+class BlockIds:
+    """The ids of the pairs of one block, all parts together. Keys outside ``start:stop`` do not attend."""
 
     def __init__(self, parts: Sequence[PartInUnit], rows: range, causal: Offset | None) -> None:
         self.rows = rows
