@@ -36,7 +36,13 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/GALLERY_HEADER.rst", "**/README.md", "sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "images/**/tables.md",
+    "gallery/GALLERY_HEADER.rst",
+    "**/README.md",
+    "sg_execution_times.rst",
+]
 templates_path = ["_templates"]
 nitpicky = True
 show_warning_types = True

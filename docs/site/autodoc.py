@@ -57,11 +57,14 @@ def _whole_returns(self: Any, preprocess_types: bool = False) -> list[tuple[str,
 
 
 def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> None:
-    """In place of a private base of relgraph stands the public class that it inherits from."""
+    """Name the class that users know, relgraph's public one or another package's, in place of a private base."""
     for at, base in enumerate(bases):
-        ours = getattr(base, "__module__", "").startswith("relgraph")
-        if isinstance(base, type) and ours and base not in PUBLIC:
-            bases[at] = next((parent for parent in base.__mro__ if parent in PUBLIC), object)
+        if isinstance(base, type) and _is_ours(base) and base not in PUBLIC:
+            bases[at] = next(parent for parent in base.__mro__ if parent in PUBLIC or not _is_ours(parent))
+
+
+def _is_ours(base: type) -> bool:
+    return base.__module__.startswith("relgraph")
 
 
 def _skip(_: Any, __: str, name: str, member: Any, skip: bool, ____: Any) -> bool | None:

@@ -71,11 +71,6 @@ def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tenso
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def borders_of(graphs: Sequence[Any]) -> Tensor:
-    """The borders of graphs laid end to end, ``[G+1]``."""
-    return torch.tensor([0, *(len(graph) for graph in graphs)]).cumsum(0)
-
-
 def _directed(graph: Any) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
     """Every edge with its attributes, an undirected one both ways."""
     for u, v, of in graph.edges(data=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
@@ -27,7 +28,7 @@ from relgraph.interop._networkx_attributes import (
     read_features,
     read_types,
 )
-from relgraph.interop._networkx_items import borders_by_attribute, borders_of, listed
+from relgraph.interop._networkx_items import borders_by_attribute, listed
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
@@ -139,7 +140,9 @@ def from_networkx(
     edge_ids, types = read_types("edge", edges, edge_type, types)
     node_ids, node_types = read_types("node", nodes, node_type, node_types)
     features = read_features("node", nodes, node_features), read_features("edge", edges, edge_features)
-    ptr = borders_of(graphs) if several else None if batch is None else borders_by_attribute(graph, nodes, batch)
+    ptr = torch.tensor([0, *map(len, graphs)]).cumsum(0) if several else None
+    if batch is not None:
+        ptr = borders_by_attribute(graph, nodes, batch)
     made = Graph(edge_index, len(nodes), edge_type=edge_ids, node_type=node_ids, ptr=ptr)
     names = tuple((item.graph, *item.ends) if several else item.ends[0] for item in nodes)
     return FromNetworkx(made, names, types, node_types, *features)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 import torch
@@ -298,7 +299,42 @@ def _check_rows(index: Tensor, batch: int) -> None:
         )
 
 
-class LayerCache:
+class _Caches(ABC):
+    """Several caches that are emptied, reordered and moved together."""
+
+    @abstractmethod
+    def _parts(self) -> Sequence[KVCache | LayerCache]:
+        """The caches."""
+
+    def reset(self) -> None:
+        """Forget everything in all caches, of a decoder target and memory."""
+        for part in self._parts():
+            part.reset()
+
+    def reorder(self, index: Tensor) -> None:
+        """Reorder the batch rows of all caches: see :meth:`~relgraph.KVCache.reorder`.
+
+        Args:
+            index: ``[B']``, integers in ``[0, B)``.
+        """
+        for part in self._parts():
+            part.reorder(index)
+
+    def to(self, target: torch.device | str | torch.dtype) -> Self:
+        """Move or cast all caches in place: see :meth:`~relgraph.KVCache.to`.
+
+        Args:
+            target: a device or a floating dtype.
+
+        Returns:
+            The cache itself.
+        """
+        for part in self._parts():
+            part.to(target)
+        return self
+
+
+class LayerCache(_Caches):
     """The two caches of a decoder layer: one that grows with the target and a static one for the memory.
 
     ``cache.self_attn`` and ``cache.multihead_attn`` are :class:`~relgraph.KVCache` objects, named after the layer's two
@@ -326,38 +362,14 @@ class LayerCache:
     def __len__(self) -> int:
         return len(self.self_attn)
 
-    def reset(self) -> None:
-        """Forget target and memory."""
-        self.self_attn.reset()
-        self.multihead_attn.reset()
-
-    def reorder(self, index: Tensor) -> None:
-        """Reorder the batch rows of both caches: see :meth:`~relgraph.KVCache.reorder`.
-
-        Args:
-            index: ``[B']``, integers in ``[0, B)``.
-        """
-        self.self_attn.reorder(index)
-        self.multihead_attn.reorder(index)
-
-    def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move or cast both caches in place: see :meth:`~relgraph.KVCache.to`.
-
-        Args:
-            target: a device or a floating dtype.
-
-        Returns:
-            The cache itself.
-        """
-        self.self_attn.to(target)
-        self.multihead_attn.to(target)
-        return self
+    def _parts(self) -> tuple[KVCache, KVCache]:
+        return self.self_attn, self.multihead_attn
 
     def __repr__(self) -> str:
         return f"LayerCache({self.self_attn!r}, {self.multihead_attn!r})"
 
 
-class StackCache:
+class StackCache(_Caches):
     """The caches of all layers of a stack; made by the stack's ``new_cache()``.
 
     Iterating gives one cache per layer; ``len(cache)`` is the number of rows that each holds.
@@ -391,32 +403,8 @@ class StackCache:
     def __iter__(self) -> Iterator[KVCache | LayerCache]:
         return iter(self.layers)
 
-    def reset(self) -> None:
-        """Forget everything in all layers."""
-        for layer in self.layers:
-            layer.reset()
-
-    def reorder(self, index: Tensor) -> None:
-        """Reorder the batch rows of all caches: see :meth:`~relgraph.KVCache.reorder`.
-
-        Args:
-            index: ``[B']``, integers in ``[0, B)``.
-        """
-        for layer in self.layers:
-            layer.reorder(index)
-
-    def to(self, target: torch.device | str | torch.dtype) -> Self:
-        """Move or cast all caches in place: see :meth:`~relgraph.KVCache.to`.
-
-        Args:
-            target: a device or a floating dtype.
-
-        Returns:
-            The cache itself.
-        """
-        for layer in self.layers:
-            layer.to(target)
-        return self
+    def _parts(self) -> tuple[KVCache | LayerCache, ...]:
+        return self.layers
 
     def __repr__(self) -> str:
         return f"StackCache({len(self.layers)} layers, {len(self)} keys)"
@@ -445,8 +433,6 @@ def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
 
 def _kv_caches(cache: Any) -> list[KVCache]:
     """Every KVCache within ``cache``."""
-    if isinstance(cache, StackCache):
-        return [part for layer in cache for part in _kv_caches(layer)]
-    if isinstance(cache, LayerCache):
-        return [cache.self_attn, cache.multihead_attn]
+    if isinstance(cache, _Caches):
+        return [inner for part in cache._parts() for inner in _kv_caches(part)]
     return [cache] if isinstance(cache, KVCache) else []

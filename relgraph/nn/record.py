@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from relgraph.arguments import check
 from relgraph.functional import AttentionAux
@@ -179,10 +180,7 @@ def _recorder(layer: nn.Module) -> Recorder | None:
 
 
 def _detached(aux: AttentionAux, wanted: Wanted) -> AttentionAux:
-    mass = aux.label_mass
-    if mass is not None:
-        mass = mass.detach() if isinstance(mass, Tensor) else tuple(part.detach() for part in mass)
-    weights = None if aux.weights is None else aux.weights.detach()
+    weights, mass = tree_map_only(Tensor, Tensor.detach, (aux.weights, aux.label_mass))
     return AttentionAux(weights if wanted.weights else None, mass if wanted.label_mass else None)
 
 

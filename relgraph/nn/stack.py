@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -19,10 +19,50 @@ from relgraph.nn.table import check_label_names
 
 MOST_LAYERS = 4096
 
-_Layer = TypeVar("_Layer", bound=nn.Module)
+
+class _Stack(nn.Module):
+    """Copies of a layer, which share the tables passed to it, and a norm."""
+
+    _layer_kind: ClassVar[type[nn.Module]]
+    _cache_kind: ClassVar[type[KVCache | LayerCache]]
+
+    def __init__(self, layer: nn.Module, num_layers: int, norm: nn.Module | None) -> None:
+        super().__init__()
+        self.register_load_state_dict_pre_hook(check_label_names)
+        if not isinstance(layer, self._layer_kind):
+            raise TypeError(f"layer must be a {self._layer_kind.__name__}, got {type(layer).__name__}")
+        check_depth("num_layers", num_layers)
+        if norm is not None and not isinstance(norm, nn.Module):
+            raise TypeError(f"norm must be a Module or None, got {type(norm).__name__}")
+        attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
+        given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
+        self.layers = nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def reset_parameters(self) -> None:
+        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.LayerNorm, RelationAttention)):
+                module.reset_parameters()
+
+    def new_cache(self, max_len: int | None = None) -> StackCache:
+        """Empty caches for all layers, in a decoder those of target and memory.
+
+        Args:
+            max_len: how many rows there may be, in a decoder target rows; without it the caches grow.
+
+        Returns:
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer, for a decoder of one
+            :class:`~relgraph.nn.LayerCache` per layer.
+
+        Raises:
+            TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
+        """
+        return StackCache(*(self._cache_kind(max_len) for _ in self.layers))
 
 
-class RelationEncoder(nn.Module):
+class RelationEncoder(_Stack):
     """Copies of an encoder layer, one after the other; the labels are made once for all.
 
     As in :class:`~torch.nn.TransformerEncoder`, whose state loads (with ``strict=False``), the copies start with equal
@@ -46,30 +86,10 @@ class RelationEncoder(nn.Module):
         torch.Size([3, 7, 16])
     """
 
+    _layer_kind, _cache_kind = RelationEncoderLayer, KVCache
+
     def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
-        super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
-        self.layers = _copies(layer, RelationEncoderLayer, num_layers)
-        self.num_layers = num_layers
-        self.norm = _check_norm(norm)
-
-    def reset_parameters(self) -> None:
-        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
-        _reset(self)
-
-    def new_cache(self, max_len: int | None = None) -> StackCache:
-        """Empty caches for all layers.
-
-        Args:
-            max_len: how many rows there may be; without it the caches grow.
-
-        Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer.
-
-        Raises:
-            TypeError, ValueError: ``max_len`` that :class:`~relgraph.KVCache` does not accept.
-        """
-        return StackCache(*(KVCache(max_len) for _ in self.layers))
+        super().__init__(layer, num_layers, norm)
 
     @restores_cache_on_error
     def forward(  # noqa: D417
@@ -114,7 +134,7 @@ class RelationEncoder(nn.Module):
         return src if self.norm is None else self.norm(src)
 
 
-class RelationDecoder(nn.Module):
+class RelationDecoder(_Stack):
     """Copies of a decoder layer, one after the other; the labels are made once for all.
 
     The copies are initialized and share tables as in :class:`~relgraph.RelationEncoder`. The state of
@@ -140,30 +160,10 @@ class RelationDecoder(nn.Module):
         (torch.Size([3, 1, 16]), 4)
     """
 
+    _layer_kind, _cache_kind = RelationDecoderLayer, LayerCache
+
     def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
-        super().__init__()
-        self.register_load_state_dict_pre_hook(check_label_names)
-        self.layers = _copies(layer, RelationDecoderLayer, num_layers)
-        self.num_layers = num_layers
-        self.norm = _check_norm(norm)
-
-    def reset_parameters(self) -> None:
-        """Initialize the parameters of every layer anew, so that they differ; also tables that were passed in."""
-        _reset(self)
-
-    def new_cache(self, max_len: int | None = None) -> StackCache:
-        """Empty caches for all layers, of target and memory.
-
-        Args:
-            max_len: how many target rows there may be; without it the caches grow.
-
-        Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.nn.LayerCache` per layer.
-
-        Raises:
-            TypeError, ValueError: ``max_len`` that :class:`~relgraph.nn.LayerCache` does not accept.
-        """
-        return StackCache(*(LayerCache(max_len) for _ in self.layers))
+        super().__init__(layer, num_layers, norm)
 
     @restores_cache_on_error
     def forward(  # noqa: D417
@@ -217,28 +217,6 @@ class RelationDecoder(nn.Module):
 def check_depth(name: str, depth: Any) -> None:
     """Raise unless ``depth`` is a plausible number of layers: copying too many would take hours."""
     check.integer(name, depth, minimum=1, maximum=MOST_LAYERS)
-
-
-def _copies(layer: Any, kind: type[_Layer], num_layers: Any) -> nn.ModuleList:
-    """Deep copies that share the tables passed to the layer."""
-    if not isinstance(layer, kind):
-        raise TypeError(f"layer must be a {kind.__name__}, got {type(layer).__name__}")
-    check_depth("num_layers", num_layers)
-    attentions = [module for module in layer.modules() if isinstance(module, RelationAttention)]
-    given: dict[int, Any] = {id(module.tables): module.tables for module in attentions if module.tables_given}
-    return nn.ModuleList(copy.deepcopy(layer, dict(given)) for _ in range(num_layers))
-
-
-def _reset(stack: nn.Module) -> None:
-    for module in stack.modules():
-        if isinstance(module, (nn.Linear, nn.LayerNorm, RelationAttention)):
-            module.reset_parameters()
-
-
-def _check_norm(norm: Any) -> nn.Module | None:
-    if norm is not None and not isinstance(norm, nn.Module):
-        raise TypeError(f"norm must be a Module or None, got {type(norm).__name__}")
-    return norm
 
 
 def check_cache(cache: Any, num_layers: int, kind: type) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import Activation, check_sizes, rename_in_errors
+from relgraph.nn.layer_parts import Activation, rename_in_errors
 from relgraph.nn.positions import SinusoidalPositions, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
@@ -89,26 +89,21 @@ class RelationTransformer(nn.Module):
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         check.choice("positions", positions, POSITIONS)
-        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
-        check.boolean("bias", bias)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        factory = check.parameter_place(device, dtype)
         options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
         if positions in ("relative", "both"):
             most = (check.MOST_LABELS - 1) // 2
             labeler = ClippedDistance(check.integer("max_distance", max_distance, minimum=0, maximum=most))
             options |= {"labeler": labeler, "tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         shared: tuple[Any, ...] = (
-            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias
+            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
+            dtype,
         )  # fmt: skip
-        norms = [nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **factory) for _ in range(2)]
-        self.encoder = RelationEncoder(
-            RelationEncoderLayer(*shared, **factory, **options), num_encoder_layers, norms[0]
-        )
-        self.decoder = RelationDecoder(
-            RelationDecoderLayer(*shared, **factory, **options), num_decoder_layers, norms[1]
-        )
+        layers = RelationEncoderLayer(*shared, **options), RelationDecoderLayer(*shared, **options)
+        norms = [nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) for _ in layers]
+        self.encoder = RelationEncoder(layers[0], num_encoder_layers, norms[0])
+        self.decoder = RelationDecoder(layers[1], num_decoder_layers, norms[1])
         self.positions = SinusoidalPositions(d_model) if positions in ("sinusoidal", "both") else None
         self.dropout = nn.Dropout(dropout)
         self.d_model, self.nhead = d_model, nhead

@@ -21,14 +21,7 @@ def size_by_label(known: Naming) -> tuple[float, float]:
 
 
 def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) -> None:
-    """Draw values ``[R]``, or ``[H, R]`` with a mark for each head and their mean.
-
-    Args:
-        ax: the Axes.
-        values: one per label, or one per head and label.
-        known: the labels' names.
-        quantity: what the numbers are, written at their axis.
-    """
+    """Draw values ``[R]``, or ``[H, R]`` with a mark for each head and their mean; ``quantity`` says what they are."""
     by_head = values[:, list(known.order)] if values.ndim == 2 else None
     mean = (values.mean(0) if values.ndim == 2 else values)[list(known.order)]
     if known.distances:
@@ -74,7 +67,7 @@ def _distance_ticks(ax: Axes, x: np.ndarray, known: Naming) -> None:
     far, names = len(known.distances), known.ordered_texts
     fits = max(int(_style.room(ax)[0] / 14) - len(known.rest), 3)
     every = max(-(-far // fits), 1)
-    shown = [at for at in range(far) if (at - known.centre) % every == 0] + list(range(far, len(names)))
+    shown = known.every(every)
     widest = longest([names[at] for at in shown])
     turn = 90 if widest * 5.5 * len(shown) > _style.room(ax)[0] else 0
     ax.set_xticks(x[shown], [names[at] for at in shown], rotation=turn, fontsize=8, **AS_IS)

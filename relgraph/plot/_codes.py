@@ -13,7 +13,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import NOT_ATTENDING, graph_of
 from relgraph.labels.pairs import Pairs, codes_at
-from relgraph.plot._names import one_each
+from relgraph.plot._names import names_of_part
 
 MOST_DRAWN = 1 << 28
 """How many pairs are written out for a picture, those of 16,384 queries and as many keys."""
@@ -30,9 +30,7 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
         check.integer("part", part, minimum=0, maximum=0)
         return labels.to("cpu"), names
     check.integer("part", part, minimum=0, maximum=len(labels.parts) - 1)
-    if names is not None:
-        names = one_each(names, len(labels.parts))[part]
-    return labels.parts[part].to("cpu"), names
+    return labels.parts[part].to("cpu"), names_of_part(names, part, len(labels.parts))
 
 
 def codes_of(labels: Labels, batch: int) -> np.ndarray:
@@ -45,21 +43,17 @@ def codes_of(labels: Labels, batch: int) -> np.ndarray:
 
 def several_of(labels: Labels, batch: int) -> np.ndarray:
     """``[N_q, N_k]``: whether more than one edge lies on a pair and each of them counts."""
-    return _several(labels, batch).numpy()
+    listed = np.zeros((labels.q_len, labels.k_len), dtype=np.int64)
+    if not isinstance(labels, EdgeLabels):
+        return listed > 0
+    key, query = labels.edge_index if labels.batch is None else labels.edge_index[:, labels.batch == batch]
+    np.add.at(listed, (query.numpy(), key.numpy()), 1)
+    each_counts = labels.default is None or labels.duplicates == "sum"
+    below = several_of(labels.default, batch) if isinstance(labels.default, Labels) else False
+    return np.where(listed > 0, (listed > 1) & each_counts, below)
 
 
 def _within_graphs(labels: Labels) -> Tensor:
     if labels.q_ptr is None or labels.k_ptr is None:
         return torch.ones(labels.q_len, labels.k_len, dtype=torch.bool)
     return graph_of(labels.q_ptr, labels.q_len)[:, None] == graph_of(labels.k_ptr, labels.k_len)
-
-
-def _several(labels: Labels, batch: int) -> Tensor:
-    if not isinstance(labels, EdgeLabels):
-        return torch.zeros(labels.q_len, labels.k_len, dtype=torch.bool)
-    key, query = labels.edge_index if labels.batch is None else labels.edge_index[:, labels.batch == batch]
-    listed = torch.zeros(labels.q_len, labels.k_len, dtype=torch.int64)
-    listed.index_put_((query, key), torch.ones_like(query), accumulate=True)
-    each_counts = labels.default is None or labels.duplicates == "sum"
-    below = _several(labels.default, batch) if isinstance(labels.default, Labels) else listed > listed.max()
-    return torch.where(listed > 0, (listed > 1) & each_counts, below)

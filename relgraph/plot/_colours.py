@@ -13,20 +13,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.patches import Patch
 
+from relgraph.plot import _style
 from relgraph.plot._names import INVERSE, Naming
-from relgraph.plot._style import (
-    BESIDE_DISTANCES,
-    DISTANCES,
-    MANY,
-    PALETTE,
-    SMALL,
-    Colours,
-    colour_bar,
-    legend_beside,
-    lighter,
-    room,
-    sampled,
-)
 from relgraph.plot._text import AS_IS
 
 FEW = 12
@@ -35,18 +23,12 @@ LEGEND_LINE = 13.0  # points from one entry of a legend to the next
 
 @dataclass(frozen=True)
 class LabelColours:
-    """The colour of every label, and how a picture explains them.
-
-    Attributes:
-        colours: ``[R, 4]``.
-        swatches: ids that a legend names one by one.
-        scale: ids that a colour bar shows, in its order.
-    """
+    """The colour of every label, and how a picture explains them."""
 
     naming: Naming
-    colours: Colours
-    swatches: tuple[int, ...]
-    scale: tuple[int, ...]
+    colours: _style.Colours  # [R, 4]
+    swatches: tuple[int, ...]  # ids that a legend names one by one
+    scale: tuple[int, ...]  # ids that a colour bar shows, in its order
 
     def explain(self, ax: Axes, more: Sequence[Any] = (), *, show_ids: bool = False) -> None:
         """A legend next to the Axes with ``more`` entries at its end, and below it a colour bar if there is one."""
@@ -54,10 +36,10 @@ class LabelColours:
         prefix = {label: f"{label}  " if show_ids and texts[label] != str(label) else "" for label in self.swatches}
         handles = [Patch(facecolor=self.colours[r], label=f"{prefix[r]}{texts[r]}") for r in self.swatches]
         handles += list(more)
-        height = room(ax)[1]
+        height = _style.room(ax)[1]
         columns = 1 + int(len(handles) * LEGEND_LINE > (0.6 if self.scale else 1.15) * height)
         if handles:
-            legend_beside(ax, handles, columns)
+            _style.legend_beside(ax, handles, columns)
         if self.scale:
             lines = -(-len(handles) // columns)
             self._bar(ax, max(1.0 - (lines * LEGEND_LINE + 10) / height, 0.4) if handles else 1.0)
@@ -66,17 +48,15 @@ class LabelColours:
         """The colours of ``scale``, each with its name as far as there is room."""
         count = len(self.scale)
         norm = BoundaryNorm(np.arange(count + 1) - 0.5, count)
-        bar = colour_bar(ax, ScalarMappable(norm, ListedColormap(self.colours[list(self.scale)])), "", top)
-        height = top * room(ax)[1]
-        size = SMALL if self.scale != self.naming.distances and count * 9 > height >= count * 6 else 7.0
+        bar = _style.colour_bar(ax, ScalarMappable(norm, ListedColormap(self.colours[list(self.scale)])), "", top)
+        height = top * _style.room(ax)[1]
+        size = _style.SMALL if self.scale != self.naming.distances and count * 9 > height >= count * 6 else 7.0
         most = 9 if self.naming.integers is not None else int(height / (1.3 * size))
-        at = _spread(count, most, self._centre())
+        centre = self.naming.centre if self.scale == self.naming.distances else 0
+        at = _spread(count, most, centre)
         texts = self.naming.texts
         bar.set_ticks(at, labels=[texts[self.scale[place]] for place in at], fontsize=size, **AS_IS)
         bar.minorticks_off()
-
-    def _centre(self) -> int:
-        return self.naming.centre if self.scale == self.naming.distances else 0
 
 
 def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool = False) -> LabelColours:
@@ -87,32 +67,32 @@ def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool 
     if naming.distances:
         colours[list(naming.distances)] = _diverging(naming)
         rest = tuple(label for label in naming.rest if label in shown)
-        _apart(colours, naming, rest, BESIDE_DISTANCES)
+        _apart(colours, naming, rest, _style.BESIDE_DISTANCES)
         near = tuple(label for label in naming.distances if label in shown)
         if len(near) + len(rest) <= FEW:
             return LabelColours(naming, colours, near + rest, ())
         return LabelColours(naming, colours, rest, naming.distances)
     if len({naming.base(label) for label in shown}) <= FEW:
-        _apart(colours, naming, shown, PALETTE)
+        _apart(colours, naming, shown, _style.PALETTE)
         return LabelColours(naming, colours, shown, ())
-    colours[list(shown)] = sampled(MANY, len(shown))
+    colours[list(shown)] = _style.sampled(_style.MANY, len(shown))
     return LabelColours(naming, colours, (), shown)
 
 
-def _diverging(naming: Naming) -> Colours:
+def _diverging(naming: Naming) -> _style.Colours:
     """Blue below distance 0, pale yellow at it, red above; one scale for both sides, of ranks."""
     rank = np.arange(len(naming.distances)) - naming.centre
     reach = max(int(abs(rank).max()), 1)
-    return colormaps[DISTANCES](0.5 + 0.44 * rank / reach)
+    return colormaps[_style.DISTANCES](0.5 + 0.44 * rank / reach)
 
 
-def _apart(colours: Colours, naming: Naming, shown: Sequence[int], palette: Colours) -> None:
+def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palette: _style.Colours) -> None:
     """A colour of its own for each name; an inverse is a lighter shade of what it inverts."""
     bases = list(dict.fromkeys(naming.base(label) for label in shown))
-    chosen = palette if len(bases) <= len(palette) else sampled(MANY, len(bases))
+    chosen = palette if len(bases) <= len(palette) else _style.sampled(_style.MANY, len(bases))
     for label in shown:
         colour = chosen[bases.index(naming.base(label))]
-        colours[label] = lighter(colour) if naming.names[label].endswith(INVERSE) else colour
+        colours[label] = _style.lighter(colour) if naming.names[label].endswith(INVERSE) else colour
 
 
 def _spread(count: int, most: int, centre: int) -> list[int]:

@@ -51,23 +51,16 @@ def _lying(place: Tensor) -> Tensor:
 
 def tree_layout(parents: np.ndarray) -> np.ndarray:
     """Positions ``[N, 2]``: leaves side by side in the order of nodes, parents above the middle of their children."""
-    count = len(parents)
-    children: list[list[int]] = [[] for _ in range(count)]
-    for node in range(count - 1, -1, -1):
-        if parents[node] >= 0:
-            children[parents[node]].append(node)
-    order, left = [], [node for node in range(count - 1, -1, -1) if parents[node] < 0]
-    while left:  # every node before its children, and branch after branch
-        order.append(left.pop())
-        left.extend(children[order[-1]])
-    place, leaves = np.zeros((count, 2)), [node for node in order if not children[node]]
+    forest = nx.DiGraph((parent, node) for node, parent in enumerate(parents.tolist()))
+    order = list(nx.dfs_preorder_nodes(forest, -1))[1:]  # below -1, the parent of all roots; branch after branch
+    place, leaves = np.zeros((len(parents), 2)), [node for node in order if not forest[node]]
     place[leaves, 0] = np.arange(len(leaves))
     for node in order:
         if parents[node] >= 0:
             place[node, 1] = place[parents[node], 1] - 1
     for node in reversed(order):
-        if children[node]:
-            place[node, 0] = (place[children[node][0], 0] + place[children[node][-1], 0]) / 2
+        if children := list(forest[node]):
+            place[node, 0] = (place[children[0], 0] + place[children[-1], 0]) / 2
     return place
 
 

@@ -59,6 +59,11 @@ class Naming:
         low = [_distance(self.names[label])[0] for label in self.distances]  # pyright: ignore[reportOptionalSubscript]
         return min(range(len(low)), key=lambda at: abs(low[at]))
 
+    def every(self, step: int) -> list[int]:
+        """The places in ``order`` of every so many distances, among them that of the centre, and of the whole rest."""
+        far = len(self.distances)
+        return [at for at in range(far) if (at - self.centre) % step == 0] + list(range(far, len(self.order)))
+
     def base(self, label: int) -> str:
         """The name without the mark of an inverse."""
         return self.names[label].removesuffix(INVERSE)
@@ -91,22 +96,21 @@ def strings(argument: str, value: Any) -> tuple[str, ...]:
         raise ValueError(f"{argument} must be strings or printable objects: {error}") from None
 
 
-def one_each(names: Any, parts: int) -> tuple[Any, ...]:
-    """The names of a sum, one sequence per part."""
+def names_of_part(names: Any, part: int, parts: int | None = None) -> Any:
+    """Of a sum's names, those of one part; the names of parts that are not drawn are checked too."""
+    if names is None:
+        return None
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise TypeError(f"names must be a sequence, got {shown(names)}")
     listed = check.items("names", names, "a sequence")
-    if any(isinstance(of, str) for of in listed) or len(listed) != parts:
-        raise ValueError(f"names must be {parts} tuples of names, one per part of the sum, got {shown(names)}")
-    check_parts(listed)
-    return listed
-
-
-def check_parts(names: tuple[Any, ...]) -> None:
-    """Check the names of every part of a sum, also of parts that are not drawn."""
-    for index, of in enumerate(names):
+    fits = len(listed) > part if parts is None else len(listed) == parts
+    if not fits or any(isinstance(of, str) for of in listed):
+        wanted = "a tuple of names for each part" if parts is None else f"{parts} tuples of names, one per part"
+        raise ValueError(f"names must be {wanted} of the sum, got {shown(names)}")
+    for index, of in enumerate(listed):
         if of is not None:
             strings(f"names[{index}]", of)
+    return listed[part]
 
 
 def _distance(name: str) -> tuple[float, int] | None:

@@ -34,17 +34,19 @@ class Arrow:
     bend: float
 
 
-def read_graph(name: str, graph: Any) -> tuple[Graph, list[Any] | None]:
+def read_graph(name: str, graph: Any) -> tuple[Graph, Sequence[Any] | None]:
     """A graph for labelers and the nodes behind its ids; a networkx graph is turned into one."""
-    if isinstance(graph, Graph):
-        check.held(name, graph)
-        return graph.to("cpu"), None
+    nodes = None
     if any(kind.__module__.startswith("networkx.") for kind in type(graph).__mro__):
         from relgraph.interop.networkx import from_networkx
 
-        read = from_networkx(graph)
-        return read.graph, list(read.nodes)
-    raise TypeError(f"{name} must be a Graph or a networkx graph, got {in_place_of_graph(graph)}")
+        graph, nodes = from_networkx(graph)[:2]
+    if not isinstance(graph, Graph):
+        raise TypeError(f"{name} must be a Graph or a networkx graph, got {in_place_of_graph(graph)}")
+    check.held(name, graph)
+    if graph.num_nodes == 0:
+        raise ValueError(f"{name} must have at least one node, got none")
+    return graph.to("cpu"), nodes
 
 
 def strongest(arrows: Sequence[Arrow]) -> list[Arrow]:

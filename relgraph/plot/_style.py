@@ -97,14 +97,9 @@ def text_colour(background: Any) -> str:
 
 
 def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[str], points: float) -> None:
-    """Names at ticks of one axis, small enough not to overlap; every so many of them where even that is too large.
+    """Names at ticks of an axis of so many points, sized not to overlap; only every so many of them if none would fit.
 
-    Args:
-        ax: the Axes.
-        which: ``"x"`` or ``"y"``.
-        places: the positions of the ticks.
-        names: one per tick.
-        points: the length of the axis, in points.
+    ``which`` axis is ``"x"`` or ``"y"``.
     """
     count = max(len(names), 1)
     each = points / count

@@ -76,8 +76,6 @@ def attention_graph(
         >>> plt.close()
     """
     read, nodes = read_graph("graph", graph)
-    if read.num_nodes == 0:
-        raise ValueError("graph must have at least one node, got none")
     values = node_weights(weights, read.num_nodes)
     query = query_node(query, nodes, read.num_nodes)
     shown = named_nodes(node_names, nodes, read.num_nodes)

@@ -14,7 +14,7 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.attention import AttentionAux
 from relgraph.plot import _style
 from relgraph.plot._by_label import draw_by_label, size_by_label
-from relgraph.plot._names import Naming, check_parts, naming
+from relgraph.plot._names import Naming, names_of_part, naming
 from relgraph.plot._text import AS_IS, longest, written
 from relgraph.plot._weights import non_negative, numbers
 
@@ -72,7 +72,7 @@ def label_mass(
         >>> plt.close("all")
     """
     rows = mass_rows(mass, axes, part)
-    known = naming(_names_of(names, part), rows.values.shape[-1])
+    known = naming(names if part is None else names_of_part(names, part), rows.values.shape[-1])
     if rows.values.ndim == 1:
         ax = _style.axes_or_new(ax, *size_by_label(known))
         draw_by_label(ax, rows.values, known, "attention")
@@ -80,19 +80,6 @@ def label_mass(
     ax = _style.axes_or_new(ax, *_size(rows, known))
     _draw_map(ax, rows, known)
     return _style.inside(ax)
-
-
-def _names_of(names: Any, part: int | None) -> Any:
-    """Of a sum's names, those of the part."""
-    if names is None or part is None:
-        return names
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise TypeError(f"names must be a sequence, got {shown(names)}")
-    listed = check.items("names", names, "a sequence")
-    if len(listed) <= part or any(isinstance(of, str) for of in listed):
-        raise ValueError(f"names must be a tuple of names for each part of the sum, got {shown(names)}")
-    check_parts(listed)
-    return listed[part]
 
 
 def _size(rows: MassRows, known: Naming) -> tuple[float, float]:
@@ -128,7 +115,7 @@ def _label_ticks(ax: Axes, known: Naming, width: float) -> None:
         return
     each = 14 if known.integers is None else 6 + 6 * longest(texts[:far])
     every = max(int(np.ceil(each * far / width)), 1)
-    shown = [at for at in range(far) if (at - known.centre) % every == 0] + list(range(far, len(texts)))
+    shown = known.every(every)
     widest = longest([texts[at] for at in shown])
     turn = 90 if widest * 5.5 > width / len(texts) * every else 0
     ax.set_xticks(shown, [texts[at] for at in shown], rotation=turn, fontsize=8, **AS_IS)

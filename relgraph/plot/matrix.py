@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -183,10 +184,8 @@ def _enlarge(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
 def _draw_borders(ax: Axes, labels: Labels) -> None:
     if labels.q_ptr is None or labels.k_ptr is None:
         return
-    for top, bottom, left, right in zip(
-        labels.q_ptr[:-1].tolist(), labels.q_ptr[1:].tolist(), labels.k_ptr[:-1].tolist(), labels.k_ptr[1:].tolist(),
-        strict=True,
-    ):  # fmt: skip
+    rows, columns = (pairwise(ptr.tolist()) for ptr in (labels.q_ptr, labels.k_ptr))
+    for (top, bottom), (left, right) in zip(rows, columns, strict=True):
         frame = Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, zorder=3)
         frame.set(edgecolor=_style.INK, linewidth=1.2)
         ax.add_patch(frame)

@@ -105,15 +105,14 @@ def table_similarity(
 
 def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     """The rows, their names, and whether they are scalars."""
-    if not isinstance(table, LabelTable):
-        if not isinstance(table, Tensor):
-            raise TypeError(f"table must be a LabelTable or a Tensor, got {type(table).__name__}")
-        rows = numbers("table", table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
-        return rows, names, rows.ndim == 1
-    if table.bank is not None:
+    if not isinstance(table, (LabelTable, Tensor)):
+        raise TypeError(f"table must be a LabelTable or a Tensor, got {type(table).__name__}")
+    own = isinstance(table, LabelTable)
+    if own and table.bank is not None:
         raise ValueError("table must have rows of its own, got one with a bank: call it and give the rows")
-    rows = numbers("table", table(), (1, 2, 3), "[R, D], [H, R, D] or [R]")
-    return rows, table.names if names is None else names, table.dim is None
+    rows = numbers("table", table() if own else table, (1, 2, 3), "[R, D], [H, R, D] or [R]")
+    names = table.names if own and names is None else names
+    return rows, names, table.dim is None if own else rows.ndim == 1
 
 
 def _cosines(rows: np.ndarray) -> np.ndarray:
@@ -134,13 +133,11 @@ def _draw_cosines(ax: Axes, cosines: np.ndarray, known: Naming) -> None:
     )  # fmt: skip
     side = min(_style.room(ax))
     for which in ("x", "y"):
-        if integers is None:
-            _style.name_ticks(ax, which, range(count), known.ordered_texts, side)
-        elif count > 12:
+        if integers is not None and count > 12:
             axis = ax.xaxis if which == "x" else ax.yaxis
             axis.set_major_locator(_style.whole_numbers())
         else:
-            _style.name_ticks(ax, which, integers, known.ordered_texts, side)
+            _style.name_ticks(ax, which, integers or range(count), known.ordered_texts, side)
     words = "distance" if integers is not None else "label"
     ax.set(xlabel=words, ylabel=words)
     _style.colour_bar(ax, image, "cosine", ticks=[-1, -0.5, 0, 0.5, 1])

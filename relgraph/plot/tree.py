@@ -61,8 +61,6 @@ def attention_tree(
         >>> plt.close()
     """
     read, nodes = read_graph("tree", tree)
-    if read.num_nodes == 0:
-        raise ValueError("tree must have at least one node, got none")
     parents = read.parents(forest=True).numpy()
     values = node_weights(weights, read.num_nodes)
     query = query_node(query, nodes, read.num_nodes)

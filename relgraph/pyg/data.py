@@ -174,7 +174,7 @@ def borders(data: Data, num_nodes: int) -> Tensor | None:
     if "ptr" not in data:
         check.data("data.batch", batch)
         check_sorted("data.batch", batch)
-        return borders_of(batch, int(batch[-1]) + 1 if num_nodes else 0)
+        return borders_of(batch)
     ptr = check_ptr("data.ptr", data["ptr"], num_nodes)
     if check.can_look_at_data(batch, ptr) and not torch.equal(graph_of(ptr, num_nodes), batch):
         raise ValueError("data.ptr and data.batch must agree, got other borders: delete ptr after removing nodes")
@@ -198,8 +198,8 @@ def check_sorted(name: str, batch: Tensor) -> None:
         raise ValueError(f"{name} must be of at most {check.MOST_GRAPHS:,} graphs, got graph {int(batch[-1])}")
 
 
-def borders_of(graph_of_node: Tensor, num_graphs: int) -> Tensor:
-    """The borders of graphs from the graph of every node."""
+def borders_of(graph_of_node: Tensor, num_graphs: int = 0) -> Tensor:
+    """The borders of at least ``num_graphs`` graphs from the graph of every node."""
     counts = torch.bincount(graph_of_node, minlength=num_graphs)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 

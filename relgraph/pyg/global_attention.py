@@ -17,7 +17,7 @@ from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
-from relgraph.pyg.data import check_sorted
+from relgraph.pyg.data import borders_of, check_sorted
 
 
 class RelationGlobalAttention(nn.Module):
@@ -61,14 +61,10 @@ class RelationGlobalAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        self.channels = check.integer("channels", channels, minimum=1)
-        self.heads = check.integer("heads", heads, minimum=1)
-        if channels % heads:
-            raise ValueError(f"heads must divide channels = {channels}, got {heads}")
-        check.parameter_size(3 * channels, channels=channels)
-        self.attention = RelationAttention(
-            channels, heads, dropout, bias, num_labels=num_labels, tables=tables, per_head=per_head,
-            tie_tables=tie_tables, names=names, impl=impl,
+        self.channels, self.heads = channels, heads
+        self.attention = rename_in_errors(
+            {"embed_dim": "channels", "num_heads": "heads"}, RelationAttention, channels, heads, dropout, bias,
+            num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables, names=names, impl=impl,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -106,14 +102,14 @@ class RelationGlobalAttention(nn.Module):
         if batch is not None:
             _check_batch(batch, x)
         if labels is None:
-            ptr = None if batch is None else _borders(batch)
+            ptr = None if batch is None else borders_of(batch)
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)
             if self.attention.tables is not None:
                 raise ValueError("labels must be given to a layer with num_labels, got None")
         elif not isinstance(labels, Labels):
             raise TypeError(f"labels must be Labels or None, got {in_place_of_labels(labels)}")
         elif batch is not None and check.can_look_at_data(batch):
-            _check_borders(labels, _borders(batch))
+            _check_borders(labels, borders_of(batch))
         return rename_in_errors({"query": "x"}, self.attention, x, labels=labels, bank_features=bank_features)
 
     def __repr__(self) -> str:
@@ -130,13 +126,6 @@ def _check_batch(batch: Any, x: Tensor) -> None:
     check.same_device(x=x, batch=batch)
     if check.can_look_at_data(batch):
         check_sorted("batch", batch)
-
-
-def _borders(batch: Tensor) -> Tensor:
-    """``[G+1]`` from the sorted graph of each node."""
-    if not batch.numel():
-        return batch.new_zeros(1, dtype=torch.int64)
-    return torch.searchsorted(batch.contiguous(), torch.arange(int(batch[-1]) + 2, device=batch.device))
 
 
 def _check_borders(labels: Labels, ptr: Tensor) -> None:

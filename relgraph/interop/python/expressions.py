@@ -120,6 +120,17 @@ class ExpressionWalk(ABC):
     def _block(self, statements: Sequence[ast.stmt], flow: Flow) -> Steps:
         """Statements in order."""
 
+    def _part(self, part: Any, flow: Flow) -> Steps:
+        """An expression, a pattern, or statements in order."""
+        return self._block(part, flow) if isinstance(part, list) else self._visit(part, flow)
+
+    def _one_of(self, parts: Sequence[Any], flow: Flow) -> Steps:
+        """Only one of several parts."""
+        arms = [Flow(self.links) for _ in parts]
+        for part, arm in zip(parts, arms, strict=True):
+            yield self._part(part, arm)
+        flow.then_one_of(arms)
+
     def _visit(self, node: ast.AST, flow: Flow) -> Steps:
         return getattr(self, f"_{type(node).__name__}", self._children)(node, flow)
 
@@ -186,12 +197,11 @@ class ExpressionWalk(ABC):
         part.add("next", part.take("short"))
         flow.then(part)
 
-    def _IfExp(self, node: ast.IfExp, flow: Flow) -> Steps:
+    def _If(self, node: ast.If | ast.IfExp, flow: Flow) -> Steps:
         yield self._visit(node.test, flow)
-        arms = Flow(self.links), Flow(self.links)
-        yield self._visit(node.body, arms[0])
-        yield self._visit(node.orelse, arms[1])
-        flow.then_one_of(arms)
+        yield self._one_of((node.body, node.orelse), flow)
+
+    _IfExp = _If
 
     def _Dict(self, node: ast.Dict, flow: Flow) -> Steps:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -245,7 +255,7 @@ class ExpressionWalk(ABC):
         self._leave(own, 4 * self.order + ORDER, self.function)
         for parameter in parameters:
             self._write(parameter.arg, self._token(parameter), own)
-        yield self._block(body, own) if isinstance(body, list) else self._visit(body, own)
+        yield self._part(body, own)
         self.scope, self.order, self.function = before
         own.exits = {"next": {}}
         flow.then(own)

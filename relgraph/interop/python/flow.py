@@ -88,10 +88,6 @@ class Flow:
                 merged.add(way, state)
         self.then(merged, name)
 
-    def then_perhaps(self, other: Flow) -> None:
-        """Append ``other``, or not."""
-        self.then_one_of([other, Flow(self.links)])
-
     def then_whatever_happens(self, other: Flow, raised: State) -> None:
         """Append ``other`` after every exit, which it then leaves by; ``raised`` leads to it and ends there."""
         entry = raised

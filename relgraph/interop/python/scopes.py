@@ -49,10 +49,7 @@ class Scope:
 
 def arguments_of(arguments: ast.arguments) -> list[ast.arg]:
     """All parameters in the order of the source."""
-    several = [*arguments.posonlyargs, *arguments.args]
-    several += [arguments.vararg] if arguments.vararg else []
-    several += arguments.kwonlyargs
-    return [*several, *([arguments.kwarg] if arguments.kwarg else [])]
+    return [part for part in ast.iter_child_nodes(arguments) if isinstance(part, ast.arg)]
 
 
 def scopes_of(tree: ast.Module) -> dict[Key, Scope]:
@@ -103,14 +100,10 @@ def _parts(node: Any, scope: Scope, found: dict[Key, Scope]) -> Iterator[tuple[a
         yield from ((part, own if id(part) in inside else scope) for part in ast.iter_child_nodes(node))
     elif isinstance(node, Comprehension):
         own = found[node] = Scope("comprehension", scope)
-        first = node.generators[0].iter
-        yield first, scope
-        for part in ast.iter_child_nodes(node):
-            if part is node.generators[0]:
-                yield node.generators[0].target, own
-                yield from ((condition, own) for condition in node.generators[0].ifs)
-            else:
-                yield part, own
+        first, *clauses = node.generators
+        yield first.iter, scope
+        results = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+        yield from ((part, own) for part in (first.target, *first.ifs, *clauses, *results))
     elif isinstance(node, ast.NamedExpr):
         yield node.value, scope  # its target is bound elsewhere
     elif type(node).__name__ == "TypeAlias":

@@ -61,13 +61,6 @@ class Walk(ExpressionWalk):
         if node.value is not None or not isinstance(node.target, ast.Name):
             yield self._visit(node.target, flow)
 
-    def _If(self, node: ast.If, flow: Flow) -> Steps:
-        yield self._visit(node.test, flow)
-        arms = Flow(self.links), Flow(self.links)
-        yield self._block(node.body, arms[0])
-        yield self._block(node.orelse, arms[1])
-        flow.then_one_of(arms)
-
     def _For(self, node: ast.For | ast.AsyncFor, flow: Flow) -> Steps:
         since = len(self.reads)
         yield self._visit(node.iter, flow)
@@ -176,10 +169,7 @@ class Walk(ExpressionWalk):
             self._write(node.rest, token + 1, flow)
 
     def _MatchOr(self, node: ast.MatchOr, flow: Flow) -> Steps:
-        arms = [Flow(self.links) for _ in node.patterns]
-        for pattern, arm in zip(node.patterns, arms, strict=True):
-            yield self._visit(pattern, arm)
-        flow.then_one_of(arms)
+        return self._one_of(node.patterns, flow)
 
     def _Return(self, node: ast.Return | ast.Yield | ast.YieldFrom, flow: Flow) -> Steps:
         if node.value is not None:
@@ -195,13 +185,11 @@ class Walk(ExpressionWalk):
         yield self._children(node, flow)
         flow.take("next")
 
-    def _Break(self, _: ast.Break, flow: Flow) -> Steps:
-        flow.jump("break")
+    def _Break(self, node: ast.Break | ast.Continue, flow: Flow) -> Steps:
+        flow.jump("break" if isinstance(node, ast.Break) else "continue")
         yield from ()
 
-    def _Continue(self, _: ast.Continue, flow: Flow) -> Steps:
-        flow.jump("continue")
-        yield from ()
+    _Continue = _Break
 
     def _Assert(self, node: ast.Assert, flow: Flow) -> Steps:
         yield self._visit(node.test, flow)
@@ -209,7 +197,7 @@ class Walk(ExpressionWalk):
             failed = Flow(self.links)
             yield self._visit(node.msg, failed)
             failed.take("next")
-            flow.then_perhaps(failed)
+            flow.then_one_of([failed, Flow(self.links)])
 
     def _alias(self, node: ast.alias, flow: Flow) -> Steps:
         if node.name != "*":
