@@ -310,10 +310,11 @@ def test_opcheck(kind, needs):
     q, k, v = case.inputs
     tables = [torch.randn(*x.shape[:3], columns, dtype=F64, requires_grad=True) for x in (q, k)]
     seed = torch.tensor(3)
-    header = [0, True, columns, *needs]
-    arguments = (
-        q, k, v, *tables, torch.rand(5, k.shape[2])[None, None] > 0.2, None, seed, None, tensors,
-        [*map(int, header), *ints], 0.5, 0.25, "chunked",
-    )  # fmt: skip
-    result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
-    assert set(result.values()) == {"SUCCESS"}
+    hidden, learned = torch.rand(1, 1, 5, k.shape[2]) > 0.2, torch.randn(1, 1, 5, k.shape[2], requires_grad=True)
+    for mask, score in ((hidden, [-1.0, 0.0]), (learned, [0.0, 2.0])):
+        header = [0, columns, True, *needs, mask.requires_grad]
+        arguments = (
+            q, k, v, *tables, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score, "chunked",
+        )  # fmt: skip
+        result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
+        assert set(result.values()) == {"SUCCESS"}

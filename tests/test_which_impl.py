@@ -54,10 +54,8 @@ def test_a_mask_that_learns():
     x = torch.zeros(1, 1, SIDE, 2)
     mask = torch.zeros(SIDE, SIDE, requires_grad=True)
     choice = rg.which_impl(x, x, x, None, attn_mask=mask)
-    assert (choice.impl, choice.reason) == ("dense", "a floating attn_mask needs a gradient")
-    assert choice.refused["chunked"] == "impl='chunked' gives no gradient to attn_mask; use impl='dense' or 'reference'"
-    with torch.no_grad():
-        assert "chunked" not in rg.which_impl(x, x, x, None, attn_mask=mask).refused
+    assert choice.impl == "dense"
+    assert {"dense", "reference", "chunked"}.isdisjoint(choice.refused)
 
 
 def test_edges_alone():

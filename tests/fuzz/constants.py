@@ -24,6 +24,7 @@ DRAWN = (
     Constant("relgraph.impl.chunked.blocks", "BLOCK_SCORES", (1, 8, 60, 500)),
     Constant("relgraph.impl.chunked.blocks", "BLOCK_ROWS", (1, 2, 3, 7)),
     Constant("relgraph.impl.chunked.blocks", "FEWEST_ROWS", (1, 2, 5)),
+    Constant("relgraph.impl.chunked.by_rows", "BLOCK_NUMBERS", (1, 60, 500)),
     Constant("relgraph.impl.rule", "DENSE_SCORES", (0, 30, 400)),
     Constant("relgraph.impl.chunked.groups", "SMALL_PAIRS", (0, 5, 30)),
     Constant("relgraph.impl.chunked.groups", "LEAST_FILLED", (0.0, 0.2, 1.0)),
@@ -37,7 +38,7 @@ DRAWN = (
 )
 
 FIXED = {
-    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_OUTPUTS", "_HEADER"},
+    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_MASK", "_OUTPUTS", "_HEADER"},
     "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
     "relgraph.impl.triton.edges": {"LN_2"},
     "relgraph.impl.chunked.groups": {"SPREAD"},

@@ -30,12 +30,18 @@ def test_one_row_against_a_long_past_goes_dense():
     assert choose(call(batch=4, heads=8, q_len=1, k_len=8192), None) == "dense"
 
 
-def test_weights_and_mask_gradients_go_dense():
+def test_weights_go_dense_and_masks_that_learn_in_blocks():
     mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
     assert choose(call(q_len=2048, k_len=2048, need_weights=True), None) == "dense"
-    assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "dense"
-    with torch.no_grad():
-        assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "chunked"
+    assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "chunked"
+
+
+def test_additive_scores_count_all_their_numbers():
+    side = int((DENSE_SCORES / 2) ** 0.5)
+    score = rg.score.Additive(torch.zeros(2))
+    assert choose(call(q_len=side, k_len=side, score=score), None) == "dense"
+    assert choose(call(q_len=side, k_len=side + 1, score=score), None) == "chunked"
+    assert choose(call(q_len=side, k_len=side + 1, score=torch.sin), None) == "dense"
 
 
 def test_edges_alone_touch_listed_pairs_only():
@@ -68,11 +74,9 @@ def test_unknown_name():
         choose(call(), "flash")
 
 
-def test_chunked_refuses_weights_and_mask_gradients():
+def test_chunked_refuses_weights():
     with pytest.raises(NotImplementedError, match="impl='chunked' never holds all attention weights; use impl='dense'"):
         choose(call(need_weights=True), "chunked")
-    with pytest.raises(NotImplementedError, match="impl='chunked' gives no gradient to attn_mask"):
-        choose(call(mask=torch.zeros(1, 1, 4, 4, requires_grad=True)), "chunked")
 
 
 def test_torch_func_works_on_plain_torch_and_is_refused_elsewhere():

@@ -283,7 +283,21 @@ def test_ops_are_what_they_say_they_are():
     columns = [torch.randn(*x.shape[:3], 3, device=DEVICE, requires_grad=True) for x in (q, k)]
     (tensors, ints), seed = encode(call.plan), torch.tensor(3, device=DEVICE)
     for tables, drop, needs in ((columns, (None, seed), (1, 1)), ((None, None), (None, None), (0, 0))):
-        arguments = (q, k, v, *tables, None, *drop, None, tensors, [0, 0, 3, *needs, *ints], 0.5, 0.25, "triton edges")
+        arguments = (
+            q,
+            k,
+            v,
+            *tables,
+            None,
+            *drop,
+            None,
+            tensors,
+            [0, 3, 0, *needs, 0, *ints],
+            0.5,
+            0.25,
+            [-1.0, 0.0],
+            "triton edges",
+        )
         result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
         assert set(result.values()) == {"SUCCESS"}
 
