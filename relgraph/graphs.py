@@ -114,10 +114,7 @@ class Graph:
         parents = check.integer_tensor("parents", parents, dim=1).to(torch.int64)
         check.data("parents", parents)
         count = parents.shape[0]
-        if check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
-            raise ValueError(
-                f"parents must lie in [-1, {count}), got values from {int(parents.min())} to {int(parents.max())}"
-            )
+        check.id_range("parents", parents, count)
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
         graph = cls(
