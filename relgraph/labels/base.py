@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.arguments.hints import in_place_of_labels
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -301,6 +302,13 @@ def _holds_tensors(value: Any) -> bool:
     if isinstance(value, tuple):  # the parts of a sum, or a lookup of ids, which may be long: look at one entry only
         return bool(value) and isinstance(value[0], Labels)
     return isinstance(value, (Tensor, Labels))
+
+
+def check_labels(name: str, *given: Any) -> None:
+    """Raise TypeError, which calls them ``name``, unless all are Labels."""
+    for labels in given:
+        if not isinstance(labels, Labels):
+            raise TypeError(f"{name} must be Labels, got {in_place_of_labels(labels)}")
 
 
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
