@@ -350,8 +350,7 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        names = ("edge_index", "edge_type", "node_type", "ptr")
-        return self.num_nodes == other.num_nodes and all(_equal(getattr(self, n), getattr(other, n)) for n in names)
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in _FIELDS)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
