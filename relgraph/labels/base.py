@@ -321,7 +321,8 @@ def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
         values = ptr.tolist()
         falls = any(b < a for a, b in pairwise(values))
         if values[0] != 0 or values[-1] != total or falls:
-            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {_shorten(values)}")
+            got = values if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
+            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {got}")
     return ptr
 
 
@@ -400,7 +401,3 @@ def check_rows(labels: Labels, start: int, stop: int) -> None:
     """Raise ValueError unless ``start:stop`` lies within the query rows."""
     check.integer("start", start, minimum=0, maximum=labels.q_len)
     check.integer("stop", stop, minimum=start, maximum=labels.q_len)
-
-
-def _shorten(values: list[int]) -> str:
-    return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
