@@ -114,10 +114,7 @@ class Graph:
         parents = check.integer_tensor("parents", parents, dim=1).to(torch.int64)
         check.data("parents", parents)
         count = parents.shape[0]
-        if check.can_look_at_data(parents) and count and (int(parents.min()) < -1 or int(parents.max()) >= count):
-            raise ValueError(
-                f"parents must lie in [-1, {count}), got values from {int(parents.min())} to {int(parents.max())}"
-            )
+        check.id_range("parents", parents, count)
         edge_type = _checked_types("edge_type", edge_type, count, least=None)
         child = (parents >= 0).nonzero()[:, 0]
         graph = cls(
@@ -353,8 +350,7 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        names = ("edge_index", "edge_type", "node_type", "ptr")
-        return self.num_nodes == other.num_nodes and all(_equal(getattr(self, n), getattr(other, n)) for n in names)
+        return all(_equal(getattr(self, name), getattr(other, name)) for name in _FIELDS)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 

@@ -164,19 +164,19 @@ def _check_tables(
     given: Sequence[Any], plan: LabelPlan, query: Tensor, value: Tensor, is_sum: bool
 ) -> tuple[Tables, ...]:
     widths = (query.shape[-1], value.shape[-1], query.shape[-1], None)
-    columns: list[tuple[Tensor | None, ...]] = []
+    by_kind: list[tuple[Tensor | None, ...]] = []
     for name, tables, width in zip(_KINDS, given, widths, strict=True):
         if tables is None:
-            columns.append((None,) * len(plan.parts))
+            by_kind.append((None,) * len(plan.parts))
             continue
         if not isinstance(tables, (tuple, list)) or len(tables) != len(plan.parts):
             got = f"{len(tables)}" if isinstance(tables, (tuple, list)) else type(tables).__name__
             raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one per part of the sum, got {got}")
         for index, (table, part) in enumerate(zip(tables, plan.parts, strict=True)):
-            label = f"{name}[{index}]" if is_sum else name
-            _check_table(label, table, part.num_labels, width, query)
-        columns.append(tuple(tables))
-    return tuple(Tables(*(column[p] for column in columns)) for p in range(len(plan.parts)))
+            shown = f"{name}[{index}]" if is_sum else name
+            _check_table(shown, table, part.num_labels, width, query)
+        by_kind.append(tuple(tables))
+    return tuple(Tables(*of_part) for of_part in zip(*by_kind, strict=True))
 
 
 def _check_table(name: str, table: Any, num_labels: int, width: int | None, query: Tensor) -> None:

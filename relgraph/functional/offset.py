@@ -10,6 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
+from relgraph.labels.join import same_offset
 from relgraph.plan import LabelPlan
 
 
@@ -65,11 +66,6 @@ def labels_offsets(labels: Any) -> list[int | Tensor | None]:
 
 def _agree(one: int | Tensor, other: int | Tensor) -> bool:
     """Whether two offsets are equal; True when that cannot be seen without waiting for a device."""
-    if one is other:
+    if one is other or any(isinstance(x, Tensor) and x.device.type != "cpu" for x in (one, other)):
         return True
-    if isinstance(one, int) and isinstance(other, int):
-        return one == other
-    tensors = [x for x in (one, other) if isinstance(x, Tensor)]
-    if any(x.device.type != "cpu" for x in tensors) or not check.can_look_at_data(*tensors):
-        return True
-    return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+    return same_offset(one, other)

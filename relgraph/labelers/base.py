@@ -126,7 +126,7 @@ class Labeler(ABC):
     def __and__(self, other: Labeler) -> Restriction:
         return OPERATORS["&"](self, check_operand("&", other))
 
-    def _why_never_unlabeled(self) -> str | None:
+    def _why_never_unlabeled(self, /) -> str | None:
         """Explain why every pair that attends has a label, and what to change; None if some may have none.
 
         ``|`` asks its operands, because no labeler can follow one that labels everything.
@@ -137,10 +137,6 @@ class Labeler(ABC):
         """Set fields of a frozen dataclass; only constructors call this."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-
-
-LABELS_ALL = "it labels every pair that attends: put it last"
-"""What :meth:`Labeler._why_never_unlabeled` answers for a labeler that leaves no pair without a label."""
 
 
 def check_operand(symbol: str, value: Any) -> Labeler:
@@ -156,6 +152,11 @@ def check_made(labeler: Any, labels: Any) -> Labels:
     if not isinstance(labels, Labels):
         raise TypeError(f"the labels of {type(labeler).__name__} must be Labels, got {in_place_of_labels(labels)}")
     return labels
+
+
+def why_all_labeled(_: Any) -> str:
+    """Answer :meth:`Labeler._why_never_unlabeled` for a labeler that leaves no pair without a label."""
+    return "it labels every pair that attends: put it last"
 
 
 def why_default_labels(labeler: Any) -> str | None:

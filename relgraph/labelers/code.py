@@ -79,8 +79,7 @@ class CodeRelations(Labeler):
         both = tuple(name + way for name in GREAT_TYPES for way in ("", "⁻¹"))
         return (*both, "none") if self.default == "none" else both
 
-    def _why_never_unlabeled(self) -> str | None:
-        return why_default_labels(self)
+    _why_never_unlabeled = why_default_labels
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a program, or of a packed batch.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import LABELS_ALL, Labeler
+from relgraph.labelers.base import Labeler, why_all_labeled
 from relgraph.labels import BlockLabels, DenseLabels
 
 VALUE_KINDS = ("NUMBER", "TIME", "CELLMATCH")
@@ -176,8 +177,7 @@ class SchemaRelations(Labeler):
             *(f"{way}_{kind}" for kind in VALUE_KINDS for way in ("qc", "cq")),
         )
 
-    def _why_never_unlabeled(self) -> str | None:
-        return LABELS_ALL
+    _why_never_unlabeled = why_all_labeled
 
     def __call__(self, schemas: Schema | Sequence[Schema]) -> DenseLabels | BlockLabels:
         """The labels of one schema, ``[1, N, N]``, or packed labels of several.
@@ -205,7 +205,7 @@ class SchemaRelations(Labeler):
     def _ids(self, schema: Schema) -> Tensor:
         """The relation of every pair, ``[N, N]``."""
         id_of = {name: number for number, name in enumerate(self.names)}
-        ids = _RelationPainter(schema, id_of, frozenset(self.stopwords)).ids()
+        ids = _relations(schema, id_of, frozenset(self.stopwords))
         counts = torch.tensor([len(schema.question), len(schema.columns), len(schema.tables)])
         kind = torch.arange(3).repeat_interleave(counts)
         item = torch.arange(len(schema))
@@ -220,61 +220,53 @@ class SchemaRelations(Labeler):
         return torch.where(near, zeros[kind][:, None] + distance, ids)
 
 
-class _RelationPainter:
-    """The relations of a schema's items as masks, painted over one another."""
+def _relations(schema: Schema, id_of: dict[str, int], stopwords: frozenset[str]) -> Tensor:
+    """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
+    paint, matches = partial(_paint, id_of), partial(_matches, schema.question, stopwords)
+    names = [() if table is None else name for table, name in schema.columns]
+    shape = (len(schema.question), len(names))
+    by_column = {kind: _mask(shape, [(w, c) for w, c, k in schema.values if k == kind]) for kind in VALUE_KINDS}
+    by_column |= {"CPM": matches(names, _part_matches), "CEM": matches(names, _whole_matches)}
+    by_table = {"TPM": matches(schema.tables, _part_matches), "TEM": matches(schema.tables, _whole_matches)}
+    table = torch.tensor([-1 if t is None else t for t, _ in schema.columns], dtype=torch.int64)
+    owned = table[:, None] == torch.arange(len(schema.tables))
+    refers = _mask((len(names), len(names)), schema.foreign_keys)
+    refers_to_table = (refers.int() @ owned.int()) > 0
+    belongs = {
+        "foreign_key": refers_to_table,
+        "any_table": (table < 0)[:, None].expand_as(owned),
+        "table_match": owned,
+        "primary_key": _mask((len(names),), [(c,) for c in schema.primary_keys])[:, None] & owned,
+    }
+    forward = (owned.T.int() @ refers_to_table.int()) > 0
+    backward = forward.T
+    qq = torch.zeros(shape[0], shape[0], dtype=torch.int64)
+    qc, cq = paint("qc", **by_column), paint("cq", **by_column).T
+    qt, tq = paint("qt", **by_table), paint("tq", **by_table).T
+    ct, tc = paint("ct", **belongs), paint("tc", **belongs).T
+    together = table[:, None] == table
+    cc = paint("cc", foreign_key_forward=refers, foreign_key_backward=refers.T, table_match=together)
+    tt = paint("tt", foreign_key_forward=forward, foreign_key_backward=backward, foreign_key_both=forward & backward)
+    return torch.cat([torch.cat(row, 1) for row in ((qq, qc, qt), (cq, cc, ct), (tq, tc, tt))])
 
-    def __init__(self, schema: Schema, id_of: dict[str, int], stopwords: frozenset[str]) -> None:
-        self.schema, self.id_of, self.stopwords = schema, id_of, stopwords
-        columns, tables = len(schema.columns), len(schema.tables)
-        table = torch.tensor([-1 if t is None else t for t, _ in schema.columns], dtype=torch.int64)
-        self.owned = table[:, None] == torch.arange(tables)
-        self.starred = (table < 0)[:, None].expand(columns, tables)
-        self.together = table[:, None] == table
-        self.primary = _mask((columns,), [(c,) for c in schema.primary_keys])[:, None] & self.owned
-        self.refers = _mask((columns, columns), schema.foreign_keys)
-        self.refers_to_table = (self.refers.int() @ self.owned.int()) > 0
-        self.tables_refer = (self.owned.T.int() @ self.refers_to_table.int()) > 0
 
-    def ids(self) -> Tensor:
-        """The ids of all pairs, ``[N, N]``, except pairs of two words or of an item with itself."""
-        schema = self.schema
-        names = [() if table is None else name for table, name in schema.columns]
-        shape = (len(schema.question), len(names))
-        by_column = {kind: _mask(shape, [(w, c) for w, c, k in schema.values if k == kind]) for kind in VALUE_KINDS}
-        by_column |= {"CPM": self._matches(names, _part_matches), "CEM": self._matches(names, _whole_matches)}
-        tables = schema.tables
-        by_table = {"TPM": self._matches(tables, _part_matches), "TEM": self._matches(tables, _whole_matches)}
-        belongs = {
-            "foreign_key": self.refers_to_table,
-            "any_table": self.starred,
-            "table_match": self.owned,
-            "primary_key": self.primary,
-        }
-        forward, backward = self.tables_refer, self.tables_refer.T
-        qq = torch.zeros(shape[0], shape[0], dtype=torch.int64)
-        qc, cq = self._paint("qc", **by_column), self._paint("cq", **by_column).T
-        qt, tq = self._paint("qt", **by_table), self._paint("tq", **by_table).T
-        ct, tc = self._paint("ct", **belongs), self._paint("tc", **belongs).T
-        cc = self._paint(
-            "cc", foreign_key_forward=self.refers, foreign_key_backward=self.refers.T, table_match=self.together
-        )
-        tt = self._paint(
-            "tt", foreign_key_forward=forward, foreign_key_backward=backward, foreign_key_both=forward & backward
-        )
-        return torch.cat([torch.cat(row, 1) for row in ((qq, qc, qt), (cq, cc, ct), (tq, tc, tt))])
+def _paint(id_of: dict[str, int], way: str, **layers: Tensor) -> Tensor:
+    """Ids from masks, a later one painted over an earlier one; ``default`` where none is True."""
+    ids = torch.full(next(iter(layers.values())).shape, id_of[f"{way}_default"])
+    for name, mask in layers.items():
+        ids = ids.masked_fill(mask, id_of[f"{way}_{name}"])
+    return ids
 
-    def _paint(self, way: str, **layers: Tensor) -> Tensor:
-        """Ids from masks, a later one over an earlier one; ``default`` where none is True."""
-        ids = torch.full(next(iter(layers.values())).shape, self.id_of[f"{way}_default"])
-        for name, mask in layers.items():
-            ids = ids.masked_fill(mask, self.id_of[f"{way}_{name}"])
-        return ids
 
-    def _matches(self, names: Sequence[tuple[str, ...]], find: Callable[..., set[int]]) -> Tensor:
-        """The words of the question that ``find`` matches with each name, ``[words, names]``."""
-        question = self.schema.question
-        found = [(word, n) for n, name in enumerate(names) for word in find(question, name, self.stopwords)]
-        return _mask((len(question), len(names)), found)
+def _matches(
+    question: tuple[str, ...],
+    stopwords: frozenset[str],
+    names: Sequence[tuple[str, ...]],
+    find: Callable[..., set[int]],
+) -> Tensor:
+    """The words of the question that ``find`` matches with each name, ``[words, names]``."""
+    found = [(word, n) for n, name in enumerate(names) for word in find(question, name, stopwords)]
+    return _mask((len(question), len(names)), found)
 
 
 def _whole_matches(question: tuple[str, ...], name: tuple[str, ...], _: frozenset[str]) -> set[int]:

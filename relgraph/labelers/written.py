@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_graph, check_pairs
-from relgraph.labelers.base import LABELS_ALL, Labeler
+from relgraph.labelers.base import Labeler, why_all_labeled
 from relgraph.labels import BlockLabels, DenseLabels
 
 DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id of their own
@@ -37,8 +37,7 @@ class AllPairsLabeler(Labeler):
         """
         return self._labels(check_pairs(check_graph(graph)))
 
-    def _why_never_unlabeled(self) -> str | None:
-        return LABELS_ALL
+    _why_never_unlabeled = why_all_labeled
 
     @abstractmethod
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:

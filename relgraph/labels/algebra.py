@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from relgraph.arguments import check
-from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels.base import Labels
+from relgraph.labels.base import Labels, check_labels
 from relgraph.labels.join import join
 from relgraph.labels.rules import PriorityRule, ProductRule, RestrictionRule, Rule
 from relgraph.labels.sum import SumLabels
@@ -125,7 +122,7 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
                  [ 1,  2, -1],
                  [-1,  1,  2]]])
     """
-    _check_labels(labels, mask, *more)
+    check_labels("labels", labels, mask, *more)
     masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]
     if isinstance(labels, SumLabels):
         # A sum attends where all its parts do, so restricting one of them is enough.
@@ -134,7 +131,7 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
 
 
 def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
-    _check_labels(first, *more)
+    check_labels("labels", first, *more)
     for labels in (first, *more):
         if isinstance(labels, SumLabels):
             raise TypeError(f"{rule.name} takes labels with one id per pair, got a sum: combine its parts one by one")
@@ -146,9 +143,3 @@ def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
             raise ValueError(f"labels must have at most {check.MOST_IDS} ids together, got {combined.num_labels}")
         joined = join(combined, joined, labels)
     return joined
-
-
-def _check_labels(*given: Any) -> None:
-    for labels in given:
-        if not isinstance(labels, Labels):
-            raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")

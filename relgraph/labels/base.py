@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.arguments.hints import in_place_of_labels
 
 if TYPE_CHECKING:
     from relgraph.labels.dense import DenseLabels
@@ -303,6 +304,13 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, (Tensor, Labels))
 
 
+def check_labels(name: str, *given: Any) -> None:
+    """Raise TypeError, which calls them ``name``, unless all are Labels."""
+    for labels in given:
+        if not isinstance(labels, Labels):
+            raise TypeError(f"{name} must be Labels, got {in_place_of_labels(labels)}")
+
+
 def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
     """Return ``ptr`` as int64; raise ValueError unless it starts at 0, never falls and ends at ``total``."""
     ptr = check.integer_tensor(name, ptr, dim=1).to(torch.int64, copy=True)
@@ -313,7 +321,8 @@ def check_ptr(name: str, ptr: Any, total: int) -> Tensor:
         values = ptr.tolist()
         falls = any(b < a for a, b in pairwise(values))
         if values[0] != 0 or values[-1] != total or falls:
-            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {_shorten(values)}")
+            got = values if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"
+            raise ValueError(f"{name} must start at 0, never fall and end at {total}, got {got}")
     return ptr
 
 
@@ -392,7 +401,3 @@ def check_rows(labels: Labels, start: int, stop: int) -> None:
     """Raise ValueError unless ``start:stop`` lies within the query rows."""
     check.integer("start", start, minimum=0, maximum=labels.q_len)
     check.integer("stop", stop, minimum=start, maximum=labels.q_len)
-
-
-def _shorten(values: list[int]) -> str:
-    return str(values) if len(values) <= 8 else f"[{', '.join(map(str, values[:4]))}, ..., {values[-1]}]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -23,17 +21,11 @@ MOST_COUNTED = 1 << 24
 """The most ids that labels may have to be counted, as each gets a bin."""
 
 
-class Counted(NamedTuple):
-    """Numbers of pairs: by label id, without a label, not attending, and of all."""
+def count(labels: Labels) -> tuple[tuple[int, ...], int, int, int]:
+    """Numbers of pairs: by label id, without a label, not attending, and of all; labels are not a sum.
 
-    by_label: tuple[int, ...]
-    unlabeled: int
-    not_attending: int
-    pairs: int
-
-
-def count(labels: Labels) -> Counted:
-    """The counts of labels other than a sum. Parallel edges that each count are counted one by one."""
+    Parallel edges that each count are counted one by one.
+    """
     assert isinstance(labels.num_labels, int)
     if labels.num_labels > MOST_COUNTED:
         raise NotImplementedError(
@@ -43,7 +35,7 @@ def count(labels: Labels) -> Counted:
     check.numbered_pairs("q_len and k_len of labels that are counted", labels.batch_size, labels.q_len, labels.k_len)
     nothing = torch.zeros(0, dtype=torch.int64, device=labels.device)
     not_attending, unlabeled, *by_label = _count(labels, labels.batch_size, nothing).tolist()
-    return Counted(tuple(by_label), unlabeled, not_attending, pairs_of(labels, labels.batch_size))
+    return tuple(by_label), unlabeled, not_attending, pairs_of(labels, labels.batch_size)
 
 
 def pairs_of(labels: Labels, batch: int) -> int:
@@ -57,7 +49,11 @@ def _count(labels: Labels, batch: int, hidden: Tensor) -> Tensor:
     """Counts ``[2 + R]`` over ``batch`` rows, without the pairs whose numbers are in ``hidden``."""
     if isinstance(labels, EdgeLabels):
         return _count_edges(labels, batch, hidden)
-    counts = _count_distances(labels) if isinstance(labels, DistanceLabels) else _count_written(labels)
+    if isinstance(labels, DistanceLabels):
+        counts = _count_distances(labels)
+    else:
+        assert isinstance(labels, (DenseLabels, BlockLabels))
+        counts = _bins(labels.ids.flatten().to(torch.int64), labels)
     covered = _bins(codes_at(labels, numbered(hidden, labels)), labels)
     return counts * (batch // max(labels.batch_size, 1)) - covered.to(counts.device)
 
@@ -65,11 +61,6 @@ def _count(labels: Labels, batch: int, hidden: Tensor) -> Tensor:
 def _bins(codes: Tensor, labels: Labels) -> Tensor:
     assert isinstance(labels.num_labels, int)
     return torch.bincount(codes + SHIFT, minlength=labels.num_labels + SHIFT)
-
-
-def _count_written(labels: Labels) -> Tensor:
-    assert isinstance(labels, (DenseLabels, BlockLabels))
-    return _bins(labels.ids.flatten().to(torch.int64), labels)
 
 
 def _count_edges(labels: EdgeLabels, batch: int, hidden: Tensor) -> Tensor:

@@ -175,13 +175,13 @@ def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tenso
     if a is None and b is None:
         return None
     x, y = 0 if a is None else a, 0 if b is None else b
-    if not _same(x, y):
+    if not same_offset(x, y):
         shown = [value.tolist() if isinstance(value, Tensor) else value for value in (a, b)]
         raise ValueError(f"labels must count distances from the same q_offset, got {shown[0]} and {shown[1]}")
     return max((x, y), key=lambda value: value.dim() if isinstance(value, Tensor) else -1)
 
 
-def _same(x: int | Tensor, y: int | Tensor) -> bool:
+def same_offset(x: int | Tensor, y: int | Tensor) -> bool:
     """Whether two offsets are equal; True when that cannot be seen."""
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         return x == y

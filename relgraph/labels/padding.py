@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from relgraph.arguments import check
-from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, graph_at
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_labels, graph_at
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -45,8 +44,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
                  [0, 0, 0],
                  [0, 0, 0]]], dtype=torch.int32)
     """
-    if not isinstance(labels, Labels):
-        raise TypeError(f"labels must be Labels, got {in_place_of_labels(labels)}")
+    check_labels("labels", labels)
     if labels.q_ptr is None or labels.k_ptr is None:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
     check.data("labels", labels.q_ptr, labels.k_ptr)
@@ -57,21 +55,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     length = longest if length is None else check.integer("length", length, minimum=longest)
     if sizes.numel() == 0:
         raise ValueError("labels must hold at least one graph, got none")
-    _check_room(labels, sizes.numel(), length)
     return _padded(labels, length)
-
-
-def _check_room(labels: Labels, graphs: int, length: int) -> None:
-    """Raise ValueError if there are too many pairs, to write out for blocks or to number for edges."""
-    if isinstance(labels, SumLabels):
-        for part in labels.parts:
-            _check_room(part, graphs, length)
-    elif isinstance(labels, BlockLabels):
-        check.most_pairs("length", graphs * length**2)
-    elif isinstance(labels, EdgeLabels):
-        check.numbered_pairs("graphs and length", graphs, length, length)
-        if isinstance(labels.default, Labels):
-            _check_room(labels.default, graphs, length)
 
 
 def _padded(labels: Labels, length: int) -> Labels:
@@ -84,16 +68,19 @@ def _padded(labels: Labels, length: int) -> Labels:
     if isinstance(labels, BlockLabels):
         return _dense(labels, length)
     assert isinstance(labels, EdgeLabels) and labels.k_ptr is not None
+    graphs = labels.k_ptr.shape[0] - 1
+    check.numbered_pairs("graphs and length", graphs, length, length)
     row = graph_at(labels.k_ptr, labels.edge_index[1])
     return EdgeLabels(
         labels.edge_index - labels.k_ptr[row], labels.ids, labels.num_labels, q_len=length,
         default=_padded(labels.default, length) if isinstance(labels.default, Labels) else labels.default,
-        duplicates=labels.duplicates, batch=row, batch_size=labels.k_ptr.shape[0] - 1,
+        duplicates=labels.duplicates, batch=row, batch_size=graphs,
     )  # fmt: skip
 
 
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:
     ptr = labels.k_ptr
+    check.most_pairs("length", (ptr.shape[0] - 1) * length**2)
     graph, query, key = block_pairs(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
     codes = torch.full((ptr.shape[0] - 1, length, length), NOT_ATTENDING, device=ptr.device)
     codes[graph, query - ptr[graph], key - ptr[graph]] = labels.ids.to(torch.int64)

@@ -32,7 +32,7 @@ def block_pairs(q_ptr: Tensor, k_ptr: Tensor, starts: Tensor, ids: int) -> tuple
 
 
 def distance_at(
-    q_ptr: Tensor | None, k_ptr: Tensor | None, offset: int | Tensor, row: Tensor, query: Tensor, key: Tensor,
+    q_ptr: Tensor | None, k_ptr: Tensor | None, offset: int | Tensor, batch: Tensor, query: Tensor, key: Tensor,
     graph: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Key position minus query position, counted within the graph, minus the offset of the batch row or graph."""
@@ -42,5 +42,5 @@ def distance_at(
     if isinstance(offset, Tensor):
         offset = offset.to(key.device)
         if offset.dim() == 1:
-            offset = offset[0] if offset.shape[0] == 1 else offset[row if graph is None else graph]
+            offset = offset[0] if offset.shape[0] == 1 else offset[batch if graph is None else graph]
     return key - query - offset

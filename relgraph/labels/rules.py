@@ -57,7 +57,6 @@ class ProductRule(Rule):
 
     @property
     def num_labels(self) -> int:
-        """Every combination."""
         return self.r_a * self.r_b
 
     def _code(self, a: Any, b: Any, where: Where) -> Any:
@@ -74,7 +73,6 @@ class PriorityRule(Rule):
 
     @property
     def num_labels(self) -> int:
-        """Those of both."""
         return self.r_a + self.r_b
 
     def _code(self, a: Any, b: Any, where: Where) -> Any:
@@ -90,7 +88,6 @@ class RestrictionRule(Rule):
 
     @property
     def num_labels(self) -> int:
-        """Those of a."""
         return self.r_a
 
     def _code(self, a: Any, b: Any, where: Where) -> Any:

@@ -8,8 +8,7 @@ from typing import Self, final
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.hints import in_place_of_labels
-from relgraph.labels.base import Labels, check_alike, check_rows, common_batch
+from relgraph.labels.base import Labels, check_alike, check_labels, check_rows, common_batch
 
 
 @final
@@ -42,11 +41,8 @@ class SumLabels(Labels):
     num_labels: tuple[int, ...]
 
     def __init__(self, *parts: Labels) -> None:
-        flat: list[Labels] = []
-        for part in parts:
-            if not isinstance(part, Labels):
-                raise TypeError(f"parts must be Labels, got {in_place_of_labels(part)}")
-            flat.extend(part.parts if isinstance(part, SumLabels) else (part,))
+        check_labels("parts", *parts)
+        flat = [part for given in parts for part in (given.parts if isinstance(given, SumLabels) else (given,))]
         if len(flat) < 2:
             raise ValueError(f"a sum must have at least two parts, got {len(flat)}")
         first = flat[0]

@@ -10,13 +10,15 @@ from relgraph.labels.ragged import block_address, distance_at
 from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
 
 
-def ids_at(plan: LabelPlan, part: Part, row: Tensor, query: Tensor, key: Tensor, graph: Tensor | None = None) -> Tensor:
+def ids_at(
+    plan: LabelPlan, part: Part, batch: Tensor, query: Tensor, key: Tensor, graph: Tensor | None = None
+) -> Tensor:
     """The id of each pair, listed pairs ignored; -2 if it does not attend, arbitrary across graphs.
 
     Args:
         plan: the plan.
         part: one of its parts.
-        row: batch row of each pair; these arguments broadcast.
+        batch: batch row of each pair; these arguments broadcast.
         query: query of each pair, counted through all graphs when packed.
         key: key of each pair, counted in the same way.
         graph: the graph of each pair when packed; by default looked up from the query.
@@ -25,9 +27,9 @@ def ids_at(plan: LabelPlan, part: Part, row: Tensor, query: Tensor, key: Tensor,
     if graph is None and plan.q_ptr is not None:
         graph = graph_at(plan.q_ptr, query)
     if isinstance(ids, DistanceIds):
-        return ids_by_distance(ids, distance_at(plan.q_ptr, plan.k_ptr, part.offset, row, query, key, graph))
+        return ids_by_distance(ids, distance_at(plan.q_ptr, plan.k_ptr, part.offset, batch, query, key, graph))
     if plan.q_ptr is None or plan.k_ptr is None:
-        return ids.ids[row if ids.ids.shape[0] > 1 else 0, query, key]
+        return ids.ids[batch if ids.ids.shape[0] > 1 else 0, query, key]
     assert ids.starts is not None and graph is not None
     at = block_address(plan.q_ptr, plan.k_ptr, ids.starts, query, key, graph)
     if ids.ids.shape[0] == 0:
@@ -61,8 +63,8 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
 def _unlisted(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
     if not isinstance(part.ids, DistanceIds) and plan.q_ptr is None:
         return part.ids.ids.to(torch.int64)
-    row, query, key, graph = _every_pair(plan, part.offset, device)
-    ids = ids_at(plan, part, row, query, key, graph).to(torch.int64)
+    batch, query, key, graph = _every_pair(plan, part.offset, device)
+    ids = ids_at(plan, part, batch, query, key, graph).to(torch.int64)
     inside = inside_graphs(plan)
     return ids if inside is None else ids.masked_fill(~inside, NOT_ATTENDING)
 
@@ -72,9 +74,9 @@ def _every_pair(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Batch row, query, key and graph of every pair; together they broadcast to ``[B or 1, N_q, N_k]``."""
     rows = offset.shape[0] if plan.q_ptr is None and isinstance(offset, Tensor) and offset.dim() == 1 else 1
-    row, query, key = (torch.arange(n, device=device) for n in (rows, plan.q_len, plan.k_len))
+    batch, query, key = (torch.arange(n, device=device) for n in (rows, plan.q_len, plan.k_len))
     graph = None if plan.q_ptr is None else graph_of(plan.q_ptr, plan.q_len)[:, None]
-    return row[:, None, None], query[:, None], key[None, None], graph
+    return batch[:, None, None], query[:, None], key[None, None], graph
 
 
 def distances(plan: LabelPlan, offset: int | Tensor, device: torch.device) -> Tensor:

@@ -1,17 +1,11 @@
 """The example of hidden verbs: what is hidden stays hidden, and trees, clues and made-up sentences are right."""
 
-from __future__ import annotations
-
-import json
-import os
 import random
-from pathlib import Path
 
 import pytest
 import torch
 
 pytest.importorskip("conllu")
-
 
 import dependency_trees as example
 from dependency_trees import ask_all
@@ -39,7 +33,6 @@ TEXT = """\
 2\t2nd\t2nd\tADV\tRB\t_\t1\tadvmod\t_\t_
 
 """
-DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +79,6 @@ def test_guesses_follow_the_counts_of_training(questions):
     assert example.guess(training, questions, example.GUESSES["nothing"]) == pytest.approx(1 / 3)  # VB every time
     assert example.guess(training, questions, relation) == pytest.approx(2 / 3)  # VB at a root, VBD at parataxis
     assert example.guess(training[:3], questions, relation) == pytest.approx(1 / 3)  # parataxis is new
-
-
-@pytest.mark.slow
-def test_command_line_reads_the_treebank(tmp_path, monkeypatch):
-    if not (DATA / "ud-ewt").is_dir():
-        pytest.skip(f"the treebank UD English EWT is not in {DATA}; RELGRAPH_DATA names its folder")
-    monkeypatch.setattr(example, "QUICK_SENTENCES", dict.fromkeys(example.PARTS, 200))
-    assert example.main(["--quick", "--steps", "1", "--data", str(DATA), "--out", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["data"] == "UD English EWT"
-    assert 100 < results["sentences"]["train"] <= 200
 
 
 @pytest.fixture(scope="module")

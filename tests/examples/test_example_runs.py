@@ -1,14 +1,17 @@
-"""What examples share: training, runs that are kept and not done twice, and pictures."""
-
-from __future__ import annotations
+"""What examples share: runs that are kept and not done twice."""
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
-from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
-from example_runs import Runs, train, until_stopped
+from example_runs import Runs, until_stopped
 from torch import nn
 
 
@@ -38,46 +41,27 @@ class Trainer:
         return Run(name, seed, seed / 4), weights(float(seed))
 
 
-def test_training_warms_up_and_decays_and_computes_each_loss_when_it_is_due():
-    """With a loss that is linear, AdamW moves a weight by its rate in every step, but for the decay."""
-    model, moved = weights(0.0), []
-
-    def losses():
-        for _ in count():
-            moved.append(model.weight.item())
-            yield -model.weight.sum()
-
-    found = train(model, losses(), 10, 1e-3, warm_up=0.4, title="")
-    assert found == [-value for value in moved]
-    moved.append(model.weight.item())
-    rates = [1e-3 * min((step + 1) / 4, 1 - step / 10) for step in range(10)]
-    steps = [after - before for before, after in pairwise(moved)]
-    assert steps == pytest.approx(rates, rel=1e-3)
-
-
-def test_all_rows_of_a_seed_come_before_the_next_seed(tmp_path):
-    runs, trainer = Runs(tmp_path / "new", Run, {"steps": 3}), Trainer()
-    assert runs.each(["a", "b c"], range(2), trainer)
-    assert trainer.asked == [("a", 0), ("b c", 0), ("a", 1), ("b c", 1)]
-    record = json.loads((tmp_path / "new" / "results.json").read_text())
+def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
+    first, second, folder = Trainer(stop=("a", 1)), Trainer(), tmp_path / "new"
+    assert not Runs(folder, Run, {"steps": 3}).each(["a", "b c"], range(2), first)
+    assert first.asked == [("a", 0), ("b c", 0)]
+    assert "stopped: 2 of 4 runs are kept" in capsys.readouterr().out
+    for name in (".results.json.7.partial", ".model-a-0.pt.7.partial", "kept.partial"):
+        (folder / name).write_text("half")
+    runs = Runs(folder, Run, {"steps": 3})
+    assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
+    assert runs.each(["a", "b c"], range(2), second)
+    assert second.asked == [("a", 1), ("b c", 1)]
+    assert "2 of 4 runs stand in" in capsys.readouterr().out
+    record = json.loads((folder / "results.json").read_text())
     assert record.keys() == {"python", "torch", "relgraph", "steps", "runs"}
+    assert [run["seed"] for run in record["runs"]] == [0, 0, 1, 1]
     assert record["runs"][3] == {"variant": "b c", "seed": 1, "share": 0.25}
-    models = ["model-a-0.pt", "model-a-1.pt", "model-b-c-0.pt", "model-b-c-1.pt"]
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [*models, "results.json"]
+    models = {"model-a-0.pt", "model-a-1.pt", "model-b-c-0.pt", "model-b-c-1.pt"}
+    assert {path.name for path in folder.iterdir()} == {*models, "results.json", "kept.partial"}
     model = runs.load(weights(7.0), "b c", 1)
     assert model.weight.item() == 1.0
     assert not model.training
-
-
-def test_what_is_stopped_goes_on_where_it_was(tmp_path, capsys):
-    assert not Runs(tmp_path, Run, {}).each(["a", "b"], range(2), Trainer(stop=("a", 1)))
-    assert "stopped: 2 of 4 runs are kept" in capsys.readouterr().out
-    second, runs = Trainer(), Runs(tmp_path, Run, {})
-    assert runs.done == [Run("a", 0, 0.0), Run("b", 0, 0.0)]
-    assert runs.each(["a", "b"], range(2), second)
-    assert second.asked == [("a", 1), ("b", 1)]
-    assert "2 of 4 runs stand in" in capsys.readouterr().out
-    assert [run.seed for run in Runs(tmp_path, Run, {}).done] == [0, 0, 1, 1]
 
 
 def test_runs_count_with_the_same_settings_only(tmp_path):
@@ -109,16 +93,50 @@ def test_a_write_that_fails_leaves_what_stood(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
-def test_what_a_killed_command_left_half_written_goes(tmp_path):
-    for name in (".results.json.7.partial", ".model-a-0.pt.7.partial", "kept.partial"):
-        (tmp_path / name).write_bytes(b"half")
-    Runs(tmp_path, Run, {})
-    assert [path.name for path in tmp_path.iterdir()] == ["kept.partial"]
-
-
 def test_ctrl_c_outside_of_runs_is_no_traceback():
     def main():
         raise KeyboardInterrupt
 
     assert until_stopped(main) == 130
     assert until_stopped(lambda: 0) == 0
+
+
+KILLS, SEEDS = 8, range(200)
+COMMAND = """
+import sys
+from pathlib import Path
+from tests.examples.test_example_runs import SEEDS, Run, Runs, Trainer
+print("begun")
+Runs(Path(sys.argv[1]), Run, {}).each(["a", "b"], SEEDS, Trainer())
+"""
+
+
+def start(folder):
+    """Runs that train nothing in a process of its own, which writes all the time."""
+    command = [sys.executable, "-c", COMMAND, str(folder)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"begun\n"
+    return process
+
+
+@pytest.mark.slow
+def test_nothing_finished_is_lost_by_kills(tmp_path):
+    wanted, rng, before = [Run(name, seed, seed / 4) for seed in SEEDS for name in "ab"], random.Random(0), 0
+    for _ in range(KILLS):
+        with start(tmp_path) as process:
+            time.sleep(rng.uniform(0.0, 0.2))
+            process.kill()
+        assert process.wait() == -signal.SIGKILL
+        runs = Runs(tmp_path, Run, {})
+        assert runs.done == wanted[: len(runs.done)]
+        assert len(runs.done) >= before, "a run that was finished is lost"
+        for run in runs.done:
+            assert runs.load(weights(7.0), run.variant, run.seed).weight.item() == run.seed
+        before = len(runs.done)
+    assert 0 < before < len(wanted), "kills came before or after all writes"
+    with start(tmp_path) as process:
+        process.stdout.read()
+    assert process.wait() == 0
+    assert Runs(tmp_path, Run, {}).done == wanted
+    assert len(list(tmp_path.iterdir())) == len(wanted) + 1

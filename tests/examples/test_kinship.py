@@ -1,7 +1,5 @@
 """The kinship example: its families answer as matrices do, and a^K alone tells nobody apart."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

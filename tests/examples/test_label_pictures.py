@@ -1,23 +1,16 @@
 """The pictures' example runs as a script, learns what it says it learns, and writes every picture."""
 
-from __future__ import annotations
-
 import random
 import runpy
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("tqdm")
-
 import matplotlib as mpl
-
-mpl.use("Agg")
+import pytest
 import torch
 from matplotlib import pyplot as plt
 
+mpl.use("Agg")
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "label_pictures.py"
 PICTURES = [
     "attention-graph", "attention-query", "attention-received", "attention-tokens", "attention-tree", "buckets",

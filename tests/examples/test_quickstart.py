@@ -1,15 +1,8 @@
-"""The quickstart: its data hold no answers, its labels are those of each function, and kills lose nothing."""
-
-from __future__ import annotations
+"""The quickstart: its data hold no answers, its labels are those of each function, and settings are not chosen on tests."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import code_relations
@@ -19,8 +12,6 @@ import stdlib_functions as data
 import torch
 
 from relgraph.interop import python
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +34,20 @@ def _read(tmp_path, source, longest=300):
     return [f for f, _ in data.read_functions(tmp_path / "module.py", "module.py", data.Sizes(1, longest))]
 
 
-def test_files_and_functions_of_both_parts_are_disjoint(parts):
+def test_files_and_functions_of_all_parts_are_disjoint(parts):
     train, test = parts
     assert len(train) > 200
     assert len(test) > 60
     assert all(data.is_test_file(f.path) for f in test)
     assert not any(data.is_test_file(f.path) for f in train)
-
-
-def test_validation_functions_are_training_functions_of_other_files(parts):
+    # functions to validate on are those of other training files
     root = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"
     train, held_out = data.load(root=root, validation=True)
     everything = data.load(root=root)
     assert everything == data.load(root=root)
     assert {f.path for f in train}.isdisjoint(f.path for f in held_out)
     assert {f.path for f in train + held_out} == {f.path for f in everything[0]}
-    assert not any(data.is_validation_file(f.path) for f in parts[1])
+    assert not any(data.is_validation_file(f.path) for f in test)
 
 
 def test_no_body_occurs_twice(tmp_path):
@@ -158,85 +147,13 @@ def test_the_fresh_name_stands_nowhere_else(tmp_path):
     assert graphs[0] == graphs[1] == graphs[2]
 
 
-@pytest.fixture
-def few(monkeypatch, questions):
-    """Few questions for the command line, and what part of the data it read."""
-    asked, part = [], quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
-    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, *how: asked.append(how) or part))
-    return asked
-
-
-def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_path, few):
+def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_path, questions, monkeypatch):
+    asked, few = [], quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
+    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda _, *how: asked.append(how) or few))
     tried = [{(v.learning_rate, v.embedding_std) for v in quickstart.settings(row)} for row in quickstart.VARIANTS]
     assert all(settings == tried[0] for settings in tried)
     options = ("--validate", "--variants", "relative", "--steps", "1", "--threads", "1", "--out", str(tmp_path))
     assert quickstart.main(options) == 0
-    assert few == [(False, True)]
+    assert asked == [(False, True)]
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(tried[0]) == 6
     assert list(tmp_path.iterdir()) == [tmp_path / "results.json"]
-
-
-KILLS = 6
-OPTIONS = ("--quick", "--steps", "8", "--threads", "1", "--variants", "none", "relative", "--seeds", "3")
-FEW_FILES = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import stdlib_functions
-everything = stdlib_functions.source_files
-stdlib_functions.source_files = lambda root: list(everything(root))[::12]
-import quickstart
-raise SystemExit(quickstart.main())
-"""
-"""The quickstart over every twelfth file: reading all of them would take most of the time."""
-
-
-def start(folder):
-    """The command in a process of its own, which has read its functions and begins to work."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-c", FEW_FILES, str(ROOT / "examples"), *OPTIONS, "--out", str(folder)],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-    )
-    first = process.stdout.readline()
-    assert "training functions" in first, first + process.stdout.read()
-    return process
-
-
-def kept(folder):
-    """All runs that stand in the folder, without their seconds, and the weights of every model."""
-    path = folder / "results.json"
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    models = {path.name: torch.load(path, weights_only=True) for path in folder.glob("model-*.pt")}
-    weights = {name: {key: value.tolist() for key, value in model.items()} for name, model in models.items()}
-    return [{name: value for name, value in run.items() if name != "seconds"} for run in runs], weights
-
-
-@pytest.mark.slow
-def test_nothing_finished_is_lost_by_kills(tmp_path):
-    undisturbed, folder, rng, before = tmp_path / "undisturbed", tmp_path / "killed", random.Random(0), []
-    with start(undisturbed) as process:
-        begun, _ = time.monotonic(), process.stdout.read()
-    wanted, wanted_models = kept(undisturbed)
-    seconds = time.monotonic() - begun
-    assert len(wanted) == len(wanted_models) == 6
-    for _ in range(KILLS):
-        with start(folder) as process:
-            time.sleep(rng.uniform(0.0, 0.3 * seconds))
-            process.kill()
-        assert process.wait() == -signal.SIGKILL
-        runs, models = kept(folder)
-        assert runs[: len(before)] == before, "a run that was finished is lost"
-        assert runs == wanted[: len(runs)]
-        assert {f"model-{run['variant']}-{run['seed']}.pt" for run in runs} <= models.keys()
-        assert all(wanted_models[name] == weights for name, weights in models.items())
-        before = runs
-    (folder / ".results.json.1.partial").write_text("half")  # as if killed in the midst of a write
-    with start(folder) as process:
-        printed = process.stdout.read()
-    assert process.wait() == 0, printed
-    assert kept(folder) == (wanted, wanted_models)
-    assert {path.name for path in folder.iterdir()} == {path.name for path in undisturbed.iterdir()}

@@ -1,7 +1,5 @@
 """The schema-linking example: one column fits each question, and words tell nothing else."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

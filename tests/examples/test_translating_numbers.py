@@ -1,7 +1,5 @@
 """The example that translates numbers: its names are right, its command line works, and what Ctrl-C stops goes on."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,17 +1,13 @@
 """The variable-misuse example: it reads GREAT's lines, plants misuses, and counts what is right."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import os
-from pathlib import Path
+from collections import Counter
 
-import great_data
 import pytest
 import torch
 import variable_misuse as example
-from great_data import Batch, from_json, plant
+from great_data import PARTS, Batch, from_json, plant
 from stdlib_functions import Sizes, read_functions
 
 import relgraph as rg
@@ -24,8 +20,6 @@ SOURCE = """class C:
         three = one + two
         return three * one
 """
-DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
-REAL = DATA / "great-varmisuse"
 
 
 def line(project="some/project", bug=True, **changes):
@@ -42,26 +36,11 @@ def line(project="some/project", bug=True, **changes):
     return json.dumps(item | changes)
 
 
-def write_lines(path):
-    """Ten projects in each part of the data, with two functions each."""
-    wanted = dict.fromkeys(great_data.PARTS, 10)
-    with gzip.open(path, "wt") as file:
-        for name in (f"user/project{n}" for n in range(1000)):
-            part = from_json(line(name)).part
-            if wanted[part]:
-                wanted[part] -= 1
-                file.write(line(name) + "\n" + line(name, bug=False) + "\n")
-
-
-def source_record(tmp_path, *change):
-    path = tmp_path / "module.py"
-    path.write_text(SOURCE)
-    ((function, _),) = read_functions(path, "a/module.py", Sizes(shortest=1))
-    if not change:
-        return function, plant(function)
-    name, nth, wrong = change
-    at = [place for place, token in enumerate(function.tokens) if token == name][nth]
-    return function, plant(function, at, function.names.index(wrong))
+def read_function(tmp_path, source):
+    """The one function of a module."""
+    (tmp_path / "module.py").write_text(source)
+    ((function, _),) = read_functions(tmp_path / "module.py", "a/module.py", Sizes(shortest=1))
+    return function
 
 
 def test_a_line_is_read():
@@ -74,29 +53,24 @@ def test_a_line_is_read():
     assert from_json(line(repair_candidates=[12, 4, 10, 2])).variables == clean.variables
     graph = record.graph
     assert graph.edge_index.T.tolist() == [edge[:2] for edge in EDGES]
-    assert [rg.labelers.GREAT_TYPES[number] for number in graph.edge_type] == [
-        "RETURNS_TO",
-        "LAST_WRITE",
-        "LAST_LEXICAL_USE",
-    ]
+    types = [rg.labelers.GREAT_TYPES[number] for number in graph.edge_type]
+    assert types == ["RETURNS_TO", "LAST_WRITE", "LAST_LEXICAL_USE"]
     with pytest.raises(ValueError, match=r"edges must have types of .* got \['NOVEL'\]"):
         from_json(line(edges=[[1, 2, 12, "enum_NOVEL"]]))
 
 
 def test_no_project_is_in_two_parts():
     parts = [from_json(line(f"user/project{n}")).part for n in range(1000)]
-    counts = {part: parts.count(part) / 1000 for part in great_data.PARTS}
+    counts = {part: parts.count(part) / 1000 for part in PARTS}
     assert counts == pytest.approx({"train": 0.7, "validation": 0.1, "test": 0.2}, abs=0.05)
     assert from_json(line()).part == from_json(line(bug=False)).part
 
 
 def test_a_planted_function_is_the_function_with_that_source(tmp_path):
     """Nothing else tells of the misuse: reading the changed text gives the same tokens, variables and edges."""
-    _, record = source_record(tmp_path, "three", 1, "two")
-    path = tmp_path / "changed.py"
-    path.write_text(SOURCE.replace("return three", "return two"))
-    ((other, _),) = read_functions(path, "a/module.py", Sizes(shortest=1))
-    again = plant(other)
+    function = read_function(tmp_path, SOURCE)
+    record = plant(function, function.tokens.index("return") + 1, function.names.index("two"))
+    again = plant(read_function(tmp_path, SOURCE.replace("return three", "return two")))
     assert (again.tokens, again.variables, again.graph) == (record.tokens, record.variables, record.graph)
 
 
@@ -139,22 +113,14 @@ def test_guesses():
     assert found["last place"] == {"place": 0.5}
 
 
-def command(data, out, *more):
-    assert example.main(["--data", str(data), "--quick", "--steps", "1", *more, "--out", str(out)]) == 0
-    return json.loads((out / "results.json").read_text())
-
-
 def test_command_line_reads_lines(tmp_path):
-    write_lines(tmp_path / "lines.jsonl.gz")
-    results = command(tmp_path / "lines.jsonl.gz", tmp_path / "out", "--variants", *example.VARIANTS)
+    lines, projects = tmp_path / "lines.jsonl.gz", [f"user/project{n}" for n in range(30)]
+    with gzip.open(lines, "wt") as file:
+        file.writelines(line(project, bug) + "\n" for project in projects for bug in (True, False))
+    options = ["--quick", "--steps", "1", "--variants", *example.VARIANTS, "--out", str(tmp_path)]
+    assert example.main(["--data", str(lines), *options]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
     assert [run["variant"] for run in results["runs"]] == list(example.VARIANTS)
-    assert results["functions_and_bugs"] == {part: [20, 10] for part in great_data.PARTS}
+    bugs = Counter(from_json(line(project)).part for project in projects)
+    assert results["functions_and_bugs"] == {part: [2 * count, count] for part, count in bugs.items()}
     assert results["data"] == "GREAT"
-
-
-@pytest.mark.slow
-def test_command_line_reads_the_real_data(tmp_path, monkeypatch):
-    if not great_data.great_files(REAL):
-        pytest.skip(f"GREAT's JSON lines are not at {REAL}; RELGRAPH_DATA names the folder with great-varmisuse")
-    monkeypatch.setattr(example, "QUICK_FUNCTIONS", 24)
-    assert command(REAL, tmp_path, "--longest", "250")["functions_and_bugs"]["train"][0] == 24

@@ -94,8 +94,7 @@ class EdgeType(Labeler):
             )
         return names
 
-    def _why_never_unlabeled(self) -> str | None:
-        return why_default_labels(self)
+    _why_never_unlabeled = why_default_labels
 
     def __call__(self, graph: Graph) -> EdgeLabels:
         """The labels of a graph, or of a packed batch.

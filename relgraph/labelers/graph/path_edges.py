@@ -12,7 +12,7 @@ from relgraph.arguments import check
 from relgraph.graphs import Graph
 from relgraph.labelers.base import Labeler, distinct
 from relgraph.labelers.graph.edge_type import type_names, types_argument
-from relgraph.labelers.graph.paths import path_edges, walked_types, with_columns
+from relgraph.labelers.graph.paths import path_types, with_columns
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths
 from relgraph.labelers.written import label_pairs
 from relgraph.labels import UNLABELED, BlockLabels, DenseLabels, Labels, SumLabels
@@ -96,8 +96,7 @@ class PathEdges(Labeler):
             TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, directed=self.directed)
-        walked = walked_types(graph, len(self.types))
-        types = walked[path_edges(graph, lengths, self.max_path, directed=self.directed)]
+        types = path_types(graph, lengths, len(self.types), self.max_path, directed=self.directed)
         types = with_columns(types, self.max_path)
         lengths = lengths.clamp(max=self.max_path).long()
         width = len(self.types) * (2 - self.directed)

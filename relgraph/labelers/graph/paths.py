@@ -205,20 +205,21 @@ class ShortestPathTypes(GraphPaths):
             TypeError, ValueError: not a Graph, or edge types out of range or missing.
         """
         lengths = shortest_path_lengths(graph, self.max_length, directed=self.directed)
-        types = walked_types(graph, self.num_types)
+        types = path_types(graph, lengths, self.num_types, self.max_length, directed=self.directed)
         reached = lengths >= 0
-        edges = path_edges(graph, lengths, self.max_length, directed=self.directed)
         ids = torch.full_like(lengths, UNLABELED, dtype=torch.int64)
-        ids[reached], paths = unique_paths(types[edges[reached]])
+        ids[reached], paths = unique_paths(types[reached])
         return PathLabels(label_pairs(graph, ids, paths.shape[0]), with_columns(paths, self.max_length))
 
 
-def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool) -> Tensor:
-    """The first L = ``max_length`` edges of one shortest path for each pair, from the query on.
+def path_types(graph: Graph, lengths: Tensor, num_types: int, max_length: int, *, directed: bool) -> Tensor:
+    """The types of the first L = ``max_length`` edges of one shortest path for each pair, from the query on.
 
-    ``[sum of n_g², L]``, columns of :func:`walkable_edges`: e along edge e, e + E against it, -1 for none. There are
-    fewer columns if no path has L edges. ``lengths`` are those of :func:`~relgraph.labelers.shortest_path_lengths`.
+    ``[sum of n_g², L]``: t along an edge of type t, t + ``num_types`` against it, -1 for none. There are fewer columns
+    if no path has L edges. ``lengths`` are those of :func:`~relgraph.labelers.shortest_path_lengths`.
     """
+    types = edge_types(graph, num_types)
+    types = torch.cat([types, types + num_types, types.new_full((1,), -1)])  # of each walkable edge, then of edge -1
     (row, column), (query, key) = pair_positions(graph), graph.pairs()
     source, target = walkable_edges(graph, directed=directed)
     order = target.argsort(stable=True)
@@ -236,15 +237,9 @@ def path_edges(graph: Graph, lengths: Tensor, max_length: int, *, directed: bool
     for _ in range(min(max_length, int(lengths.max()) if lengths.numel() else 0)):
         hops.append(last[at])
         at = torch.where(hops[-1] < 0, at, before[hops[-1]] + column[key])
-    return torch.stack(hops, 1) if hops else last[:, None][:, :0]
+    return types[torch.stack(hops, 1) if hops else last[:, None][:, :0]]
 
 
 def with_columns(sequences: Tensor, count: int) -> Tensor:
     """The sequences, padded with -1 to ``count`` columns."""
     return torch.nn.functional.pad(sequences, (0, count - sequences.shape[1]), value=-1)
-
-
-def walked_types(graph: Graph, num_types: int) -> Tensor:
-    """The type of each edge along it, then of each edge against it, then -1; indexed by :func:`path_edges`."""
-    types = edge_types(graph, num_types)
-    return torch.cat([types, types + num_types, types.new_full((1,), -1)])

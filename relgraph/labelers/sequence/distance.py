@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
-from relgraph.labelers.base import LABELS_ALL, Labeler, one_or_both
+from relgraph.labelers.base import Labeler, one_or_both, why_all_labeled
 from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
 
 
@@ -56,9 +56,7 @@ class DistanceLabeler(Labeler):
         """R, the number of labels."""
 
     def _why_never_unlabeled(self) -> str | None:
-        if UNLABELED in self.lookup:
-            return None
-        return LABELS_ALL
+        return None if UNLABELED in self.lookup else why_all_labeled(self)
 
     @final
     def __call__(

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import LABELS_ALL, Labeler, one_or_both
+from relgraph.labelers.base import Labeler, one_or_both, why_all_labeled
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 
 
+class GridLabeler(Labeler):
+    """The base class of labelers by the clipped distances along both axes of a grid."""
+
+    @abstractmethod
+    def _clips(self) -> tuple[int, int]:
+        """The largest distances along rows and along columns that count."""
+
+    _why_never_unlabeled = why_all_labeled
+
+    @final
+    def __call__(self, height: int, width: int) -> DenseLabels:
+        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
+
+        Args:
+            height: how many rows there are.
+            width: how many columns.
+
+        Returns:
+            Dense labels of ``height · width`` queries and as many keys; id r is called ``names[r]``.
+
+        Raises:
+            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
+        """
+        check.written("height", check.length("height", height), height)
+        check.written("width", check.length("width", width), width)
+        count = height * width
+        check.written("height and width", count, count)
+        row_clip, col_clip = self._clips()
+        columns = 2 * col_clip + 1
+        num_labels = (2 * row_clip + 1) * columns
+        dtype = smallest_dtype(num_labels)
+        rows = _clipped(height, row_clip) * columns
+        ids = rows.to(dtype)[:, None, :, None] + _clipped(width, col_clip).to(dtype)[None, :, None, :]
+        return DenseLabels(ids.reshape(count, count), num_labels)
+
+
 @final
 @dataclass(frozen=True, init=False, repr=False)
-class Grid(Labeler):
+class Grid(GridLabeler):
     """One label for each relative position on a grid: so many rows down and so many columns right of the query.
 
     The positions of a ``height × width`` grid are numbered row by row, and the ids are written out,
@@ -64,30 +101,15 @@ class Grid(Labeler):
         rows, columns = (range(-clip, clip + 1) for clip in (self.row_clip, self.col_clip))
         return tuple(f"({row}, {column})" for row in rows for column in columns)
 
-    def _why_never_unlabeled(self) -> str | None:
-        return LABELS_ALL
-
-    def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
-
-        Args:
-            height: how many rows there are.
-            width: how many columns.
-
-        Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is called ``names[r]``.
-
-        Raises:
-            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
-        """
-        return _grid_labels(height, width, self.row_clip, self.col_clip, self.num_labels)
+    def _clips(self) -> tuple[int, int]:
+        return self.row_clip, self.col_clip
 
     def __repr__(self) -> str:
         return f"Grid({one_or_both(self.row_clip, self.col_clip)})"
 
 
 @dataclass(frozen=True)
-class _GridAxis(Labeler):
+class _GridAxis(GridLabeler):
     """What labelers by the distance along one axis of a grid share."""
 
     axis: ClassVar[str]
@@ -109,24 +131,8 @@ class _GridAxis(Labeler):
         return tuple(f"{self.axis} {distance}" for distance in range(-self.clip, self.clip + 1))
 
     @final
-    def _why_never_unlabeled(self) -> str | None:
-        return LABELS_ALL
-
-    def __call__(self, height: int, width: int) -> DenseLabels:
-        """The labels of all pairs of positions on a ``height × width`` grid, numbered row by row.
-
-        Args:
-            height: how many rows there are.
-            width: how many columns.
-
-        Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is the distance ``r - clip``.
-
-        Raises:
-            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
-        """
-        row_clip, col_clip = (self.clip, 0) if self.axis == "row" else (0, self.clip)
-        return _grid_labels(height, width, row_clip, col_clip, self.num_labels)
+    def _clips(self) -> tuple[int, int]:
+        return (self.clip, 0) if self.axis == "row" else (0, self.clip)
 
 
 @final
@@ -185,18 +191,6 @@ class GridColumns(_GridAxis):
     """
 
     axis = "column"
-
-
-def _grid_labels(height: Any, width: Any, row_clip: int, col_clip: int, num_labels: int) -> DenseLabels:
-    """Labels ``row · (2 · col_clip + 1) + col`` of all pairs of grid positions, from clipped distances."""
-    check.written("height", check.length("height", height), height)
-    check.written("width", check.length("width", width), width)
-    count = height * width
-    check.written("height and width", count, count)
-    dtype = smallest_dtype(num_labels)
-    rows = _clipped(height, row_clip) * (2 * col_clip + 1)
-    ids = rows.to(dtype)[:, None, :, None] + _clipped(width, col_clip).to(dtype)[None, :, None, :]
-    return DenseLabels(ids.reshape(count, count), num_labels)
 
 
 def _clipped(length: int, clip: int) -> Tensor:

@@ -80,8 +80,7 @@ class TreeRelation(AllPairsLabeler):
         """The kinds, and ``"other"``."""
         return names_and_other(self.kinds, self.default)
 
-    def _why_never_unlabeled(self) -> str | None:
-        return why_default_labels(self)
+    _why_never_unlabeled = why_default_labels
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
         up, down = walk_tree(graph, forest=self.forest).steps(*graph.pairs())

@@ -41,8 +41,7 @@ class TreeDistance(AllPairsLabeler):
         """The distances from ``-clip`` up, and ``"other"``."""
         return names_and_other(_distances(self.clip), self.default)
 
-    def _why_never_unlabeled(self) -> str | None:
-        return why_default_labels(self)
+    _why_never_unlabeled = why_default_labels
 
     @final
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:

@@ -67,29 +67,12 @@ def latest(run):
     return torch.load(run / "latest.pt", weights_only=True)
 
 
-def step_of(run):
-    """The step that a run goes on after, 0 where nothing is saved."""
-    return latest(run)["position"]["step"] if (run / "latest.pt").exists() else 0
-
-
-def same_weights(run, other):
-    """Whether the weights and the optimizer's moments of two runs are the same to the last bit."""
-    return all(_equal(latest(run)[name], latest(other)[name]) for name in ("model", "optimizer"))
-
-
-def _equal(a, b):
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return a == b
-
-
-def partial_files(folder):
-    """What a killed process left half written."""
-    return sorted(path.name for path in folder.rglob("*.partial"))
+def assert_same_end(run, other):
+    """Two runs wrote the same log and ended with the same weights and moments, to the last bit; nothing half written stays."""
+    assert curve(run) == curve(other)
+    for name in ("model", "optimizer"):
+        torch.testing.assert_close(latest(run)[name], latest(other)[name], rtol=0, atol=0)
+    assert not list(run.rglob("*.partial"))
 
 
 def train(data, run, *flags, **values):

@@ -1,8 +1,6 @@
-"""The command line of the translation example: what it names, refuses and leaves whole."""
+"""The command line of the translation example: its presets, and its measure of speed."""
 
 import re
-import signal
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -10,12 +8,10 @@ import torch
 import relgraph as rg
 
 pytest.importorskip("sacrebleu")
-pytest.importorskip("tensorboard")
 pytest.importorskip("tokenizers")
 
-from examples.translation import cli, files, sweep, training
+from examples.translation import cli, files
 from examples.translation.model import Translator
-from examples.translation.report import results
 from examples.translation.settings import PRESETS, ModelSettings
 from tests.examples.translation.cases import train
 
@@ -33,29 +29,9 @@ def test_a_preset_is_the_librarys_and_gives_way_to_options(data, tmp_path):
     assert (model["width"], model["layers"], model["hidden"], model["per_head"]) == (16, 1, 32, True)
 
 
-def test_the_sweep_trains_every_row_of_the_report():
-    rows = set()
-    for model in sweep.models():
-        args = cli._parser().parse_args(["train", "data", "run", *model.options])
-        rows.add(results.Variant.of(asdict(ModelSettings(**cli._given(args, ModelSettings)))))
-    distances = {results.relative(distance) for distance in (0, 1, 2, 4, 8, 16, 64)}
-    assert rows == {*results.COMPARED, *results.ONE_TABLE, *distances}
-    assert len(rows) == len(sweep.models())
-
-
 def test_speed_prints_both_and_their_ratio(data, capsys):
     assert cli.main(["speed", str(data), "--rounds", "2", "--steps", "1", "--batch-tokens", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     speeds = [float(re.search(r": ([\d,]+) ", line)[1].replace(",", "")) for line in lines[1:3]]
     ratio = float(re.search(r"time of relative beside sinusoidal: ([\d.]+)", lines[3])[1])
     assert ratio == pytest.approx(speeds[0] / speeds[1], rel=0.5)
-
-
-def test_a_second_ctrl_c_ends_at_once():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with training._asked_to_stop(True) as asked:
-        signal.raise_signal(signal.SIGTERM)
-        assert asked == [signal.SIGTERM]
-        with pytest.raises(KeyboardInterrupt, match="^$"):
-            signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

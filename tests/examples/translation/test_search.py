@@ -17,7 +17,7 @@ from examples.translation import evaluation
 from examples.translation.batches import Pairs
 from examples.translation.model import Translator
 from examples.translation.search import Hypothesis, Search, search, translate
-from examples.translation.settings import POSITIONS, ModelSettings
+from examples.translation.settings import ModelSettings
 from examples.translation.vocabulary import END, PAD, SPECIAL, START, Vocabulary
 
 TINY = ModelSettings(width=8, heads=2, layers=2, hidden=16, max_distance=2, dropout=0.0)
@@ -75,33 +75,22 @@ def _plain_beam(model, source, how):
     return max(finished, key=lambda hypothesis: hypothesis.score)
 
 
-def _assert_same(found, expected):
-    assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in expected]
-    scores = [[hypothesis.score for hypothesis in some] for some in (found, expected)]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-9, rel=0)
-
-
-@pytest.mark.parametrize(("beam", "penalty"), [(1, 0.6), (2, 0.0), (3, 0.6), (5, 2.0)])
+@pytest.mark.parametrize(
+    ("positions", "beam", "penalty"),
+    [("none", 1, 0.6), ("sinusoidal", 2, 0.0), ("relative", 3, 0.6), ("both", 5, 2.0)],
+)
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_narrow_beam_keeps_the_rules(beam, penalty, cached):
+def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, beam, penalty, cached):
     how, found = Search(beam, penalty, 2, cached), []
     for seed, ids in itertools.product(range(6), (6, 9)):
-        model, sources = _sharp(seed, ids), _sources(seed, ids, [3, 1, 5])
-        found += search(model, _padded(sources), how)
-        _assert_same(found[-3:], [_plain_beam(model, source, how) for source in sources])
+        model, sources = _sharp(seed, ids, positions=positions), _sources(seed, ids, [3, 1, 5])
+        found += search(model, functional.pad(_padded(sources), (0, seed), value=PAD), how)
+        expected = [_plain_beam(model, source, how) for source in sources]
+        assert [each.ids for each in found[-3:]] == [each.ids for each in expected]
+        assert [each.score for each in found[-3:]] == pytest.approx([each.score for each in expected], abs=1e-9, rel=0)
     # were translations always empty, or one id again and again, little would show
     assert len({len(each.ids) for each in found}) > 3
     assert sum(len(set(each.ids)) > 1 for each in found) >= 5
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_a_sentence_gives_the_same_in_any_batch(positions):
-    for beam, seed in ((1, 0), (4, 1), (4, 2)):
-        how = Search(beam, 0.6, 4)
-        model, sources = _sharp(seed, 9, positions=positions), _sources(seed, 9, [2, 7, 1, 4, 4, 11])
-        alone = [search(model, torch.tensor([source]), replace(how, cached=False))[0] for source in sources]
-        _assert_same(search(model, functional.pad(_padded(sources), (0, 3), value=PAD), how), alone)
-        _assert_same(search(model, _padded(sources[::-1]), how), alone[::-1])
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +141,8 @@ def test_the_loss_is_cross_entropy_with_smoothing_whatever_the_padding():
 PAIRS = [("the cat", "die Katze"), ("a dog sat", "ein Hund saß"), ("mat", "Matte"), ("on and on", "weiter und weiter")]
 
 
-def test_likelihood_is_that_of_one_sentence_after_another(translator, vocabulary):
+def test_likelihood_is_that_of_one_sentence_after_another(translator, vocabulary, monkeypatch):
+    monkeypatch.setattr("examples.translation.batches.ENCODED_AT_ONCE", 3)
     rows = [[vocabulary.encode([side])[0] for side in pair] for pair in PAIRS]
     expected = sum(
         translator(torch.tensor([[*source, END]]), torch.tensor([[START, *target, END]]), 0.0)[1].item()
