@@ -35,7 +35,7 @@ DENSE_SCORES = 1 << 18
 class Rule(NamedTuple):
     """One row of the documented table: what ``impl=None`` takes, and when.
 
-    ``{size}`` in ``when`` is that of :func:`size`; ``fits`` says whether the row holds for a call.
+    ``{size}`` in ``when`` is :func:`size_in_words`; ``fits`` says whether the row holds for a call.
     """
 
     impl: str
@@ -60,7 +60,7 @@ RULES = (
     Rule(
         "dense",
         f"{{size}} is at most {DENSE_SCORES:,} scores",
-        lambda call: size(call)[0] <= DENSE_SCORES,
+        lambda call: size(call) <= DENSE_SCORES,
     ),
     Rule("chunked", f"{{size}} is more than {DENSE_SCORES:,} scores", lambda _: True),
 )
@@ -75,13 +75,17 @@ def rule_for(call: Call) -> Rule:
     raise AssertionError("the last row fits every call")
 
 
-def size(call: Call) -> tuple[int, str]:
-    """How many numbers the scores of all pairs take, and the same in words; an additive score takes D of them."""
+def size(call: Call) -> int:
+    """How many numbers the scores of all pairs take; an additive score takes D of them."""
     batch, heads, _, width = call.query.shape
-    count, text = batch * heads * call.plan.q_len * call.plan.k_len, "B · H · N_q · N_k"
-    if isinstance(call.score, Additive):
-        count, text = count * width, f"{text} · D"
-    return count, f"{text} = {count:,}"
+    a_pair = width if isinstance(call.score, Additive) else 1
+    return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
+
+
+def size_in_words(call: Call) -> str:
+    """The same as text, which dynamo cannot format."""
+    per_pair = " · D" if isinstance(call.score, Additive) else ""
+    return f"B · H · N_q · N_k{per_pair} = {size(call):,}"
 
 
 def refusal(call: Call, impl: str) -> str | None:
