@@ -61,6 +61,9 @@ def which_impl(  # noqa: D417
     score: Score | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
+    edge_attr: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
     impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
@@ -95,6 +98,7 @@ def which_impl(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
+        (edge_attr, edge_key, edge_value),
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}

@@ -111,8 +111,8 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    for name in ("score", "value_map"):
-        if getattr(call, name) is not None:
+    for name, given in (("score", call.score), ("value_map", call.value_map), ("edge_attr", call.edge)):
+        if given is not None:
             return f"has dot products and no {name}; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
@@ -190,8 +190,8 @@ def _check_transforms(call: Call, impl: str | None) -> None:
 def _learnable(call: Call) -> list[Tensor]:
     tables = [table for part in call.tables for table in part if table is not None]
     weight = [call.score.weight] if isinstance(call.score, (Additive, Bilinear)) else []
-    maps = [] if call.value_map is None else [x for x in call.value_map if x is not None]
-    return [call.query, call.key, call.value, *tables, *weight, *maps]
+    more = [x for given in (call.value_map, call.edge) if given is not None for x in given if x is not None]
+    return [call.query, call.key, call.value, *tables, *weight, *more]
 
 
 def _has_tangent(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or '
 
 def attend(call: Call) -> Answer:
     """Attention block by block."""
-    if call.value_map is not None or not (call.score is None or isinstance(call.score, Named)):
+    if call.value_map is not None or call.edge is not None or not (call.score is None or isinstance(call.score, Named)):
         return by_rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
