@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from relgraph.arguments import check
 from relgraph.impl import dense, reference
 from relgraph.impl.call import Answer, Call
+from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
 from relgraph.impl.triton import limits
@@ -51,6 +52,11 @@ RULES = (
     ),
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
     Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
+    Rule(
+        "dense",
+        "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths",
+        lambda call: torch.compiler.is_exporting() and by_rows.needed(call),
+    ),
     Rule(
         "chunked",
         "inside torch.export, where a rule on sizes would fix the exported lengths",
