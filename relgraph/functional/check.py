@@ -13,10 +13,10 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.functional.offset import offset_of, sees_all_keys
-from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
-from relgraph.score import Additive, Bilinear, LeakyReLU, Softcap
+from relgraph.score import Additive, Bilinear, LeakyReLU, Softcap, applied
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -236,9 +236,12 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
         if isinstance(score, type) or not callable(score):
             got = f"the class {score.__name__}" if isinstance(score, type) else type(score).__name__
             raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
+        _check_function("score", score, query)
         return
     weight, (heads, size) = check.floating("score.weight", score.weight), (query.shape[1], query.shape[-1])
     if isinstance(score, Additive):
+        if not isinstance(score.activation, str):
+            _check_function("activation", score.activation, query)
         if tables[_KINDS.index("query_table")] is not None:
             raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
         allowed, text = ([size], [heads, size]), "[D] or [H, D]"
@@ -251,6 +254,13 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
         raise ValueError(f"score.weight must have shape {text} = {shapes}, got {list(weight.shape)}")
     check_local(**{"score.weight": weight})
     check.same_device(query=query, **{"score.weight": weight})
+
+
+def _check_function(name: str, function: Any, query: Tensor) -> None:
+    """Raise unless a function keeps shape and dtype of a few numbers and torch can differentiate it."""
+    with torch.enable_grad():
+        like = accumulation_dtype(query.dtype)
+        applied(function, query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_(), name)
 
 
 def _check_value_map(given: Any, plan: LabelPlan, query: Tensor, value: Tensor) -> ValueMap | None:
