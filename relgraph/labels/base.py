@@ -160,7 +160,7 @@ class Labels(ABC):
             stop: one past the last, at most N_k.
 
         Returns:
-            Labels of the same kind and with the same distances: ``q_offset`` becomes ``q_offset - start``.
+            Labels of the same kind and with the same distances, as ``q_offset`` becomes ``q_offset - start``.
 
         Raises:
             TypeError: a bound that is not an int.
