@@ -24,8 +24,11 @@ BLOCK_NUMBERS = 1 << 18
 """Scores per block; with additive scores numbers, D for each pair. 1 MiB in float32."""
 
 
+@torch.compiler.disable(
+    reason="chunked computes scores by rows outside compiled code; use impl='dense' for a full graph"
+)
 def attend(call: Call) -> Answer:
-    """Attention block by block of query rows."""
+    """Attention block by block of query rows; compiled code breaks its graph here."""
     seed = torch.randint(1 << 62, ()) if call.dropout_p > 0.0 and call.keep is None else None
     like = call.query.new_empty(0, dtype=accumulation_dtype(call.query.dtype))
     output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *learned(call.score, like))
