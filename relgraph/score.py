@@ -164,9 +164,14 @@ class Additive(nn.Module):
         check.integer("num_heads", num_heads, minimum=1)
         check.integer("head_dim", head_dim, minimum=1)
         check.parameter_size(num_heads=num_heads, head_dim=head_dim)
-        weight = nn.Parameter(torch.empty(num_heads, head_dim, **check.parameter_place(device, dtype)))
-        nn.init.xavier_uniform_(weight)
-        return cls(weight, activation)
+        made = cls(nn.Parameter(torch.empty(num_heads, head_dim, **check.parameter_place(device, dtype))), activation)
+        made.reset_parameters()
+        return made
+
+    def reset_parameters(self) -> None:
+        """Draw the weight again if it is a parameter."""
+        if isinstance(self.weight, nn.Parameter):
+            nn.init.xavier_uniform_(self.weight if self.weight.dim() == 2 else self.weight[None])
 
     def act(self, x: Tensor) -> Tensor:
         """The activation of every number."""
@@ -219,8 +224,16 @@ class Bilinear(nn.Module):
         for name, size in sizes.items():
             check.integer(name, size, minimum=1)
         check.parameter_size(head_dim, **sizes)
-        identity = torch.eye(head_dim, **check.parameter_place(device, dtype))
-        return cls(nn.Parameter(identity.repeat(num_heads, num_labels, 1, 1)))
+        shape = (num_heads, num_labels, head_dim, head_dim)
+        made = cls(nn.Parameter(torch.empty(shape, **check.parameter_place(device, dtype))))
+        made.reset_parameters()
+        return made
+
+    def reset_parameters(self) -> None:
+        """Make every map the identity again if the weight is a parameter."""
+        if isinstance(self.weight, nn.Parameter):
+            with torch.no_grad():
+                self.weight.copy_(torch.eye(self.weight.shape[-1], dtype=self.weight.dtype, device=self.weight.device))
 
     def extra_repr(self) -> str:
         """Shape."""

@@ -16,7 +16,7 @@ from relgraph.functional.offset import offset_of, sees_all_keys
 from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
-from relgraph.score import Additive, Bilinear, LeakyReLU, Softcap, applied
+from relgraph.score import Additive, Bilinear, Named, applied
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -230,28 +230,21 @@ def _with_row_scores(
 
 def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, ...]) -> None:
     """Raise unless ``score`` is one that fits query, labels and tables."""
-    if score is None or isinstance(score, (Softcap, LeakyReLU)):
-        return
+    check_score_type(score)
     if not isinstance(score, (Additive, Bilinear)):
-        if isinstance(score, type) or not callable(score):
-            got = f"the class {score.__name__}" if isinstance(score, type) else type(score).__name__
-            raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
-        _check_function("score", score, query)
+        if score is not None and not isinstance(score, Named):
+            _check_function("score", score, query)
         return
-    weight, (heads, size) = check.floating("score.weight", score.weight), (query.shape[1], query.shape[-1])
+    heads, size = query.shape[1], query.shape[-1]
     if isinstance(score, Additive):
         if not isinstance(score.activation, str):
             _check_function("activation", score.activation, query)
         if tables[_KINDS.index("query_table")] is not None:
             raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
-        allowed, text = ([size], [heads, size]), "[D] or [H, D]"
+        weight = check_score_weight(score, heads, size, None)
     else:
         _check_one_label("score=Bilinear", plan)
-        one = [plan.num_labels[0], size, size]
-        allowed, text = (one, [heads, *one]), "[R, D, D] or [H, R, D, D]"
-    if not check.shaped(weight, *allowed):
-        shapes = " or ".join(map(str, allowed))
-        raise ValueError(f"score.weight must have shape {text} = {shapes}, got {list(weight.shape)}")
+        weight = check_score_weight(score, heads, size, plan.num_labels[0])
     check_local(**{"score.weight": weight})
     check.same_device(query=query, **{"score.weight": weight})
 
@@ -261,6 +254,24 @@ def _check_function(name: str, function: Any, query: Tensor) -> None:
     with torch.enable_grad():
         like = accumulation_dtype(query.dtype)
         applied(function, query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_(), name)
+
+
+def check_score_type(score: Any) -> None:
+    """Raise TypeError unless ``score`` is None, one of ``relgraph.score`` or a function."""
+    if score is not None and (isinstance(score, type) or not callable(score)):
+        got = f"the class {score.__name__}" if isinstance(score, type) else type(score).__name__
+        raise TypeError(f"score must be one of relgraph.score, a function of scores or None, got {got}")
+
+
+def check_score_weight(score: Additive | Bilinear, heads: int, size: int, num_labels: int | None) -> Tensor:
+    """Return the weight of ``score``; raise unless it is for these heads of this size and, if bilinear, labels."""
+    weight = check.floating("score.weight", score.weight)
+    one, what = [size], "[D] or [H, D]"
+    if isinstance(score, Bilinear):
+        one, what = [num_labels, size, size], "[R, D, D] or [H, R, D, D]"
+    if not check.shaped(weight, one, [heads, *one]):
+        raise ValueError(f"score.weight must have shape {what} = {one} or {[heads, *one]}, got {list(weight.shape)}")
+    return weight
 
 
 def _check_value_map(given: Any, plan: LabelPlan, query: Tensor, value: Tensor) -> ValueMap | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.rule import choose, refusal, rule_for, size
+from relgraph.impl.rule import choose, refusal, rule_for, size_in_words
 from relgraph.score import Score
 
 
@@ -102,5 +102,5 @@ def which_impl(  # noqa: D417
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    reason = rule_for(call).when.format(size=size(call)[1]) if impl is None else "asked for by name"
+    reason = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
     return ImplChoice(taken, reason, refused)

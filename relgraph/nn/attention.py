@@ -12,14 +12,17 @@ from torch.nn.functional import linear
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional import relation_attention_with_aux
-from relgraph.functional.check import LabelsLike
+from relgraph.functional.check import LabelsLike, Table
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.masks import join_masks
+from relgraph.nn.scores import check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
+from relgraph.nn.value_maps import ValueMaps, make_value_maps
+from relgraph.score import Score
 
 
 class RelationAttention(nn.Module):
@@ -31,7 +34,8 @@ class RelationAttention(nn.Module):
         z_i  = Σ_j softmax_j(e_ij) (W_v x_j + a^V[l_ij])
 
     The output projection reads the concatenated z_i of all heads. Tables of the kinds ``"query"`` and ``"bias"`` add
-    terms to the score as in :func:`~relgraph.relation_attention`. Names, shapes and initial values of the projections
+    terms to the score as in :func:`~relgraph.relation_attention`, whose other scores and maps of values are the options
+    ``score`` and ``value_map``. Names, shapes and initial values of the projections
     are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as it has no tables).
     Inputs are batch first. Masks have that layer's polarity: True blocks.
 
@@ -57,6 +61,12 @@ class RelationAttention(nn.Module):
         tie_tables: whether one table serves as key and value table.
         names: the labels' names, R strings, saved with the tables; for a sum one sequence per part.
         frozen: the label whose rows stay zero; for a sum one per part.
+        score: what replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A module,
+            such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned, moved
+            and saved with it, and all layers that receive the same module share them.
+        value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
+            for a free map ``[D, D]`` per head and label; K, an int, for maps put together from K bases per head, with
+            K coefficients per label. Maps begin as the identity. Not for a sum of labels.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: where the parameters live.
         dtype: floating type of the parameters.
@@ -66,7 +76,9 @@ class RelationAttention(nn.Module):
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
             ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables when the layer makes none;
-            given tables of another size; a ``device`` that is not there, a ``dtype`` that parameters cannot have.
+            given tables of another size; a ``device`` that is not there, a ``dtype`` that parameters cannot have; a
+            score whose weight has another shape, or maps without labels.
+        NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
         >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
@@ -77,6 +89,10 @@ class RelationAttention(nn.Module):
         >>> z, mass = layer(x, labels=labels, need_label_mass=True)
         >>> mass.shape                                                          # attention by label
         torch.Size([2, 4, 7, 5])
+        >>> score = rg.score.Additive.learned(4, 4, "tanh")                     # 4 heads of size 4
+        >>> layer = rg.RelationAttention(16, 4, num_labels=5, score=score, value_map=2)
+        >>> {name: list(p.shape) for name, p in layer.named_parameters() if name.startswith(("score", "value_map"))}
+        {'score.weight': [4, 4], 'value_map.bases': [4, 2, 4, 4], 'value_map.coefficients': [5, 2]}
     """
 
     batch_first = True
@@ -87,6 +103,7 @@ class RelationAttention(nn.Module):
     v_proj_weight: nn.Parameter | None
     in_proj_bias: nn.Parameter | None
     tables: RelationTables | None
+    value_map: ValueMaps | None
 
     def __init__(
         self,
@@ -104,6 +121,8 @@ class RelationAttention(nn.Module):
         tie_tables: bool = False,
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -141,14 +160,17 @@ class RelationAttention(nn.Module):
         self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
             self.tables = self._check_given(tables, num_labels, options)
-            return
-        kinds = check_kinds("tables", tables)
-        check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
-        if num_labels is None:
-            _check_unused(options)
-            self.tables = None
         else:
-            self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
+            kinds = check_kinds("tables", tables)
+            check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
+            if num_labels is None:
+                _check_unused(options)
+                self.tables = None
+            else:
+                self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
+        self.score = check_score(score, self.tables, self.num_heads, self.head_dim)
+        labels = None if self.tables is None else self.tables.num_labels
+        self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
 
     def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
         width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
@@ -183,11 +205,15 @@ class RelationAttention(nn.Module):
         return tables
 
     def reset_parameters(self) -> None:
-        """Initialize projections and tables again, also tables that were passed in."""
+        """Initialize projections, tables, score and maps again, also tables and a score that were passed in.
+
+        A score keeps its parameters if it has no ``reset_parameters``.
+        """
         self.out_proj.reset_parameters()
         self._reset_projections()
-        if self.tables is not None:
-            self.tables.reset_parameters()
+        for part in (self.tables, self.score, self.value_map):
+            if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
+                part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
     @restores_cache_on_error
     def forward(
@@ -205,6 +231,7 @@ class RelationAttention(nn.Module):
         need_label_mass: bool = False,
         cache: KVCache | None = None,
         bank_features: Any = None,
+        row_scores: Table = None,
     ) -> Tensor | tuple[Any, ...]:
         """Attend from ``query`` to ``key`` (to ``query`` itself when there is none).
 
@@ -232,6 +259,9 @@ class RelationAttention(nn.Module):
                 whole sequence or graph, ``[N, N]``, are cut to these. A static one holds the projected memory. A call
                 that raises leaves it as it was.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
+            row_scores: ``[B, H, N_q, R]`` (without a batch or packed ``[H, N_q, R]``), floating: what each label adds
+                to the scores of each query, unscaled; for a sum a tuple, one per part. For a layer with tables, but
+                none of the kind ``"key"``.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
@@ -242,8 +272,9 @@ class RelationAttention(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a KVCache.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
-                tables; labels with ids, or ``need_label_mass``, for a layer without; ``value`` without ``key``;
-                distance labels whose offset is not the cache's length; a cache without room.
+                tables; labels with ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` for
+                a layer with a key table; ``value`` without ``key``; distance labels whose offset is not the
+                cache's length; a cache without room.
             NotImplementedError: a cache with packed labels; ``need_weights`` of an ``impl`` that never holds all
                 weights; or anything else that the implementation cannot do.
 
@@ -268,6 +299,7 @@ class RelationAttention(nn.Module):
                 "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
                 "rg.relation_attention_with_aux sums plain attention by any labels"
             )
+        rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs)
         # before the cache takes the keys
         if check.boolean("need_weights", need_weights) and self.impl in ("chunked", "triton"):
             raise NotImplementedError(
@@ -280,6 +312,7 @@ class RelationAttention(nn.Module):
         z, aux = relation_attention_with_aux(
             q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
             dropout_p=self.dropout if self.training else 0.0, enable_gqa=self.num_kv_heads != self.num_heads,
+            score=self.score, row_scores=rows, value_map=None if self.value_map is None else self.value_map(),
             impl=self.impl, need_weights=need_weights, need_label_mass=need_label_mass,
         )  # fmt: skip
         return self._outputs(z, aux.weights, aux.label_mass, inputs)
@@ -345,6 +378,8 @@ class RelationAttention(nn.Module):
         defaults["impl"] = None
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
         parts += ["bias=False"] * (self.in_proj_bias is None) + ["tables=None"] * (self.tables is None)
+        if self.score is not None and not isinstance(self.score, nn.Module):
+            parts.append(f"score={getattr(self.score, '__name__', repr(self.score))}")
         return ", ".join(parts)
 
 

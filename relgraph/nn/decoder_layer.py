@@ -31,12 +31,17 @@ from relgraph.nn.layer_parts import (
 )
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
+from relgraph.score import Score
 
 # The argument names of the two attentions, and the layer's.
 _NAMES = {"query": "tgt", "attn_mask": "tgt_mask", "key_padding_mask": "tgt_key_padding_mask"}
 _MEMORY_NAMES = {
     "query": "tgt", "key": "memory", "value": "memory", "kdim": "d_model", "labels": "memory_labels",
-    "attn_mask": "memory_mask", "key_padding_mask": "memory_key_padding_mask",
+    "attn_mask": "memory_mask", "key_padding_mask": "memory_key_padding_mask", "score": "memory_score",
+}  # fmt: skip
+_MEMORY_OPTIONS = {
+    "num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names", "score": "memory_score",
+    "value_map": "memory_value_map",
 }  # fmt: skip
 
 
@@ -55,11 +60,14 @@ class RelationDecoderLayer(nn.Module):
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
         num_labels: R of the self-attention, if there is no labeler; None for one without tables. ``labeler``,
-            ``tables``, ``per_head``, ``tie_tables``, ``names`` and ``frozen`` too are for the self-attention only.
+            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score`` and ``value_map`` too are for the
+            self-attention only.
         num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
         num_memory_labels: R of the attention to the memory; None for one without tables.
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
+        memory_score: the ``score`` of the attention to the memory; the module passed as ``score`` may be shared.
+        memory_value_map: the ``value_map`` of the attention to the memory.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
@@ -93,10 +101,14 @@ class RelationDecoderLayer(nn.Module):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         num_kv_heads: int | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
         impl: str | None = None,
         num_memory_labels: NumLabels = None,
         memory_tables: Sequence[str] | RelationTables = ("key", "value"),
         memory_names: Sequence[Any] | None = None,
+        memory_score: Score | None = None,
+        memory_value_map: bool | int = False,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -110,12 +122,13 @@ class RelationDecoderLayer(nn.Module):
         self.norm_first = check.boolean("norm_first", norm_first)
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
-            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
+            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, score=score, value_map=value_map,
+            impl=impl, **factory,
         )  # fmt: skip
         self.multihead_attn = rename_in_errors(
-            {"num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names"}, RelationAttention,
-            d_model, nhead, dropout, bias, num_labels=num_memory_labels, num_kv_heads=num_kv_heads,
-            tables=memory_tables, names=memory_names, impl=impl, **factory,
+            _MEMORY_OPTIONS, RelationAttention, d_model, nhead, dropout, bias, num_labels=num_memory_labels,
+            num_kv_heads=num_kv_heads, tables=memory_tables, names=memory_names, score=memory_score,
+            value_map=memory_value_map, impl=impl, **factory,
         )  # fmt: skip
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)

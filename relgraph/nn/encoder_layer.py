@@ -29,6 +29,7 @@ from relgraph.nn.layer_parts import (
 )
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
+from relgraph.score import Score
 
 _NAMES = {"query": "src", "attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}
 """The attention's argument names, and the layer's."""
@@ -70,6 +71,10 @@ class RelationEncoderLayer(nn.Module):
         names: the labels' names, R strings, if there is no labeler.
         frozen: the label whose rows stay zero; for a sum one per part.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        score: what replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. A module is
+            shared by all layers that receive it, but a stack copies it with the layer.
+        value_map: whether each label has a linear map of the values, or K, the number of bases of the maps: see
+            :class:`~relgraph.RelationAttention`.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
 
     Raises:
@@ -105,6 +110,8 @@ class RelationEncoderLayer(nn.Module):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         num_kv_heads: int | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
         impl: str | None = None,
     ) -> None:
         super().__init__()
@@ -117,7 +124,8 @@ class RelationEncoderLayer(nn.Module):
         self.norm_first = check.boolean("norm_first", norm_first)
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
-            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, impl=impl, **factory,
+            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, score=score, value_map=value_map,
+            impl=impl, **factory,
         )  # fmt: skip
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)

@@ -20,6 +20,7 @@ from relgraph.nn.positions import SinusoidalPositions, first_position
 from relgraph.nn.stack import RelationDecoder, RelationEncoder, check_cache, check_depth
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables
+from relgraph.score import Score
 
 POSITIONS = ("relative", "sinusoidal", "both", "none")
 
@@ -45,6 +46,9 @@ class RelationTransformer(nn.Module):
             ``"none"``.
         max_distance: k; distances beyond ±k count as ±k. This and the options of tables need relative positions.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`, which all layers then share.
+        score: the score of both self-attentions; each layer gets a copy of a module.
+        value_map: for the self-attentions; needs relative positions.
+        memory_score: the score of the attention to the memory.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -84,6 +88,9 @@ class RelationTransformer(nn.Module):
         per_head: bool | Sequence[str] = False,
         tie_tables: bool = False,
         num_kv_heads: int | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
+        memory_score: Score | None = None,
         impl: str | None = None,
     ) -> None:
         super().__init__()
@@ -91,7 +98,7 @@ class RelationTransformer(nn.Module):
         check.choice("positions", positions, POSITIONS)
         for name, depth in (("num_encoder_layers", num_encoder_layers), ("num_decoder_layers", num_decoder_layers)):
             check_depth(name, depth)
-        options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "impl": impl}
+        options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "score": score, "value_map": value_map, "impl": impl}
         if positions in ("relative", "both"):
             most = (check.MOST_LABELS - 1) // 2
             labeler = ClippedDistance(check.integer("max_distance", max_distance, minimum=0, maximum=most))
@@ -100,7 +107,10 @@ class RelationTransformer(nn.Module):
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
             dtype,
         )  # fmt: skip
-        layers = RelationEncoderLayer(*shared, **options), RelationDecoderLayer(*shared, **options)
+        layers = (
+            RelationEncoderLayer(*shared, **options),
+            RelationDecoderLayer(*shared, **options, memory_score=memory_score),
+        )
         norms = [nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) for _ in layers]
         self.encoder = RelationEncoder(layers[0], num_encoder_layers, norms[0])
         self.decoder = RelationDecoder(layers[1], num_decoder_layers, norms[1])
@@ -151,20 +161,22 @@ class RelationTransformer(nn.Module):
         return cls(**{**preset, **overrides})
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again, apart from tables that were passed in.
+        """Initialize all parameters again, apart from tables and scores that were passed in.
 
         Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see
-        :class:`~relgraph.nn.LabelTable`.
+        :class:`~relgraph.nn.LabelTable`. Maps of values are the identity.
         """
         attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
-        tables = [module.tables for module in attentions if module.tables is not None]
-        rows = {id(parameter) for table in tables for parameter in table.parameters()}
+        parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
+        kept = {id(p) for part in parts if isinstance(part, nn.Module) for p in part.parameters()}
         for parameter in self.parameters():
-            if parameter.dim() > 1 and id(parameter) not in rows:
+            if parameter.dim() > 1 and id(parameter) not in kept:
                 nn.init.xavier_uniform_(parameter)
         for module in attentions:
             if module.tables is not None and not module.tables_given:
                 module.tables.reset_parameters()
+            if module.value_map is not None:
+                module.value_map.reset_parameters()
 
     def extra_repr(self) -> str:
         """The width and the heads."""
