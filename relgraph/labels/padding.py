@@ -10,7 +10,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.ragged import block_pairs
+from relgraph.labels.ragged import block_positions
 from relgraph.labels.sum import SumLabels
 
 
@@ -81,7 +81,7 @@ def _padded(labels: Labels, length: int) -> Labels:
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:
     ptr = labels.k_ptr
     check.most_pairs("length", (ptr.shape[0] - 1) * length**2)
-    graph, query, key = block_pairs(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
+    graph, query, key = block_positions(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
     codes = torch.full((ptr.shape[0] - 1, length, length), NOT_ATTENDING, device=ptr.device)
     codes[graph, query - ptr[graph], key - ptr[graph]] = labels.ids.to(torch.int64)
     return DenseLabels(codes.clamp(min=UNLABELED), labels.num_labels, attend=codes > NOT_ATTENDING)

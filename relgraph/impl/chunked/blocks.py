@@ -124,10 +124,10 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: i
     room = torch.empty(
         buffers + (problem.dropout_p > 0.0), sizes.scores, dtype=problem.dtype, device=problem.query.device
     )
-    alike, ids = UnitIds.alike(problem), None
+    shared, ids = UnitIds.shared(problem), None
     for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
-            if ids is None or not alike:
+            if ids is None or not shared:
                 ids = UnitIds(problem, unit, sizes.rows)
             yield UnitWork(problem, unit, number, list(room), ids)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
 from relgraph.impl.terms import answer, query_tables, score_tables
-from relgraph.impl.triton.edges import attend_edges
+from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.virtual import Virtual, is_affine, virtual
 from relgraph.plan import NOT_ATTENDING
 
@@ -23,7 +23,7 @@ KEPT_CONSTANTS = 64
 def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
     if call.plan.edges_only:
-        return attend_edges(call)
+        return attend_listed(call)
     sizes, tables = call.plan.num_labels, call.tables
     by_distance = virtual(call.plan.parts[0]) if is_affine(call.plan) else None
     if by_distance is not None:
@@ -40,7 +40,7 @@ def attend(call: Call) -> Answer:
     found = answer(call, outputs, tables, sizes)
     if by_distance is None or found.mass is None:
         return found
-    return found._replace(mass=(_by_label(found.mass[0], by_distance, call.plan.num_labels[0]),))
+    return found._replace(mass=(_mass_by_label(found.mass[0], by_distance, call.plan.num_labels[0]),))
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -97,7 +97,7 @@ def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return _constants[numbers, device]
 
 
-def _by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
+def _mass_by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
     """Masses by virtual column, ``[..., width + 2]``, summed to masses by label."""
     if labels.columns == tuple(range(num_labels)):
         return mass
