@@ -57,7 +57,7 @@ def _value(argument: str, kind: str, item: Item, read: Any) -> Any:
 
 
 def _is_function(read: Any) -> bool:
-    """Whether it can be called; a class, which would make a value of its own kind, is no function."""
+    """Whether it is callable and not a class."""
     return callable(read) and not isinstance(read, type)
 
 
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_measure(value: Any) -> bool:
-    """Whether it is a number with a fraction (or no number at all, nan), which would be a type of its own."""
+    """Whether it is a non-integer number (or nan); each would become its own type."""
     return isinstance(value, Real) and not isinstance(value, Integral) and value % 1 != 0
 
 

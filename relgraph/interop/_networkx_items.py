@@ -13,7 +13,7 @@ from relgraph.arguments.brief import cut, shown
 
 
 class Item(NamedTuple):
-    """An edge or a node with its attributes: its two ends, or itself, and of several graphs the number of its own."""
+    """An edge or a node with its attributes: its end nodes (or the node), and the index of its graph (None for one)."""
 
     ends: tuple[Any, ...]
     of: dict[str, Any]

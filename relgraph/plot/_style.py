@@ -139,7 +139,7 @@ def cell_grid(ax: Axes, rows: int, columns: int) -> None:
 
 
 def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0, **options: Any) -> Colorbar:
-    """A colour bar at the right of the Axes and belonging to them, as high as ``top`` of their height."""
+    """A colour bar to the right of the Axes, ``top`` times as high."""
     width = 9 / max(room(ax)[0], 60)
     inset = ax.inset_axes((1 + 1.2 * width, 0.0, width, top))
     bar = ax.figure.colorbar(mappable, cax=inset, **options)

@@ -101,7 +101,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, problem: Problem) -> _Sizes:
-        """At most BLOCK_SCORES per block, unless FEWEST_ROWS of one head have more; several heads only far below it."""
+        """Limit a block to BLOCK_SCORES, but keep FEWEST_ROWS rows. Small blocks take several heads."""
         plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
         queries, keys = (
             max([1, length] if ptr is None else [1, *ptr.diff().tolist()])

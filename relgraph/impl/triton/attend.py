@@ -1,4 +1,4 @@
-"""Fused attention in Triton kernels: what concerns tables in plain torch, the kernels inside the one primitive.
+"""Fused attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
 
 Where labels are a function of the distance, tables are laid out by distance first (*virtual* columns): a label that
 several distances share then has several rows, and the kernels find a pair's column by subtraction.
@@ -86,7 +86,7 @@ _constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
 
 def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """These numbers as a tensor, made once: to carry them to a GPU waits for it."""
+    """These numbers as a tensor; cached, because copying them to a GPU synchronizes."""
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, device=device)
     if (numbers, device) not in _constants:

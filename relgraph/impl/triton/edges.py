@@ -1,4 +1,4 @@
-"""Edges-only attention in Triton kernels: what concerns tables in plain torch, the kernels inside the one primitive.
+"""Edges-only attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
 
 B and C have R columns here: kernels know a pair without a label by its id. Masks and causal order become one number
 per pair before a kernel starts. The log-sum-exp is to base 2 until it leaves: a change of base would round it, and
