@@ -52,7 +52,7 @@ def read_types(
 
 
 def _value(argument: str, kind: str, item: Item, read: Any) -> Any:
-    """What an attribute's name or a function reads of an edge or a node."""
+    """The value of an edge or a node: an attribute by name, or the result of a function."""
     return attribute(argument, kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
 
 
@@ -85,7 +85,7 @@ def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
 
 
 def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tuple[Hashable, ...]:
-    """``types`` as a tuple when it is a sequence of different ones, not more than labels may be or ``most``."""
+    """``types`` as a tuple; raise an error unless they are different and at most MOST_LABELS, or ``most`` if larger."""
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {shown(types)}")
     listed = check.items(name, types, f"a sequence of {of}", most=max(most, check.MOST_LABELS))

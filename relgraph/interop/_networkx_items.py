@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """All nodes, all edges with both directions of an undirected one, and the rows of each edge's ends, ``[2, E]``."""
+    """All nodes; all edges, undirected ones in both directions; and the rows of each edge's end nodes, ``[2, E]``."""
 
     nodes: list[Item]
     edges: list[Item]

@@ -20,7 +20,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     Use a padding mask to hide padded keys, which may attend in these labels.
 
     Args:
-        labels: packed labels that cover each graph's nodes against themselves.
+        labels: packed labels whose queries and keys are the same nodes of each graph.
         length: N, at least and by default the size of the largest graph.
 
     Returns:
@@ -49,7 +49,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
     check.data("labels", labels.q_ptr, labels.k_ptr)
     if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):
-        raise ValueError("labels must cover each graph's nodes against themselves, got other borders for queries")
+        raise ValueError("labels must have equal q_ptr and k_ptr, got different borders")
     sizes = labels.k_ptr.diff()
     longest = int(sizes.max()) if sizes.numel() else 0
     length = longest if length is None else check.integer("length", length, minimum=longest)

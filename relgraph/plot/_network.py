@@ -108,7 +108,7 @@ def draw_nodes(
 
 
 def node_radius(ax: Axes, pos: np.ndarray) -> float:
-    """Of a dot, in points: less than half the way to the next one, for most of them."""
+    """The radius of a dot in points: for most dots less than half the distance to the nearest other dot."""
     if len(pos) == 1:
         return LARGEST
     apart = np.linalg.norm((pos[:, None] - pos) * scale(ax, pos), axis=-1)
@@ -117,7 +117,7 @@ def node_radius(ax: Axes, pos: np.ndarray) -> float:
 
 
 def scale(ax: Axes, pos: np.ndarray) -> np.ndarray:
-    """Points of the picture to one unit of ``pos``, across and up."""
+    """How many points of the picture one unit of ``pos`` is, across and up."""
     equal = ax.get_aspect() != "auto"
     each = np.array(_style.room(ax)) / (1.2 * _span(pos, equal))
     return np.full(2, each.min()) if equal else each
@@ -148,7 +148,7 @@ def _write_names(
     query: int | None,
     leaves: np.ndarray | None,
 ) -> None:
-    """Inside the dots, or beneath them as far as they do not overlap: the query's first, then by attention."""
+    """Write names inside the dots, or below them if they do not overlap: the query's first, then by attention."""
     if longest(texts) <= max(int(radius / 3.2), 1):
         for (x, y), part, text in zip(pos.tolist(), share.tolist(), texts, strict=True):
             look = {"fontsize": min(8.5, 1.3 * radius), "color": "white" if part > 0.6 else _style.INK}
@@ -171,7 +171,7 @@ def _write_names(
 
 
 def _not_overlapping(places: np.ndarray, texts: Sequence[str], vertical: np.ndarray, first: Sequence[int]) -> list[int]:
-    """The nodes whose names, hanging beneath places in points, overlap none of a node that comes before them."""
+    """The nodes whose names, drawn below ``places`` (in points), overlap no name of an earlier node in ``first``."""
     boxes = np.empty((0, 4))
     kept = []
     for node in first:

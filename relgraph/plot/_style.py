@@ -81,7 +81,7 @@ def from_zero(values: np.ndarray) -> Normalize:
 
 
 def margin(texts: Sequence[str]) -> float:
-    """Inches that long names at an axis take beyond what each figure has for them."""
+    """Inches that long names at an axis need beyond the room that every figure has."""
     return max(0.075 * longest(texts) - 0.5, 0.0)
 
 
