@@ -103,7 +103,7 @@ class Labels(ABC):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensors; None without tensors, which goes with any device."""
+        """The device of the tensors; None if there are no tensors; such labels work on any device."""
         return next((tensor.device for tensor in pytree.tree_leaves(self)), None)
 
     @abstractmethod

@@ -140,7 +140,7 @@ def _check_labels(
     if isinstance(labels, Tensor):
         if tables is None or isinstance(tables.num_labels, tuple):
             raise ValueError(
-                "labels must be Labels for a layer without tables or with those of a sum, got a Tensor: pass "
+                "labels must be Labels if the layer has no tables, or tables for a sum, got a Tensor: pass "
                 "rg.DenseLabels(ids, num_labels), with num_labels=0 if they only say who attends"
             )
     elif tables is None:
