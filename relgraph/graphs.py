@@ -13,7 +13,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.hints import in_place_of_graph
 from relgraph.labels.base import check_ptr, graph_of
-from relgraph.labels.ragged import block_pairs, block_starts
+from relgraph.labels.ragged import block_positions, block_starts
 
 _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 
@@ -227,7 +227,7 @@ class Graph:
         check_pairs(self)
         ptr = self.borders()
         starts = block_starts(ptr, ptr)
-        _, query, key = block_pairs(ptr, ptr, starts, int(starts[-1]))
+        _, query, key = block_positions(ptr, ptr, starts, int(starts[-1]))
         return query, key
 
     def with_edges(self, edge_index: Tensor, edge_type: Tensor | None = None) -> Self:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
@@ -140,8 +141,8 @@ class Additive(nn.Module):
             raise ValueError(f"weight must have shape [D] or [H, D], got {list(weight.shape)}")
         if isinstance(activation, str):
             check.choice("activation", activation, tuple(ACTIVATIONS))
-        elif not callable(activation):
-            raise TypeError(f"activation must be a name or a function, got {type(activation).__name__}")
+        elif isinstance(activation, type) or not callable(activation):
+            raise TypeError(f"activation must be a name or a function, got {shown(activation)}")
         self.weight, self.activation = weight, activation
 
     @classmethod
@@ -158,7 +159,7 @@ class Additive(nn.Module):
 
         Raises:
             TypeError: sizes that are not ints.
-            ValueError: sizes below 1.
+            ValueError: sizes below 1, or a parameter of more than 2³¹ numbers.
         """
         check.integer("num_heads", num_heads, minimum=1)
         check.integer("head_dim", head_dim, minimum=1)
@@ -217,7 +218,7 @@ class Bilinear(nn.Module):
 
         Raises:
             TypeError: sizes that are not ints.
-            ValueError: sizes below 1.
+            ValueError: sizes below 1, or a parameter of more than 2³¹ numbers.
         """
         sizes = {"num_labels": num_labels, "num_heads": num_heads, "head_dim": head_dim}
         for name, size in sizes.items():
@@ -262,6 +263,30 @@ def applied(function: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tenso
     if torch.is_grad_enabled() and x.requires_grad and not y.requires_grad:
         raise ValueError(f"{name} must be differentiable by torch, got a result without a gradient")
     return y
+
+
+def learned(score: Any, like: Tensor) -> list[Tensor]:
+    """The leaves with a gradient that a user's function holds: a module's parameters, or tensors that it closes over.
+
+    Args:
+        score: what ``score=`` was given.
+        like: a tensor with the device and dtype of scores.
+    """
+    function = score.activation if isinstance(score, Additive) else score
+    if function is None or isinstance(function, (str, Softcap, LeakyReLU, Bilinear)) or not torch.is_grad_enabled():
+        return []
+    found: dict[Tensor, None] = {}
+    nodes, seen = [function(like.new_zeros(1, 1, 1, 1)).grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found[leaf] = None
+        nodes += [parent for parent, _ in node.next_functions]
+    return list(found)
 
 
 def finish(score: Any, scores: Tensor) -> Tensor:

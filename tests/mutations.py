@@ -315,6 +315,7 @@ LABELS = (
         on_meta=lambda labels: labels.to("meta"),
         first_row=lambda labels: labels.rows(0, 1),
         no_rows=lambda labels: labels.rows(0, 0),
+        no_cols=lambda labels: labels.cols(0, 0),
         a_sum=lambda labels: rg.SumLabels(labels, labels),
         other_pairs=lambda _: rg.ClippedDistance(1)(2, 9),
         packed=lambda _: rg.ClippedDistance(1)(3, ptr=torch.tensor([0, 2, 3])),

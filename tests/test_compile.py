@@ -318,3 +318,30 @@ def test_opcheck(kind, needs):
         )  # fmt: skip
         result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
         assert set(result.values()) == {"SUCCESS"}
+
+
+# where a graph breaks, dynamo itself looks at .grad of tensors that are no leaves
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("name", ["softcap", "function", "additive", "bilinear"])
+def test_scores(name, impl):
+    score = {
+        "softcap": rg.score.Softcap(3.0),
+        "function": torch.sin,
+        "additive": rg.score.Additive.learned(2, 4),
+        "bilinear": rg.score.Bilinear.learned(5, 2, 4),
+    }[name]
+    labels, table, x = rg.ClippedDistance(2)(9), torch.randn(5, 4), torch.randn(1, 2, 9, 4, requires_grad=True)
+    whole = impl == "dense" or name == "softcap"  # all else breaks the graph in chunked
+
+    def fn(x):
+        return rg.relation_attention(x, x, x, labels, table, score=score, impl=impl)
+
+    compiled = torch.compile(fn, fullgraph=whole, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), fn(x))
+    grads = [torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (compiled, fn)]
+    torch.testing.assert_close(*grads)
+    if not whole:
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="use impl='dense' for a full graph"):
+            torch.compile(fn, fullgraph=True, backend="aot_eager")(x)

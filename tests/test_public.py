@@ -19,7 +19,7 @@ NAMES = [
     "RelationTransformer", "Segments", "ShortestPath", "SiblingDistance", "SinusoidalPositions", "SumLabels",
     "TreeRelation", "UpDown", "VirtualNode", "Window", "edge_attention", "first_of", "functional", "labelers",
     "labels", "nn", "product", "record_attention", "relation_attention", "relation_attention_with_aux",
-    "restrict", "total", "which_impl",
+    "restrict", "score", "total", "which_impl",
 ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def test_edges_alone():
     parallel = KINDS["edges only parallel"](5)
     weights = rg.which_impl(x, x, x, parallel, need_weights=True)
     assert weights.impl == "reference"
-    assert weights.reason == "attention weights are asked for, and parallel edges attend each on its own"
+    assert weights.reason == "attention weights are asked for, and parallel edges attend separately"
     assert set(rg.which_impl(x, x, x, parallel).refused) - {"triton"} == {"dense", "chunked"}
 
 

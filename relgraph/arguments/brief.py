@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-MOST_ITEMS = 4  # of a tuple of which all are shown
-MOST_LETTERS = 120  # of a text of which all are shown
+MOST_ITEMS = 4  # longest tuple shown in full
+MOST_LETTERS = 120  # longest text shown in full
 
 
 def brief(value: Any) -> str:

@@ -96,7 +96,7 @@ def _as_tensor(value: Any, of_tensor: str = "") -> str:
 
 
 def _maker(value: Any) -> str | None:
-    """The call that makes a graph of another package a Graph; also for subclasses, such as a PyG Batch."""
+    """The call that converts a graph of another package to a Graph; also for subclasses, such as a PyG Batch."""
     if _is(value, "torch_geometric.data.hetero_data.HeteroData"):
         return "relgraph.pyg.from_hetero_data(...).graph"
     bases = type(value).__mro__

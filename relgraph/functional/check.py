@@ -13,10 +13,10 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.functional.offset import offset_of, sees_all_keys
-from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
-from relgraph.score import Additive, Bilinear
+from relgraph.score import Additive, Bilinear, Named, applied
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -232,9 +232,13 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
     """Raise unless ``score`` is one that fits query, labels and tables."""
     check_score_type(score)
     if not isinstance(score, (Additive, Bilinear)):
+        if score is not None and not isinstance(score, Named):
+            _check_function("score", score, query)
         return
     heads, size = query.shape[1], query.shape[-1]
     if isinstance(score, Additive):
+        if not isinstance(score.activation, str):
+            _check_function("activation", score.activation, query)
         if tables[_KINDS.index("query_table")] is not None:
             raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
         weight = check_score_weight(score, heads, size, None)
@@ -243,6 +247,13 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
         weight = check_score_weight(score, heads, size, plan.num_labels[0])
     check_local(**{"score.weight": weight})
     check.same_device(query=query, **{"score.weight": weight})
+
+
+def _check_function(name: str, function: Any, query: Tensor) -> None:
+    """Raise unless a function keeps shape and dtype of a few numbers and torch can differentiate it."""
+    with torch.enable_grad():
+        like = accumulation_dtype(query.dtype)
+        applied(function, query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_(), name)
 
 
 def check_score_type(score: Any) -> None:

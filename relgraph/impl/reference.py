@@ -174,7 +174,7 @@ def _drop(call: Call, weights: Tensor) -> Tensor:
 
 
 def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Tensor) -> Answer:
-    """Edges-only attention in which parallel edges attend each on its own: a loop over queries and their edges."""
+    """Edges-only attention in which parallel edges attend separately: a loop over queries and their edges."""
     csr, tables = part.csr, call.tables[0]
     assert csr is not None
     batch, rows, cols = listed_pairs(call.plan, csr)

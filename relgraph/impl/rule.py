@@ -47,7 +47,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "reference",
-        "attention weights are asked for, and parallel edges attend each on its own",
+        "attention weights are asked for, and parallel edges attend separately",
         lambda call: call.need_weights and _parallel(call),
     ),
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
@@ -99,9 +99,7 @@ def refusal(call: Call, impl: str) -> str | None:
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
     if impl in ("chunked", "dense") and _parallel(call):
-        return (
-            f"impl={impl!r} has one score a pair and cannot let parallel edges attend each on its own; use impl='edges'"
-        )
+        return f"impl={impl!r} has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
     if impl == "edges" and not call.plan.edges_only:
         return "impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'"
     if impl == "triton":
@@ -133,7 +131,7 @@ def _triton_refusal(call: Call) -> str | None:
         holder = "reference" if _parallel(call) else "dense"
         return f"never holds all attention weights; use impl='{holder}' for need_weights"
     if not plan.edges_only and any(part.csr is not None and part.csr.parallel for part in plan.parts):
-        return "has one label a pair and cannot sum those of parallel edges; use impl='chunked'"
+        return "has one label per pair and cannot sum the labels of parallel edges; use impl='chunked'"
     if plan.columns > limits.MOST_COLUMNS and _sums_by_label(call):
         most = limits.MOST_COLUMNS - len(plan.parts)
         return f"sums at most {most} labels that are written out, got {plan.total_labels}; use {others}"
@@ -147,7 +145,7 @@ def _sums_by_label(call: Call) -> bool:
 
 
 def _parallel(call: Call) -> bool:
-    """Whether parallel edges may attend, each on its own."""
+    """Whether parallel edges may attend separately."""
     return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
 
 

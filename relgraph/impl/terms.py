@@ -100,7 +100,7 @@ def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], siz
 
 
 def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequence[int]) -> Answer:
-    """What the primitive gave, with the value term added and label mass split into parts."""
+    """Add the value term to the primitive's output and split label mass by part."""
     output, lse, sums, mass = outputs
     if any(table.value is not None for table in tables):
         output = add_value_tables(output, sums, tables, sizes)

@@ -5,6 +5,9 @@
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
 
 A module whose package is missing raises an ImportError that names the extra.
+
+Behind ``networkx`` are two files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors of
+their attributes.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ def read_types(
 
 
 def _value(argument: str, kind: str, item: Item, read: Any) -> Any:
-    """What an attribute's name or a function reads of an edge or a node."""
+    """The value of an edge or a node: an attribute by name, or the result of a function."""
     return attribute(argument, kind, item, read) if isinstance(read, str) else read(*item.ends, item.of)
 
 
 def _is_function(read: Any) -> bool:
-    """Whether it can be called; a class, which would make a value of its own kind, is no function."""
+    """Whether it is callable and not a class."""
     return callable(read) and not isinstance(read, type)
 
 
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_measure(value: Any) -> bool:
-    """Whether it is a number with a fraction (or no number at all, nan), which would be a type of its own."""
+    """Whether it is a non-integer number (or nan); each would become its own type."""
     return isinstance(value, Real) and not isinstance(value, Integral) and value % 1 != 0
 
 
@@ -85,7 +85,7 @@ def _sorted(name: str, values: set[Any]) -> tuple[Hashable, ...]:
 
 
 def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tuple[Hashable, ...]:
-    """``types`` as a tuple when it is a sequence of different ones, not more than labels may be or ``most``."""
+    """``types`` as a tuple; raise an error unless they are different and at most MOST_LABELS, or ``most`` if larger."""
     if isinstance(types, str) or not isinstance(types, Sequence):
         raise TypeError(f"{name} must be a sequence of {of}, got {shown(types)}")
     listed = check.items(name, types, f"a sequence of {of}", most=max(most, check.MOST_LABELS))

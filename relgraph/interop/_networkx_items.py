@@ -13,7 +13,7 @@ from relgraph.arguments.brief import cut, shown
 
 
 class Item(NamedTuple):
-    """An edge or a node with its attributes: its two ends, or itself, and of several graphs the number of its own."""
+    """An edge or a node with its attributes: its end nodes (or the node), and the index of its graph (None for one)."""
 
     ends: tuple[Any, ...]
     of: dict[str, Any]
@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """All nodes, all edges with both directions of an undirected one, and the rows of each edge's ends, ``[2, E]``."""
+    """All nodes; all edges, undirected ones in both directions; and the rows of each edge's end nodes, ``[2, E]``."""
 
     nodes: list[Item]
     edges: list[Item]

@@ -23,6 +23,13 @@ or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~re
 tensor([[[2, 3, 3],
          [1, 2, 3],
          [0, 1, 2]]])
+
+Files:
+
+- ``base``: the base class; ``algebra``: labelers composed of labelers.
+- ``sequence/``, ``graph/``, ``tree/``: the labelers of each kind of input.
+- ``code``, ``schema``: relations of programs and of database schemas.
+- ``written``: from one id per pair to labels of all pairs.
 """
 
 from relgraph.labelers.algebra import Dense as Dense

@@ -21,6 +21,18 @@ tensor([[[-1, -1, -1],
 tensor([[[1, 0, 0],
          [1, 1, 0],
          [1, 1, 1]]], dtype=torch.int32)
+
+Files, in the order in which data meets them:
+
+- ``base``: what all kinds share; registering a kind.
+- ``distance``, ``edge``, ``block``, ``dense``, ``sum``: one kind each.
+- ``ragged``: addresses of ids in flat blocks, distances inside a graph.
+- ``pairs``: the labels of some pairs, looked up in any kind.
+- ``rules``: how the codes of a pair combine into one.
+- ``join``: two labels joined into one of the smallest kind.
+- ``algebra``: the four functions that combine labels.
+- ``padding``: from a packed batch to a padded one.
+- ``counts``: how many pairs carry each label; ``describe``: the table that shows it.
 """
 
 from __future__ import annotations

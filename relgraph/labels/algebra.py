@@ -5,7 +5,7 @@ from __future__ import annotations
 from relgraph.arguments import check
 from relgraph.labels.base import Labels, check_labels
 from relgraph.labels.join import join
-from relgraph.labels.rules import PriorityRule, ProductRule, RestrictionRule, Rule
+from relgraph.labels.rules import JoinRule, PriorityRule, ProductRule, RestrictionRule
 from relgraph.labels.sum import SumLabels
 
 
@@ -130,7 +130,7 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
     return _fold(RestrictionRule, labels, *masks)
 
 
-def _fold(rule: type[Rule], first: Labels, *more: Labels) -> Labels:
+def _fold(rule: type[JoinRule], first: Labels, *more: Labels) -> Labels:
     check_labels("labels", first, *more)
     for labels in (first, *more):
         if isinstance(labels, SumLabels):

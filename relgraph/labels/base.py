@@ -50,7 +50,7 @@ class Labels(ABC):
 
     This class is abstract; its kinds are :class:`~relgraph.DistanceLabels`, :class:`~relgraph.EdgeLabels`,
     :class:`~relgraph.BlockLabels`, :class:`~relgraph.DenseLabels` and :class:`~relgraph.SumLabels`. They compare by
-    value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``.
+    value, and ``labels[start:stop]`` is ``labels.rows(start, stop)``; ``labels.cols(start, stop)`` slices the keys.
 
     Source: Shaw et al. 2018, section 3.1.
 
@@ -103,7 +103,7 @@ class Labels(ABC):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensors; None without tensors, which goes with any device."""
+        """The device of the tensors; None if there are no tensors; such labels work on any device."""
         return next((tensor.device for tensor in pytree.tree_leaves(self)), None)
 
     @abstractmethod
@@ -145,6 +145,33 @@ class Labels(ABC):
             >>> rg.ClippedDistance(1)(4).rows(2, 4).to_dense()[0]
             tensor([[[0, 0, 1, 2],
                      [0, 0, 0, 1]]])
+        """
+
+    @abstractmethod
+    def cols(self, start: int, stop: int) -> Self:
+        """The labels of all queries against keys ``start:stop``, ``[N_q, stop - start]`` pairs.
+
+        The labels of decoding step t are ``labels.rows(t, t + 1).cols(0, t + 1)``, in either order. Attention over
+        slices that cover all keys joins by :func:`~relgraph.functional.merge`. In a packed batch a graph keeps those of
+        its keys that lie in ``start:stop``, which may be none.
+
+        Args:
+            start: the first key, from 0.
+            stop: one past the last, at most N_k.
+
+        Returns:
+            Labels of the same kind and with the same distances, as ``q_offset`` becomes ``q_offset - start``.
+
+        Raises:
+            TypeError: a bound that is not an int.
+            ValueError: bounds outside ``0 <= start <= stop <= N_k``.
+
+        Example:
+            >>> rg.ClippedDistance(1)(4).cols(2, 4).to_dense()[0]
+            tensor([[[2, 2],
+                     [2, 2],
+                     [1, 2],
+                     [0, 1]]])
         """
 
     @final
@@ -342,9 +369,14 @@ def check_ptrs(ptr: Any, q_ptr: Any, q_len: int, k_len: int) -> tuple[Tensor | N
     return q_ptr, k_ptr
 
 
-def row_borders(q_ptr: Tensor, start: int, stop: int) -> Tensor:
-    """The borders of the graphs among queries ``start:stop``."""
-    return q_ptr.clamp(start, stop) - start
+def cut_borders(ptr: Tensor, start: int, stop: int) -> Tensor:
+    """The borders of the graphs among positions ``start:stop``."""
+    return ptr.clamp(start, stop) - start
+
+
+def positions_before(ptr: Tensor, start: int) -> Tensor:
+    """How far ``start`` lies behind the first position of each graph, ``[G]``; 0 for graphs that begin later."""
+    return (start - ptr[:-1]).clamp(min=0)
 
 
 def graph_of(ptr: Tensor, length: int) -> Tensor:
@@ -397,7 +429,7 @@ def check_room(labels: Labels) -> None:
     check.written("q_len and k_len", labels.batch_size, labels.q_len, labels.k_len)
 
 
-def check_rows(labels: Labels, start: int, stop: int) -> None:
-    """Raise ValueError unless ``start:stop`` lies within the query rows."""
-    check.integer("start", start, minimum=0, maximum=labels.q_len)
-    check.integer("stop", stop, minimum=start, maximum=labels.q_len)
+def check_slice(start: int, stop: int, length: int) -> None:
+    """Raise an error unless ``start:stop`` lies within ``length`` queries or keys."""
+    check.integer("start", start, minimum=0, maximum=length)
+    check.integer("stop", stop, minimum=start, maximum=length)

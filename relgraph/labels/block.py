@@ -16,9 +16,10 @@ from relgraph.labels.base import (
     Labels,
     check_ptrs,
     check_room,
-    check_rows,
+    check_slice,
+    cut_borders,
     graph_of,
-    row_borders,
+    positions_before,
 )
 from relgraph.labels.dense import all_attend, stored_ids
 from relgraph.labels.ragged import block_starts
@@ -155,13 +156,32 @@ class BlockLabels(Labels):
         return ids.clamp(min=UNLABELED), ids > NOT_ATTENDING
 
     def rows(self, start: int, stop: int) -> Self:
-        check_rows(self, start, stop)
-        width, first = self.k_ptr.diff(), self.q_ptr[:-1]
-        before, after = (x.clamp(start, stop) - first for x in (self.q_ptr[:-1], self.q_ptr[1:]))
-        begins = (self.block_ptr()[:-1] + before * width).tolist()
-        ends = (self.block_ptr()[:-1] + after * width).tolist()
-        kept = [self.ids[a:b] for a, b in zip(begins, ends, strict=True)]
+        check_slice(start, stop, self.q_len)
+        q_ptr = cut_borders(self.q_ptr, start, stop)
+        kept = [block[rows] for block, rows in zip(self._blocks(), _within(self.q_ptr, q_ptr, start), strict=True)]
+        return self._cut(kept, stop - start, self.k_len, q_ptr, self.k_ptr)
+
+    def cols(self, start: int, stop: int) -> Self:
+        check_slice(start, stop, self.k_len)
+        k_ptr = cut_borders(self.k_ptr, start, stop)
+        kept = [block[:, cols] for block, cols in zip(self._blocks(), _within(self.k_ptr, k_ptr, start), strict=True)]
+        return self._cut(kept, self.q_len, stop - start, self.q_ptr, k_ptr)
+
+    def _blocks(self) -> list[Tensor]:
+        """The ids of each graph, ``[q_g, k_g]``."""
+        sizes = torch.stack([self.q_ptr.diff(), self.k_ptr.diff()])
+        flat = self.ids.split(sizes.prod(0).tolist())
+        return [ids.view(size) for ids, size in zip(flat, sizes.T.tolist(), strict=True)]
+
+    def _cut(self, blocks: list[Tensor], q_len: int, k_len: int, q_ptr: Tensor, k_ptr: Tensor) -> Self:
+        """Labels of parts of these blocks."""
         return type(self)._make(
-            ids=torch.cat(kept) if kept else self.ids, q_len=stop - start, k_len=self.k_len, batch_size=1,
-            num_labels=self.num_labels, full=self.full, q_ptr=row_borders(self.q_ptr, start, stop), k_ptr=self.k_ptr,
+            ids=torch.cat([block.reshape(-1) for block in blocks]) if blocks else self.ids, q_len=q_len, k_len=k_len,
+            batch_size=1, num_labels=self.num_labels, full=self.full, q_ptr=q_ptr, k_ptr=k_ptr,
         )  # fmt: skip
+
+
+def _within(ptr: Tensor, cut: Tensor, start: int) -> list[slice]:
+    """Which positions of each graph lie behind ``start`` and within the borders ``cut``, counted within the graph."""
+    begins, sizes = positions_before(ptr, start).tolist(), cut.diff().tolist()
+    return [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]

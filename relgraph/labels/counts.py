@@ -87,7 +87,7 @@ def _count_distances(labels: DistanceLabels) -> Tensor:
     sizes, times = _rectangles(labels).unique(dim=1, return_counts=True)
     for (queries, keys, offset), often in zip(sizes.T.tolist(), times.tolist(), strict=True):
         upto = _pairs_up_to(slots + offset, queries, keys)
-        upto[-1] = queries * keys  # the last entry stands for all distances beyond
+        upto[-1] = queries * keys  # the last entry also counts all larger distances
         counts += often * upto.diff(prepend=upto.new_zeros(1))
     places = torch.tensor(labels.lookup, device=device) + SHIFT
     return counts.new_zeros(labels.num_labels + SHIFT).index_add(0, places, counts)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
-from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, check_rows, smallest_dtype
+from relgraph.labels.base import METHODS, NOT_ATTENDING, UNLABELED, Labels, check_slice, smallest_dtype
 
 
 def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, ...]) -> Tensor:
@@ -95,8 +95,12 @@ class DenseLabels(Labels):
         return self.ids.to(torch.int64).clamp(min=UNLABELED), attend
 
     def rows(self, start: int, stop: int) -> Self:
-        check_rows(self, start, stop)
+        check_slice(start, stop, self.q_len)
         return self._make(**{**self.__getstate__(), "ids": self.ids[:, start:stop], "q_len": stop - start})
+
+    def cols(self, start: int, stop: int) -> Self:
+        check_slice(start, stop, self.k_len)
+        return self._make(**{**self.__getstate__(), "ids": self.ids[:, :, start:stop], "k_len": stop - start})
 
 
 METHODS["dense"] = DenseLabels

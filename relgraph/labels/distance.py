@@ -16,9 +16,10 @@ from relgraph.labels.base import (
     Labels,
     check_ptrs,
     check_room,
-    check_rows,
+    check_slice,
+    cut_borders,
     graph_of,
-    row_borders,
+    positions_before,
 )
 
 MOST_DISTANCES = 4 * check.MOST_LABELS
@@ -120,12 +121,27 @@ class DistanceLabels(Labels):
         return (j - (i + offset)[:, None])[None], (q_graph[:, None] == k_graph)[None]
 
     def rows(self, start: int, stop: int) -> Self:
-        check_rows(self, start, stop)
+        check_slice(start, stop, self.q_len)
+        if self.q_ptr is None:
+            return self._cut(start, stop - start, self.k_len, None, None)
+        cut = cut_borders(self.q_ptr, start, stop)
+        return self._cut(positions_before(self.q_ptr, start), stop - start, self.k_len, cut, self.k_ptr)
+
+    def cols(self, start: int, stop: int) -> Self:
+        check_slice(start, stop, self.k_len)
+        if self.k_ptr is None:
+            return self._cut(-start, self.q_len, stop - start, None, None)
+        cut = cut_borders(self.k_ptr, start, stop)
+        return self._cut(-positions_before(self.k_ptr, start), self.q_len, stop - start, self.q_ptr, cut)
+
+    def _cut(self, further: int | Tensor, q_len: int, k_len: int, q_ptr: Tensor | None, k_ptr: Tensor | None) -> Self:
+        """The same distances between other positions, with ``q_offset`` grown by ``further``."""
         offset: int | Tensor = 0 if self.q_offset is None else self.q_offset
-        offset = offset + (start if self.q_ptr is None else (start - self.q_ptr[:-1]).clamp(min=0))
+        if isinstance(offset, Tensor):
+            offset = offset.to(torch.int64)  # a narrow type could overflow
         return type(self)(
-            stop - start, self.k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=offset,
-            ptr=self.k_ptr, q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
+            q_len, k_len, lookup=self.lookup, left=self.left, num_labels=self.num_labels, q_offset=offset + further,
+            ptr=k_ptr, q_ptr=q_ptr,
         )  # fmt: skip
 
     def _describe(self) -> list[str]:

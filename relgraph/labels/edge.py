@@ -14,11 +14,11 @@ from relgraph.labels.base import (
     Labels,
     check_ptrs,
     check_room,
-    check_rows,
+    check_slice,
     common_batch,
+    cut_borders,
     first_of_each,
     graph_of,
-    row_borders,
     smallest_dtype,
 )
 from relgraph.labels.sum import SumLabels
@@ -222,16 +222,29 @@ class EdgeLabels(Labels):
         return ids.masked_fill(~attend, UNLABELED), attend
 
     def rows(self, start: int, stop: int) -> Self:
-        check_rows(self, start, stop)
-        target = self.edge_index[1]
-        keep = (target >= start) & (target < stop)
-        source, target = self.edge_index[:, keep]
+        check_slice(start, stop, self.q_len)
+        default = self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default
+        q_ptr = None if self.q_ptr is None else cut_borders(self.q_ptr, start, stop)
+        return self._cut(1, start, stop, default, (stop - start, self.k_len), (q_ptr, self.k_ptr))
+
+    def cols(self, start: int, stop: int) -> Self:
+        check_slice(start, stop, self.k_len)
+        default = self.default.cols(start, stop) if isinstance(self.default, Labels) else self.default
+        k_ptr = None if self.k_ptr is None else cut_borders(self.k_ptr, start, stop)
+        return self._cut(0, start, stop, default, (self.q_len, stop - start), (self.q_ptr, k_ptr))
+
+    def _cut(
+        self, side: int, start: int, stop: int, default: int | Labels | None, lengths: tuple[int, int],
+        ptrs: tuple[Tensor | None, Tensor | None],
+    ) -> Self:  # fmt: skip
+        """The edges whose key (``side`` 0) or query (1) lies in ``start:stop``, counted from ``start``."""
+        ends = self.edge_index[side]
+        keep = (ends >= start) & (ends < stop)
+        edge_index = self.edge_index[:, keep]
+        edge_index[side] -= start
         return type(self)(
-            torch.stack([source, target - start]), self.ids[keep], self.num_labels, q_len=stop - start,
-            k_len=self.k_len,
-            default=self.default.rows(start, stop) if isinstance(self.default, Labels) else self.default,
-            duplicates=self.duplicates, ptr=self.k_ptr,
-            q_ptr=None if self.q_ptr is None else row_borders(self.q_ptr, start, stop),
+            edge_index, self.ids[keep], self.num_labels, q_len=lengths[0], k_len=lengths[1], default=default,
+            duplicates=self.duplicates, q_ptr=ptrs[0], ptr=ptrs[1],
             batch=None if self.batch is None else self.batch[keep],
             batch_size=self.batch_size if self.batch is not None else 1,
         )  # fmt: skip

@@ -12,10 +12,10 @@ from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
 from relgraph.labels.pairs import Pairs, block_pairs, codes_at, edge_pairs, several_labels, union
-from relgraph.labels.rules import PriorityRule, RestrictionRule, Rule
+from relgraph.labels.rules import JoinRule, PriorityRule, RestrictionRule
 
 
-def join(rule: Rule, a: Labels, b: Labels) -> Labels:
+def join(rule: JoinRule, a: Labels, b: Labels) -> Labels:
     """Combine ``a`` and ``b``, neither of them a sum, by ``rule``."""
     check_alike(a, b)
     a, b = _merged(a), _merged(b)
@@ -30,7 +30,7 @@ def join(rule: Rule, a: Labels, b: Labels) -> Labels:
     return _join_edges(rule, a, b)
 
 
-def _join_dense(rule: Rule, a: Labels, b: Labels) -> DenseLabels:
+def _join_dense(rule: JoinRule, a: Labels, b: Labels) -> DenseLabels:
     device = b.device if a.device is None else a.device
     codes = rule.codes(_dense_codes(a).to(device), _dense_codes(b).to(device))
     return DenseLabels(codes.clamp(min=UNLABELED), rule.num_labels, attend=_attend(codes))
@@ -49,7 +49,7 @@ def _attend(codes: Tensor) -> Tensor | None:
     return None if check.can_look_at_data(codes) and bool(attend.all()) else attend
 
 
-def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
+def _join_blocks(rule: JoinRule, a: Labels, b: Labels, shape: BlockLabels) -> BlockLabels:
     check.outside_compiled_code("joining blocks")
     pairs = block_pairs(shape)
     codes = rule.codes(codes_at(a, pairs), codes_at(b, pairs))
@@ -59,7 +59,7 @@ def _join_blocks(rule: Rule, a: Labels, b: Labels, shape: BlockLabels) -> BlockL
     )  # fmt: skip
 
 
-def _join_distances(rule: Rule, a: DistanceLabels, b: DistanceLabels) -> DistanceLabels:
+def _join_distances(rule: JoinRule, a: DistanceLabels, b: DistanceLabels) -> DistanceLabels:
     left = max(a.left, b.left)
     right = max(len(a.lookup) - a.left, len(b.lookup) - b.left)
     return DistanceLabels(
@@ -73,7 +73,7 @@ def _code_of(labels: DistanceLabels, distance: int) -> int:
     return labels.lookup[min(max(distance + labels.left, 0), len(labels.lookup) - 1)]
 
 
-def _join_edges(rule: Rule, a: Labels, b: Labels) -> EdgeLabels:
+def _join_edges(rule: JoinRule, a: Labels, b: Labels) -> EdgeLabels:
     """List every pair that either lists; the others follow the combined defaults."""
     check.outside_compiled_code("joining edges")
     batch = common_batch(a.batch_size, b.batch_size)
@@ -108,7 +108,7 @@ def _default(labels: Labels) -> int | Labels:
     return NOT_ATTENDING if labels.default is None else labels.default
 
 
-def _join_defaults(rule: Rule, a: int | Labels, b: int | Labels) -> int | Labels:
+def _join_defaults(rule: JoinRule, a: int | Labels, b: int | Labels) -> int | Labels:
     if isinstance(a, Labels):
         joined = join(rule, a, _constant(b, rule.r_b, a) if isinstance(b, int) else b)
     elif isinstance(b, Labels):
@@ -142,7 +142,7 @@ def _merged(labels: Labels) -> Labels:
     )  # fmt: skip
 
 
-def _check_parallel(rule: Rule, a: Labels, b: Labels) -> None:
+def _check_parallel(rule: JoinRule, a: Labels, b: Labels) -> None:
     """Raise if parallel edges meet anything but distances, are a mask, or take part in ``first_of``."""
     for labels, other in ((a, b), (b, a)):
         restricts = isinstance(rule, RestrictionRule) and labels is b

@@ -10,7 +10,7 @@ from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
 from relgraph.labels.edge import EdgeLabels
-from relgraph.labels.ragged import block_pairs
+from relgraph.labels.ragged import block_positions
 from relgraph.labels.sum import SumLabels
 
 
@@ -20,7 +20,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     Use a padding mask to hide padded keys, which may attend in these labels.
 
     Args:
-        labels: packed labels that cover each graph's nodes against themselves.
+        labels: packed labels whose queries and keys are the same nodes of each graph.
         length: N, at least and by default the size of the largest graph.
 
     Returns:
@@ -49,7 +49,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
         raise ValueError(f"labels must be packed, with ptr, got {labels!r}")
     check.data("labels", labels.q_ptr, labels.k_ptr)
     if labels.q_ptr is not labels.k_ptr and not torch.equal(labels.q_ptr, labels.k_ptr):
-        raise ValueError("labels must cover each graph's nodes against themselves, got other borders for queries")
+        raise ValueError("labels must have equal q_ptr and k_ptr, got different borders")
     sizes = labels.k_ptr.diff()
     longest = int(sizes.max()) if sizes.numel() else 0
     length = longest if length is None else check.integer("length", length, minimum=longest)
@@ -81,7 +81,7 @@ def _padded(labels: Labels, length: int) -> Labels:
 def _dense(labels: BlockLabels, length: int) -> DenseLabels:
     ptr = labels.k_ptr
     check.most_pairs("length", (ptr.shape[0] - 1) * length**2)
-    graph, query, key = block_pairs(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
+    graph, query, key = block_positions(labels.q_ptr, ptr, labels.block_ptr(), labels.ids.shape[0])
     codes = torch.full((ptr.shape[0] - 1, length, length), NOT_ATTENDING, device=ptr.device)
     codes[graph, query - ptr[graph], key - ptr[graph]] = labels.ids.to(torch.int64)
     return DenseLabels(codes.clamp(min=UNLABELED), labels.num_labels, attend=codes > NOT_ATTENDING)

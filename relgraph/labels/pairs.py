@@ -56,7 +56,7 @@ def numbered(numbers: Tensor, labels: Labels) -> Pairs:
 
 def block_pairs(labels: BlockLabels) -> Pairs:
     """The pairs of all graphs in the order of their ids."""
-    _, query, key = ragged.block_pairs(labels.q_ptr, labels.k_ptr, labels.block_ptr(), labels.ids.shape[0])
+    _, query, key = ragged.block_positions(labels.q_ptr, labels.k_ptr, labels.block_ptr(), labels.ids.shape[0])
     return Pairs(torch.zeros_like(query), query, key)
 
 

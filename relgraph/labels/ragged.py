@@ -23,7 +23,7 @@ def block_address(q_ptr: Tensor, k_ptr: Tensor, starts: Tensor, query: Tensor, k
     return starts[graph] + (query - q_ptr[graph]) * width + key - k_ptr[graph]
 
 
-def block_pairs(q_ptr: Tensor, k_ptr: Tensor, starts: Tensor, ids: int) -> tuple[Tensor, Tensor, Tensor]:
+def block_positions(q_ptr: Tensor, k_ptr: Tensor, starts: Tensor, ids: int) -> tuple[Tensor, Tensor, Tensor]:
     """Graph, query and key of each of ``ids`` flat ids, ``[P]`` each: the inverse of :func:`block_address`."""
     address = torch.arange(ids, device=q_ptr.device)
     graph = graph_at(starts, address)

@@ -19,7 +19,7 @@ Where = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class Rule(ABC):
+class JoinRule(ABC):
     """How labels a and b, with ``r_a`` and ``r_b`` ids, combine pair by pair."""
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Rule(ABC):
 
 
 @final
-class ProductRule(Rule):
+class ProductRule(JoinRule):
     """Mixed radix, a counting slowest; labeled if both are, attending if both do."""
 
     name = "product"
@@ -65,7 +65,7 @@ class ProductRule(Rule):
 
 
 @final
-class PriorityRule(Rule):
+class PriorityRule(JoinRule):
     """The code of a, or that of b if a attends without a label; ids of b come after those of a."""
 
     name = "first_of"
@@ -80,7 +80,7 @@ class PriorityRule(Rule):
 
 
 @final
-class RestrictionRule(Rule):
+class RestrictionRule(JoinRule):
     """The code of a if b attends."""
 
     name = "restrict"

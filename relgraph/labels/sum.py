@@ -8,7 +8,7 @@ from typing import Self, final
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels.base import Labels, check_alike, check_labels, check_rows, common_batch
+from relgraph.labels.base import Labels, check_alike, check_labels, check_slice, common_batch
 
 
 @final
@@ -67,8 +67,12 @@ class SumLabels(Labels):
         raise TypeError("a sum carries several ids per pair: call to_dense on each of .parts")
 
     def rows(self, start: int, stop: int) -> Self:
-        check_rows(self, start, stop)
+        check_slice(start, stop, self.q_len)
         return type(self)(*(part.rows(start, stop) for part in self.parts))
+
+    def cols(self, start: int, stop: int) -> Self:
+        check_slice(start, stop, self.k_len)
+        return type(self)(*(part.cols(start, stop) for part in self.parts))
 
     def __repr__(self) -> str:
         return f"SumLabels({', '.join(map(repr, self.parts))})"

@@ -10,6 +10,17 @@
 - :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
 - :func:`~relgraph.nn.check_label_names`: compares a state's label names with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
+
+Files, in the order in which an input meets them:
+
+- ``positions``: sines and cosines, added to the input.
+- ``transformer``, ``stack``: encoder and decoder together; stacks, which make the labels once for all layers.
+- ``encoder_layer``, ``decoder_layer``: one layer each; ``layer_parts``: what they share.
+- ``attention``: multi-head attention.
+- ``inputs``, ``masks``: the checks of its inputs; its masks joined into one.
+- ``cache``: keys and values of earlier calls.
+- ``table``, ``tables``: one table; the four tables of one attention.
+- ``record``: hooks that record attention.
 """
 
 from relgraph.nn.attention import RelationAttention as RelationAttention

@@ -255,8 +255,9 @@ class RelationAttention(nn.Module):
             need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
             need_label_mass: also return the attention that each label receives; needs tables.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
-                ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. A static one
-                holds the projected memory. A call that raises leaves it as it was.
+                ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. Labels of the
+                whole sequence or graph, ``[N, N]``, are cut to these. A static one holds the projected memory. A call
+                that raises leaves it as it was.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
             row_scores: ``[B, H, N_q, R]`` (without a batch or packed ``[H, N_q, R]``), floating: what each label adds
                 to the scores of each query, unscaled; for a sum a tuple, one per part. For a layer with tables, but
@@ -309,7 +310,7 @@ class RelationAttention(nn.Module):
             tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
-            q, k, v, labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
+            q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
             dropout_p=self.dropout if self.training else 0.0, enable_gqa=self.num_kv_heads != self.num_heads,
             score=self.score, row_scores=rows, value_map=None if self.value_map is None else self.value_map(),
             impl=self.impl, need_weights=need_weights, need_label_mass=need_label_mass,

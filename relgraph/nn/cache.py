@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.labels import Labels
 from relgraph.nn.masks import as_additive, check_dtype
 
 _P = ParamSpec("_P")
@@ -25,8 +26,9 @@ class KVCache:
 
     Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It takes in the keys and values of
     ``x``, and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass
-    over everything. The first new query has key position ``len(cache)``: build the labels of n new rows with
-    ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache remembers the
+    over everything. The first new query has key position ``len(cache)``. Labels of the whole sequence or graph, N
+    queries by N keys, serve every call: the layer takes the rows and columns at hand. Or build the labels of n new rows
+    alone, ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache remembers the
     ``key_padding_mask`` of each chunk (True for padding).
 
     A *static* cache is for cross-attention: the first call fills it and later calls only read it, so that a memory is
@@ -47,9 +49,10 @@ class KVCache:
     Example:
         >>> layer, labeler = rg.RelationAttention(8, 2, num_labels=5), rg.ClippedDistance(2)
         >>> x, cache = torch.randn(1, 6, 8), rg.KVCache()
-        >>> first = layer(x[:, :4], labels=labeler(4), is_causal=True, cache=cache)
-        >>> rest = layer(x[:, 4:], labels=labeler(2, 6, q_offset=4), is_causal=True, cache=cache)
-        >>> whole = layer(x, labels=labeler(6), is_causal=True)
+        >>> labels = labeler(6)
+        >>> first = layer(x[:, :4], labels=labels, is_causal=True, cache=cache)
+        >>> rest = layer(x[:, 4:], labels=labels, is_causal=True, cache=cache)  # or labeler(2, 6, q_offset=4)
+        >>> whole = layer(x, labels=labels, is_causal=True)
         >>> torch.allclose(torch.cat([first, rest], 1), whole, atol=1e-6), len(cache)
         (True, 6)
     """
@@ -408,6 +411,30 @@ class StackCache(_Caches):
 
     def __repr__(self) -> str:
         return f"StackCache({len(self.layers)} layers, {len(self)} keys)"
+
+
+def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
+    """The labels of ``length`` rows after ``past`` against all keys so far, if ``labels`` are those of a whole.
+
+    Labels of a whole have as many queries as keys, at least ``past + length``. Others are returned as they are, and so
+    are packed labels, which a cache does not take.
+    """
+    stop = past + length
+    if not isinstance(labels, Labels) or labels.packed or (labels.q_len, labels.k_len) == (length, stop):
+        return labels
+    if labels.q_len != labels.k_len or labels.q_len < stop:
+        return labels
+    return labels.rows(past, stop).cols(0, stop)
+
+
+def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
+    """The labels of ``length`` target rows after ``past`` against the memory, if ``labels`` are those of more rows.
+
+    Labels of another number of rows are returned as they are, and so are packed labels, which a cache does not take.
+    """
+    if not isinstance(labels, Labels) or labels.packed or labels.q_len == length or labels.q_len < past + length:
+        return labels
+    return labels.rows(past, past + length)
 
 
 def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -14,7 +14,7 @@ from relgraph.functional.check import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import LayerCache, restores_cache_on_error
+from relgraph.nn.cache import LayerCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import (
     Activation,
@@ -197,7 +197,7 @@ class RelationDecoderLayer(nn.Module):
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
             labels: of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
-                M]``.
+                M]``. With a cache, Labels of the whole target are cut to the new rows.
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it as it was.
             bank_features: the input of the banks of the self-attention's tables.
@@ -225,12 +225,14 @@ class RelationDecoderLayer(nn.Module):
         check.boolean("memory_is_causal", memory_is_causal)
         labels = make_labels(self.labeler, labels, "tgt", tgt, cache)
         check_input("tgt", tgt, self)
+        past = 0 if cache is None else len(cache)
+        if cache is not None:
+            memory_labels = memory_labels_of_new_rows(memory_labels, past, tgt.shape[-2])
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
             check_without_tables("memory_labels", memory_labels, "num_memory_labels")
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")
-        past = 0 if own is None else len(own)
 
         def attend(x: Tensor) -> Tensor:
             z = rename_in_errors(

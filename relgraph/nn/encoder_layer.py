@@ -183,7 +183,8 @@ class RelationEncoderLayer(nn.Module):
             is_causal: rows see no later rows; combines with the masks.
             labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes a
                 :class:`~relgraph.Graph` to label, and without ``labels`` labels the length. A layer without a labeler
-                also takes integers ``[N, N]`` or ``[B, N, N]``.
+                also takes integers ``[N, N]`` or ``[B, N, N]``. With a cache, Labels cover the new rows and all keys,
+                ``[n, len(cache) + n]``; those of the whole, ``[N, N]``, and of a graph, are cut to these.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.

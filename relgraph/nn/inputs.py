@@ -12,7 +12,7 @@ from relgraph.functional.check import check_labels_fit, check_labels_type
 from relgraph.functional.offset import labels_offsets
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
-from relgraph.nn.cache import KVCache
+from relgraph.nn.cache import KVCache, labels_of_new_rows
 from relgraph.nn.masks import check_padding, check_pairs
 from relgraph.nn.tables import RelationTables
 
@@ -33,6 +33,7 @@ class Inputs(NamedTuple):
     query: Tensor  # [B, N_q, E] or [N_q, E]
     key: Tensor | None  # [B, n, kdim] or [n, kdim], the keys to project
     value: Tensor | None  # [B, n, vdim] or [n, vdim]
+    labels: Labels | Tensor | None  # of N_q queries and N_k keys
     padding: Tensor | None  # [B, n], of all keys when a static cache holds them
     pairs: Tensor | None  # [B or 1, H or 1, N_q, N_k]
     q_offset: int | Tensor | None
@@ -76,12 +77,13 @@ def check_inputs(
         k_len = past + new
         if cache is not None:
             cache.check(batch, new)
+            labels = labels if cache.static else labels_of_new_rows(labels, past, new)
     _check_labels(labels, tables, batch, q_len, k_len, query)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, k_len, unbatched=unbatched)
     check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
-    return Inputs(query, key, value, padding, pairs, q_offset, unbatched, packed)
+    return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
 
 
 def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> tuple[Any, Any]:
@@ -138,7 +140,7 @@ def _check_labels(
     if isinstance(labels, Tensor):
         if tables is None or isinstance(tables.num_labels, tuple):
             raise ValueError(
-                "labels must be Labels for a layer without tables or with those of a sum, got a Tensor: pass "
+                "labels must be Labels if the layer has no tables, or tables for a sum, got a Tensor: pass "
                 "rg.DenseLabels(ids, num_labels), with num_labels=0 if they only say who attends"
             )
     elif tables is None:

@@ -17,7 +17,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.graphs import Graph
 from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
-from relgraph.nn.cache import KVCache, LayerCache, StackCache
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
 from relgraph.nn.tables import RelationTables
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -104,19 +104,20 @@ def check_input(name: str, x: Tensor, layer: Any) -> None:
 def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
     """Return ``labels``, or let the labeler make them from a graph, or from the length of ``x`` and of the cache.
 
-    Labels made from lengths are moved to the device of ``x``.
+    With a cache, labels of a whole are cut to the rows of ``x``. Labels made from lengths are moved to the device of
+    ``x``.
     """
     if check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
+    past, length = 0 if cache is None else len(cache), x.shape[-2]
     if isinstance(labels, Graph) and labeler is not None:
-        return check_made(labeler, labeler(labels))
+        labels = check_made(labeler, labeler(labels))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
         got = in_place_of_labels(labels, or_graph=True)
         # Not raw ids either: a labeler's input, such as segments [B, N], would pass for ids [N, N] if B = N.
         raise TypeError(f"labels must be Labels, a Graph or None for a layer with a labeler, got {got}")
     if labels is not None or labeler is None:
-        return labels
-    past, length = 0 if cache is None else len(cache), x.shape[-2]
+        return labels if cache is None else labels_of_new_rows(labels, past, length)
     made = check_made(labeler, labeler(length, past + length, q_offset=past) if past else labeler(length))
     return made.to(x.device) if made.device not in (None, x.device) else made
 

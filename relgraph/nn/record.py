@@ -113,8 +113,8 @@ def _recording(layers: dict[str, nn.Module], wanted: Wanted) -> Iterator[dict[st
 class _OpenBlocks:
     """The number of open blocks, by the thread that opened them.
 
-    While there are any, compiled code runs uncompiled, as it ignores hooks that were added after compilation. Blocks
-    may end in any order, so all share one stance.
+    While hooks are installed, compiled code runs uncompiled, as it ignores hooks that were added after compilation.
+    Blocks may end in any order, so all share one stance.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ def _add_hooks(layer: nn.Module, wanted: Wanted, calls: list[AttentionAux], thre
         return out
 
     stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-    # Prepended: of nested blocks the last to request is the first to split.
+    # Prepended, so that inner blocks split first.
     stack.callback(layer.register_forward_hook(after, with_kwargs=True, prepend=True).remove)
 
 

@@ -11,7 +11,7 @@ from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
-from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on_error
+from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.layer_parts import make_labels, rename_in_errors
@@ -206,6 +206,8 @@ class RelationDecoder(_Stack):
         """
         caches = check_cache(cache, self.num_layers, LayerCache)
         labels = make_labels(self.layers[0].labeler, labels, "tgt", tgt, cache)
+        if cache is not None:
+            memory_labels = memory_labels_of_new_rows(memory_labels, len(cache), tgt.shape[-2])
         for layer, own in zip(self.layers, caches, strict=True):
             tgt = layer(
                 tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 KEPT_PLANS = 64
-"""The most plans without tensors that have entries."""
+"""Largest number of plans without tensors that have entries."""
 
 _by_tensor: Any = WeakIdKeyDictionary()
 _by_ints: dict[Any, dict[Any, Any]] = {}

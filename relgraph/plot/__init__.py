@@ -11,6 +11,18 @@ font lacks come out as boxes, with a warning by matplotlib: name fonts that have
 
 Every function draws on the matplotlib Axes given as ``ax``, or on those of a new pyplot figure, and returns them. None
 of them shows or saves anything.
+
+Files, in the order in which data meets them:
+
+- ``matrix``, ``tables``, ``mass``, ``sequence``, ``tree``, ``graph``: the pictures.
+- ``_weights``: attention weights, checked and averaged.
+- ``_codes``: labels as the matrix that is drawn.
+- ``_names``: label names, which of them are distances, and their order.
+- ``_layout``: positions of nodes.
+- ``_colours``: a colour for each label.
+- ``_text``: names and tokens as a picture writes them.
+- ``_style``: colours, Axes, ticks and colour bars of all pictures.
+- ``_by_label``, ``_network``: one number per label; nodes and arrows.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def label_colours(naming: Naming, present: Iterable[int], *, only_present: bool 
 
 
 def _diverging(naming: Naming) -> _style.Colours:
-    """Blue below distance 0, pale yellow at it, red above; one scale for both sides, of ranks."""
+    """Blue below distance 0, pale yellow at it, red above; both sides share one scale, by rank."""
     rank = np.arange(len(naming.distances)) - naming.centre
     reach = max(int(abs(rank).max()), 1)
     return colormaps[_style.DISTANCES](0.5 + 0.44 * rank / reach)
@@ -96,6 +96,6 @@ def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palett
 
 
 def _spread(count: int, most: int, centre: int) -> list[int]:
-    """At most about so many places among ``count``, evenly from ``centre`` outward."""
+    """Every n-th of ``count`` places, ``centre`` among them; n leaves about ``most``."""
     every = max(-(-count // max(most, 1)), 1)
     return [place for place in range(count) if (place - centre) % every == 0]

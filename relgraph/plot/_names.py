@@ -60,7 +60,7 @@ class Naming:
         return min(range(len(low)), key=lambda at: abs(low[at]))
 
     def every(self, step: int) -> list[int]:
-        """The places in ``order`` of every so many distances, among them that of the centre, and of the whole rest."""
+        """Positions in ``order`` of every ``step``-th distance (including the centre) and of all other names."""
         far = len(self.distances)
         return [at for at in range(far) if (at - self.centre) % step == 0] + list(range(far, len(self.order)))
 

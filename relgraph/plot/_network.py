@@ -35,7 +35,7 @@ class Arrow:
 
 
 def read_graph(name: str, graph: Any) -> tuple[Graph, Sequence[Any] | None]:
-    """A graph for labelers and the nodes behind its ids; a networkx graph is turned into one."""
+    """A graph for labelers and the nodes behind its ids; a networkx graph becomes one."""
     nodes = None
     if any(kind.__module__.startswith("networkx.") for kind in type(graph).__mro__):
         from relgraph.interop.networkx import from_networkx
@@ -108,7 +108,7 @@ def draw_nodes(
 
 
 def node_radius(ax: Axes, pos: np.ndarray) -> float:
-    """Of a dot, in points: less than half the way to the next one, for most of them."""
+    """The radius of a dot in points: for most dots less than half the distance to the nearest other dot."""
     if len(pos) == 1:
         return LARGEST
     apart = np.linalg.norm((pos[:, None] - pos) * scale(ax, pos), axis=-1)
@@ -117,7 +117,7 @@ def node_radius(ax: Axes, pos: np.ndarray) -> float:
 
 
 def scale(ax: Axes, pos: np.ndarray) -> np.ndarray:
-    """Points of the picture to one unit of ``pos``, across and up."""
+    """How many points of the picture one unit of ``pos`` is, across and up."""
     equal = ax.get_aspect() != "auto"
     each = np.array(_style.room(ax)) / (1.2 * _span(pos, equal))
     return np.full(2, each.min()) if equal else each
@@ -148,7 +148,7 @@ def _write_names(
     query: int | None,
     leaves: np.ndarray | None,
 ) -> None:
-    """Inside the dots, or beneath them as far as they do not overlap: the query's first, then by attention."""
+    """Write names inside the dots, or below them if they do not overlap: the query's first, then by attention."""
     if longest(texts) <= max(int(radius / 3.2), 1):
         for (x, y), part, text in zip(pos.tolist(), share.tolist(), texts, strict=True):
             look = {"fontsize": min(8.5, 1.3 * radius), "color": "white" if part > 0.6 else _style.INK}
@@ -156,26 +156,27 @@ def _write_names(
         return
     first = sorted(range(len(texts)), key=lambda node: (node != query, -share[node]))
     places = pos * scale(ax, pos)
-    turned = np.zeros(len(texts), bool)
-    kept = _not_overlapping(places, texts, turned, first)
+    vertical = np.zeros(len(texts), bool)
+    kept = _not_overlapping(places, texts, vertical, first)
     if leaves is not None and len(kept) < len(texts):
-        upright = _not_overlapping(places, texts, leaves, first)
-        turned, kept = (leaves, upright) if len(upright) > len(kept) else (turned, kept)
+        kept_if_vertical = _not_overlapping(places, texts, leaves, first)
+        if len(kept_if_vertical) > len(kept):
+            vertical, kept = leaves, kept_if_vertical
     halo = [patheffects.withStroke(linewidth=2.2, foreground="white")]
     for node in sorted(kept):
         ax.annotate(
             texts[node], tuple(pos[node]), xytext=(0, -radius - 2), textcoords="offset points", ha="center", va="top",
-            rotation=90 if turned[node] else 0, fontsize=8, color=_style.INK, path_effects=halo, zorder=5, **AS_IS,
+            rotation=90 if vertical[node] else 0, fontsize=8, color=_style.INK, path_effects=halo, zorder=5, **AS_IS,
         )  # fmt: skip
 
 
-def _not_overlapping(places: np.ndarray, texts: Sequence[str], turned: np.ndarray, first: Sequence[int]) -> list[int]:
-    """The nodes whose names, hanging beneath places in points, overlap none of a node that comes before them."""
+def _not_overlapping(places: np.ndarray, texts: Sequence[str], vertical: np.ndarray, first: Sequence[int]) -> list[int]:
+    """The nodes whose names, drawn below ``places`` (in points), overlap no name of an earlier node in ``first``."""
     boxes = np.empty((0, 4))
     kept = []
     for node in first:
         wide, high = 4.9 * columns(texts[node]), 8.5
-        wide, high = (high, wide) if turned[node] else (wide, high)
+        wide, high = (high, wide) if vertical[node] else (wide, high)
         (x, y), half = places[node], wide / 2
         box = np.array([x - half, x + half, y - high, y])
         over = (boxes[:, [0, 2]] < box[[1, 3]]) & (box[[0, 2]] < boxes[:, [1, 3]])

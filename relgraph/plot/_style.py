@@ -81,7 +81,7 @@ def from_zero(values: np.ndarray) -> Normalize:
 
 
 def margin(texts: Sequence[str]) -> float:
-    """Inches that long names at an axis take beyond what each figure has for them."""
+    """Inches that long names at an axis need beyond the room that every figure has."""
     return max(0.075 * longest(texts) - 0.5, 0.0)
 
 
@@ -139,7 +139,7 @@ def cell_grid(ax: Axes, rows: int, columns: int) -> None:
 
 
 def colour_bar(ax: Axes, mappable: ScalarMappable, title: str, top: float = 1.0, **options: Any) -> Colorbar:
-    """A colour bar at the right of the Axes and belonging to them, as high as ``top`` of their height."""
+    """A colour bar to the right of the Axes, ``top`` times as high."""
     width = 9 / max(room(ax)[0], 60)
     inset = ax.inset_axes((1 + 1.2 * width, 0.0, width, top))
     bar = ax.figure.colorbar(mappable, cax=inset, **options)

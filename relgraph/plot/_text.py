@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 LABEL, NODE = 32, 16  # characters of a label or token at an axis or in a legend, and of a name at a node or in a title
-AS_IS: dict[str, Any] = {"parse_math": False}  # a dollar is a dollar, not the begin of a formula
+AS_IS: dict[str, Any] = {"parse_math": False}  # a dollar sign does not begin a formula
 _NOT_WRITTEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, ends of lines and paragraphs
 
 
 def written(name: str, most: int = LABEL) -> str:
-    """``name`` with escapes for control characters, and a longer one than ``most`` without its middle."""
+    """``name`` with escapes for control characters, shortened in the middle if it is longer than ``most``."""
     text = "".join(_escaped(letter) if unicodedata.category(letter) in _NOT_WRITTEN else letter for letter in name)
     if len(text) <= most:
         return text

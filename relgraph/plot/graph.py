@@ -1,4 +1,4 @@
-"""Attention over a graph: nodes shaded by the attention they receive, arrows as wide as it is strong."""
+"""Attention over a graph: nodes shaded by the attention they receive, arrows wider for more attention."""
 
 from __future__ import annotations
 

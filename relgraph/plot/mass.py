@@ -173,7 +173,7 @@ def _of_tensor(mass: Any, axes: Any, part: Any) -> MassRows:
 
 
 def _letters(axes: Any, shape: Sequence[int]) -> str:
-    """What each axis is, one letter an axis."""
+    """What each axis is, one letter per axis."""
     if axes is None and len(shape) in BY_RANK:
         return BY_RANK[len(shape)]
     if axes is None:

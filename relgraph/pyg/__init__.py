@@ -11,6 +11,15 @@
 
 An edge ``edge_index[:, e] = (source, target)`` is (key, query), as in PyG. ``relgraph.pyg`` loads on first use, which
 raises an ImportError without PyTorch Geometric.
+
+Files, in the order in which data meets them:
+
+- ``data``, ``hetero_data``: between PyG's data objects and graphs for labelers.
+- ``transforms``: labels stored with the data.
+- ``adjacency``: nodes and edges in any of PyG's forms, checked.
+- ``conv``, ``hetero``, ``global_attention``: one layer each.
+- ``convert``: from PyG's TransformerConv.
+- ``record``: how ``record_attention`` records a RelationConv.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_na
     labelers = stored.labelers()
     if labelers != {_expression(labeler)}:
         wanted = " and ".join(sorted(labelers))
-        raise ValueError(f"by must be what labeled data.{name}, {wanted}, got {_expression(labeler)}")
+        raise ValueError(f"by must be the labeler that made data.{name}, {wanted}, got {_expression(labeler)}")
     return _restore(stored, _template(labeler), left)
 
 

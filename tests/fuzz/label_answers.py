@@ -1,4 +1,4 @@
-"""What labels answer by themselves, held to their description: ``to_dense``, ``describe``, and rows of them."""
+"""What labels answer by themselves, held to their description: ``to_dense``, ``describe``, and slices of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F64 = torch.float64
 
 
 def check_labels(seed: int) -> None:
-    """``to_dense``, ``rows`` and ``describe`` of the labels of a seed, pair by pair."""
+    """``to_dense``, ``rows``, ``cols`` and ``describe`` of the labels of a seed, pair by pair."""
     rng, case = Random(f"labels {seed}"), draw(seed)
     if (
         case.frame.batch == 0
@@ -33,26 +33,30 @@ def check_labels(seed: int) -> None:
             if is_one_matrix(part):
                 start = rng.randint(0, labels.q_len)
                 stop = rng.randint(start, labels.q_len)
-                _check_pairs(f"{what}: to_dense", part, labels, range(labels.q_len), case.frame)
-                _check_pairs(
-                    f"{what}: rows({start}, {stop})", part, labels.rows(start, stop), range(start, stop), case.frame
-                )
+                rows, cols = range(labels.q_len), range(labels.k_len)
+                _check_pairs(f"{what}: to_dense", part, labels, rows, cols)
+                some = labels.rows(start, stop)
+                _check_pairs(f"{what}: rows({start}, {stop})", part, some, range(start, stop), cols)
+                start = rng.randint(0, labels.k_len)
+                stop = rng.randint(start, labels.k_len)
+                some = labels.cols(start, stop)
+                _check_pairs(f"{what}: cols({start}, {stop})", part, some, rows, range(start, stop))
             else:
                 _check_no_matrix(what, labels)
 
 
-def _check_pairs(what: str, part: Single, labels: rg.Labels, rows: range, frame: Frame) -> None:
+def _check_pairs(what: str, part: Single, labels: rg.Labels, rows: range, cols: range) -> None:
     ids, attend = labels.to_dense()
-    wanted = (labels.batch_size, len(rows), frame.k_len)
+    wanted = (labels.batch_size, len(rows), len(cols))
     if tuple(ids.shape) != wanted or tuple(attend.shape) != wanted:
         raise FuzzError(f"{what} has shapes {list(ids.shape)} and {list(attend.shape)}, must be {list(wanted)}")
     for b in range(wanted[0]):
         for row, i in enumerate(rows):
-            for j in range(frame.k_len):
+            for col, j in enumerate(cols):
                 found = part.at(b, i, j)
                 code = -2 if not found else found[0][0] if found[0] else -1
-                got = int(ids[b, row, j]) if attend[b, row, j] else -2
-                if got != code or (code == -2 and ids[b, row, j] != -1):
+                got = int(ids[b, row, col]) if attend[b, row, col] else -2
+                if got != code or (code == -2 and ids[b, row, col] != -1):
                     raise FuzzError(f"{what} says {got} of pair {b, i, j}, must be {code}")
 
 

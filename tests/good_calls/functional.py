@@ -125,6 +125,47 @@ GOOD_CALLS = {
     "relation_attention (edges)": lambda: Good(
         rg.relation_attention, {**_inputs(), "labels": _of_edges(), **_tables(), "impl": "edges"}, ALSO
     ),
+    "relation_attention (additive score, maps)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.ClippedDistance(1)(3),
+            "value_map": (torch.randn(3, 2), torch.randn(2, 5, 5)),
+            "score": rg.score.Additive(torch.randn(2, 4)),
+        },
+        {**ALSO, "value_map": ("coefficients", "bases"), "score": ("score.weight",)},
+    ),
+    "relation_attention (row scores)": lambda: Good(
+        rg.relation_attention,
+        {**_inputs(), "labels": rg.ClippedDistance(1)(3), "row_scores": torch.randn(2, 2, 3, 3)},
+        {**ALSO, "labels": (*ALSO["labels"], "row_scores")},
+    ),
+    "relation_attention (edge vectors)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=3, default=2),
+            "edge_attr": torch.randn(2, 6),
+            "edge_key": torch.randn(4, 6),
+            "edge_value": torch.randn(2, 5, 6),
+        },
+        {
+            **ALSO,
+            "labels": (*ALSO["labels"], "edge_attr"),
+            "edge_attr": ("edge_key", "edge_value"),
+            "edge_key": ("edge_attr",),
+        },
+    ),
+    "score.Softcap": lambda: Good(rg.score.Softcap, {"cap": 3.0}),
+    "score.LeakyReLU": lambda: Good(rg.score.LeakyReLU, {"negative_slope": 0.1}),
+    "score.Additive": lambda: Good(rg.score.Additive, {"weight": torch.randn(2, 4), "activation": "tanh"}),
+    "score.Additive.learned": lambda: Good(
+        rg.score.Additive.learned, {"num_heads": 3, "head_dim": 4, "activation": "tanh", "device": "cpu", "dtype": None}
+    ),
+    "score.Bilinear": lambda: Good(rg.score.Bilinear, {"weight": torch.randn(3, 4, 4)}),
+    "score.Bilinear.learned": lambda: Good(
+        rg.score.Bilinear.learned, {"num_labels": 3, "num_heads": 2, "head_dim": 4, "device": "cpu", "dtype": None}
+    ),
     "relation_attention (chunked)": lambda: Good(
         rg.relation_attention,
         {**_inputs(), "labels": rg.ClippedDistance(1)(3), **_tables(), "impl": "chunked"},

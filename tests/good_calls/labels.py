@@ -30,6 +30,10 @@ def _rows(labels: rg.Labels) -> Good:
     return Good(labels.rows, {"start": 1, "stop": 2})
 
 
+def _cols(labels: rg.Labels) -> Good:
+    return Good(labels.cols, {"start": 1, "stop": 2})
+
+
 GOOD_CALLS = {
     "DistanceLabels": lambda: Good(
         rg.DistanceLabels,
@@ -50,7 +54,9 @@ GOOD_CALLS = {
         also={"q_len": ("q_ptr",), "k_len": ("ptr",), "lookup": ("left",), "ptr": ("q_ptr",)},
     ),
     "DistanceLabels.rows": lambda: _rows(rg.ClippedDistance(1)(3)),
+    "DistanceLabels.cols": lambda: _cols(rg.ClippedDistance(1)(3)),
     "DistanceLabels.rows (packed)": lambda: _rows(rg.ClippedDistance(1)(3, ptr=PTR)),
+    "DistanceLabels.cols (packed)": lambda: _cols(rg.ClippedDistance(1)(3, ptr=PTR)),
     "DenseLabels": lambda: Good(
         rg.DenseLabels,
         {
@@ -61,6 +67,7 @@ GOOD_CALLS = {
         also={"num_labels": ("ids",), "ids": ("attend",)},
     ),
     "DenseLabels.rows": lambda: _rows(_dense()),
+    "DenseLabels.cols": lambda: _cols(_dense()),
     "BlockLabels": lambda: Good(
         rg.BlockLabels,
         {
@@ -90,6 +97,7 @@ GOOD_CALLS = {
         also={"blocks": ("ids",), "num_labels": ("ids",)},
     ),
     "BlockLabels.rows": lambda: _rows(_blocks()),
+    "BlockLabels.cols": lambda: _cols(_blocks()),
     "EdgeLabels": lambda: Good(
         rg.EdgeLabels,
         {
@@ -151,13 +159,16 @@ GOOD_CALLS = {
         },
     ),
     "EdgeLabels.rows": lambda: _rows(_edges()),
+    "EdgeLabels.cols": lambda: _cols(_edges()),
     "EdgeLabels.rows (default)": lambda: _rows(_edges(default=rg.ClippedDistance(0)(3))),
+    "EdgeLabels.cols (default)": lambda: _cols(_edges(default=rg.ClippedDistance(0)(3))),
     "SumLabels": lambda: Good(
         lambda first, second: rg.SumLabels(first, second),
         {"first": rg.ClippedDistance(1)(3), "second": _dense()},
         also={"first": ("parts", "part"), "second": ("parts", "part")},
     ),
     "SumLabels.rows": lambda: _rows(_sum()),
+    "SumLabels.cols": lambda: _cols(_sum()),
     "Labels.__getitem__": lambda: Good(
         lambda rows: _dense()[rows], {"rows": slice(0, 2)}, also={"rows": ("slice of query rows",)}
     ),

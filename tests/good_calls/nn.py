@@ -268,6 +268,9 @@ GOOD_CALLS = {
     "RelationAttention.forward (a cache)": lambda: _growing(
         "bank", "query", rg.KVCache, bank_features=torch.randn(3, 3), labels=LABELER(3)
     ),
+    "RelationAttention.forward (labels of the whole)": lambda: Good(
+        lambda labels: _layers()["before"].self_attn(_rows(), labels=labels, cache=rg.KVCache()), {"labels": LABELER(5)}
+    ),
     # --- Layers
     "RelationEncoderLayer": lambda: Good(
         rg.RelationEncoderLayer,
@@ -329,6 +332,10 @@ GOOD_CALLS = {
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
+    ),
+    "RelationDecoderLayer.forward (labels of the whole)": lambda: Good(
+        lambda **labels: _layers()["decoder"](_rows(), _rows(4), **labels, cache=rg.nn.LayerCache()),
+        {"labels": LABELER(5), "memory_labels": LABELER(5, 4)},
     ),
     # --- Stacks
     "RelationEncoder": lambda: Good(

@@ -62,7 +62,7 @@ def test_edges_alone_touch_listed_pairs_only():
 def test_parallel_edges_that_attend_alone_have_no_score_a_pair(impl):
     case = make(KINDS["edges only parallel"](4))
     torch.testing.assert_close(raw(case, None)[0], raw(case, "reference")[0])
-    with pytest.raises(NotImplementedError, match=f"impl='{impl}' has one score a pair .* use impl='edges'"):
+    with pytest.raises(NotImplementedError, match=f"impl='{impl}' has one score per pair, .* use impl='edges'"):
         raw(case, impl)
 
 

@@ -61,7 +61,7 @@ def test_no_rows(kind, impl, options):
 
 @pytest.mark.parametrize("labels", [v for v in LABELS.values() if v is not None and v.batch_size == 0], ids=repr)
 def test_labels_of_no_rows(labels):
-    assert labels.rows(1, 3).batch_size == 0
+    assert labels.rows(1, 3).batch_size == labels.cols(1, 3).batch_size == 0
     assert labels.to("cpu") == labels
     parts = labels.parts if isinstance(labels, SumLabels) else (labels,)
     assert 0 in [part.to_dense()[0].shape[0] for part in parts]

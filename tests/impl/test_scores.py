@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 import relgraph as rg
 from relgraph.impl.chunked import blocks, by_rows
-from tests.cases import F64, KINDS, answer, assert_same, make
+from tests.cases import F64, KINDS, Case, answer, assert_same, make
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -28,8 +30,10 @@ def check(case, kind, extra=(), **options):
     case.inputs += [x for x in extra if x is not None]  # leaves whose gradients are compared
     inputs, extra = case.inputs[:3], case.inputs[3:]
 
-    class Both(type(case)):
-        leaves = property(lambda self: [*super().leaves, *extra])
+    class Both(Case):
+        @property
+        def leaves(self):
+            return [*super().leaves, *extra]
 
     both = Both(case.labels, inputs, case.tables, case.options)
     wanted = answer(both, "reference", **options)
@@ -137,3 +141,151 @@ def test_edge_vectors(kind, per_head, score):
         named = {"additive": rg.score.Additive(leaf(3)), "function": torch.sin}.get(score)
         tables = "kvb" if score == "additive" else "kvqb"
         check(make(labels, kinds=tables, score=named, edge=tuple(options.values())), kind, [attr, *given])
+
+
+def grown():
+    """Functions that hold what they learn in different ways: a module, a leaf, a tensor computed from a leaf."""
+    slope, module = leaf(1), torch.nn.PReLU(dtype=F64)
+    computed = slope.exp()
+    return {
+        "module": (module, [module.weight]),
+        "leaf": (lambda scores: scores * slope, [slope]),
+        "computed": (lambda scores: scores * computed, [slope]),
+        "activation": (rg.score.Additive(leaf(3), lambda x: torch.tanh(x * slope)), [slope]),
+    }
+
+
+@pytest.mark.parametrize("name", ["module", "leaf", "computed", "activation"])
+@pytest.mark.parametrize("kind", ["distance", "edges only", "block"])
+def test_what_a_function_holds_learns(kind, name, monkeypatch):
+    monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 30)
+    score, held = grown()[name]
+    case = make(KINDS[kind](7), kinds="kvb", score=score)
+    grads = []
+    for impl in ("reference", *implementations(kind)):
+        z = rg.relation_attention(
+            *case.inputs, case.labels, key_table=case.tables[0], value_table=case.tables[1], score=score, impl=impl
+        )
+        grads.append(torch.autograd.grad(z.sin().sum(), [*held, *case.inputs], retain_graph=True))
+    for got in grads[1:]:
+        assert_same(got, grads[0])
+        assert all(g.abs().max() > 1e-3 for g in got)
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense batch", "edges only", "block"])
+def test_gradients_against_differences(kind):
+    """Also the mask that dropout draws: the same in forward and backward."""
+    labels = KINDS[kind](5)
+    weight, maps, matrix = leaf(2, 3), leaf(labels.num_labels, 4, 4), leaf(labels.num_labels, 3, 3)
+
+    def call(impl, score, q, k, v, w, m, b):
+        torch.manual_seed(0)
+        made = rg.score.Additive(w, "tanh") if score == "additive" else rg.score.Bilinear(b)
+        return rg.relation_attention(q, k, v, labels, score=made, value_map=m, dropout_p=0.3, impl=impl)
+
+    case = make(labels, n=5)
+    for impl in implementations(kind):
+        for score in ("additive", "bilinear"):
+            inputs = (*case.inputs, weight, maps, matrix)
+            assert torch.autograd.gradcheck(partial(call, impl, score), inputs, fast_mode=True)
+
+
+def test_dropout_is_drawn_anew_for_every_block_and_call(monkeypatch):
+    monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 64 * 2)
+    x = torch.ones(1, 1, 64, 1)
+    means = [rg.relation_attention(x, x, x, None, score=torch.sin, dropout_p=0.5, impl="chunked") for _ in range(2)]
+    assert not torch.equal(*means)
+    assert not torch.equal(means[0][0, 0, :2], means[0][0, 0, 2:4])
+    assert abs(torch.stack(means).mean() - 1.0) < 0.1
+
+
+def test_second_derivatives():
+    x = leaf(1, 2, 5, 3)
+    for impl in ("dense", "reference"):
+        assert torch.autograd.gradgradcheck(
+            lambda x, impl=impl: rg.relation_attention(x, x, x, None, score=torch.tanh, impl=impl), [x], fast_mode=True
+        )
+    for score in (torch.tanh, rg.score.Softcap(2.0)):
+        z = rg.relation_attention(x, x, x, None, score=score, impl="chunked")
+        (grad,) = torch.autograd.grad(z.sum(), [x], create_graph=True)
+        with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
+            grad.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "score", [torch.sin, rg.score.Additive(torch.randn(3, dtype=F64))], ids=["function", "additive"]
+)
+def test_a_large_call_goes_in_blocks(score, monkeypatch):
+    sizes = []
+    real = by_rows.dense.attend
+    monkeypatch.setattr(by_rows.dense, "attend", lambda call: (sizes.append(call.plan.q_len), real(call))[1])
+    monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 1000)
+    x = torch.randn(1, 2, 40, 3, dtype=F64)
+    rg.relation_attention(x, x, x, rg.ClippedDistance(2)(40), score=score, impl="chunked")
+    assert sum(sizes) == 40
+    assert max(sizes) == (1000 // (2 * 40) if score is torch.sin else 1000 // (2 * 40 * 3))
+
+
+X = torch.randn(2, 2, 5, 4)
+LABELS = rg.ClippedDistance(1)(5)
+EDGES = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=5, default=2)
+SUM = rg.SumLabels(LABELS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"score": "softcap"}, TypeError, "score must be one of relgraph.score, a function of scores or None, got str"),
+        ({"score": rg.score.Softcap}, TypeError, "score must be one of .* got the class Softcap"),
+        ({"score": lambda s: s.sum(-1)}, ValueError, "score must keep shape and dtype"),
+        ({"score": lambda s: s.double()}, ValueError, "score must keep shape and dtype"),
+        ({"score": lambda s: s.detach()}, ValueError, "score must be differentiable by torch"),
+        ({"score": lambda s: None}, TypeError, "score must give a tensor, got NoneType"),
+        ({"score": rg.score.Additive(torch.randn(3))}, ValueError, r"score.weight must have shape \[D\] or \[H, D\]"),
+        ({"score": rg.score.Additive(torch.randn(4), torch.detach)}, ValueError, "activation must be differentiable"),
+        (
+            {"score": rg.score.Additive(torch.randn(4)), "query_table": torch.randn(3, 4)},
+            ValueError,
+            "query_table must be None with score=Additive",
+        ),
+        ({"score": rg.score.Bilinear(torch.randn(2, 4, 4))}, ValueError, r"score.weight must have shape \[R, D, D\]"),
+        ({"score": rg.score.Bilinear(torch.randn(3, 4, 4)), "labels": SUM}, NotImplementedError, "one label per pair"),
+        ({"score": rg.score.Bilinear(torch.randn(3, 4, 4)), "labels": None}, ValueError, "needs labels, got None"),
+        ({"row_scores": torch.randn(2, 2, 5, 4)}, ValueError, r"row_scores must have shape \[B, H, N_q, R\]"),
+        (
+            {"row_scores": torch.randn(2, 2, 5, 3), "key_table": torch.randn(3, 4)},
+            ValueError,
+            "row_scores must be None with a key_table",
+        ),
+        ({"row_scores": torch.randn(2, 2, 5, 3), "labels": SUM}, ValueError, "row_scores must be a tuple of 2 tensors"),
+        ({"value_map": torch.randn(3, 4, 5)}, ValueError, r"value_map must have shape \[R, D_v, D_v\] = \[3, 4, 4\]"),
+        ({"value_map": (torch.randn(3, 2),)}, TypeError, "value_map must be a tensor or a pair"),
+        (
+            {"value_map": (torch.randn(2, 2), torch.randn(2, 4, 4))},
+            ValueError,
+            r"value_map must have coefficients \[R, K\]",
+        ),
+        ({"value_map": torch.randn(3, 4, 4), "labels": SUM}, NotImplementedError, "value_map needs one label per pair"),
+        ({"edge_attr": torch.randn(2, 3)}, ValueError, "edge_attr needs labels of one kind of edges, EdgeLabels"),
+        ({"edge_attr": torch.randn(2, 3), "labels": EDGES}, ValueError, "edge_attr needs edge_key or edge_value"),
+        ({"edge_key": torch.randn(4, 3), "labels": EDGES}, ValueError, "edge_key must be left out without edge_attr"),
+        (
+            {"edge_attr": torch.randn(3, 3), "edge_key": torch.randn(4, 3), "labels": EDGES},
+            ValueError,
+            r"edge_attr must be floating of shape \[E, F\] = \[2, F\]",
+        ),
+        ({"score": torch.sin, "impl": "triton"}, NotImplementedError, "impl='triton' has dot products and no score"),
+        (
+            {"value_map": torch.randn(3, 4, 4), "impl": "triton"},
+            NotImplementedError,
+            "impl='triton' has dot products and no value_map",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input(options, error, message, monkeypatch):
+    from relgraph.impl.triton import limits
+
+    monkeypatch.setattr(limits, "HAS_TRITON", True)
+    options = {"labels": LABELS, **options}
+    with pytest.raises(error, match=message):
+        rg.relation_attention(X, X, X, **options)

@@ -610,17 +610,6 @@ def test_a_map_made_while_predicting_serves_training():
         assert not any(x.is_inference() for x in tensors)
 
 
-@pytest.mark.parametrize("kind", ["edges sum", "edges sum batch"])
-def test_several_labels_of_a_pair_raise(kind):
-    with pytest.raises(NotImplementedError, match="parallel edges cannot sum their labels; use impl='chunked'"):
-        tile_map(plan_of(kind, 7), 4, 4, batch=2, causal=None, device=CPU)
-
-
-def test_parallel_edges_alone_raise():
-    with pytest.raises(NotImplementedError, match="parallel edges cannot attend separately; use impl='edges'"):
-        tile_map(plan_of("edges only parallel", 7), 4, 4, batch=2, causal=None, device=CPU)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [

@@ -46,6 +46,7 @@ def test_counts_of_many_pairs_do_not_overflow():
         (lambda: padded(edges(ptr=PTR, num_labels=2, default=BLOCKS), 10**6), "length must make at most 4,294,967,296 pairs"),
         (lambda: rg.Window()(2**40).describe(), r"labels that are counted must make fewer than 2\^63 pairs"),
         (lambda: edges().rows(10**9, 10**9 + 1), "start must be at most 3, got 1000000000"),
+        (lambda: edges().cols(0, 10**30), "stop must be at most 3, got 1000"),
         (lambda: edges(default=DistanceLabels(3, lookup=[0], left=0, ptr=PTR.to("meta")), ptr=PTR), "default must be on the device of ptr, cpu, got meta"),
         (lambda: BlockLabels.from_blocks([torch.zeros(1, 1).long(), torch.zeros(1, 1, device="meta").long()], 1), r"blocks\[1\] must be on the device of blocks\[0\]"),
         (lambda: BLOCKS.to("meta").describe(), "labels must hold numbers, got tensors on the device meta"),

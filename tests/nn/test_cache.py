@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import relgraph as rg
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, LayerCache, RelationAttention, StackCache
+from tests.cases import KINDS
 
 from .helpers import F64, close, fill_tables
 
@@ -113,6 +115,68 @@ class TestPieces:
         options = {"is_causal": True, "cache": cache, "need_weights": True, "need_label_mass": True}
         z, weights, mass = layer(x[:, 3:], labels=LABELER(2, 5, q_offset=3), **options)
         close((z, weights, mass), (whole[0][:, 3:], whole[1][:, :, 3:], whole[2][:, :, 3:]))
+
+
+def product(n):
+    return rg.product(LABELER(n), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
+
+
+OTHERS = ("packed", "cross", "before", "per row", "scalar tensor", "block", "dense", "none")
+"""Kinds that are not of N rows and N keys from position 0."""
+
+OF_A_WHOLE = {kind: make for kind, make in KINDS.items() if not any(word in kind for word in OTHERS)} | {
+    "dense": lambda n: DenseLabels(torch.randint(-1, 4, (2, n, n)), 4, attend=torch.rand(2, n, n) > 0.2),
+    "edges over dense": KINDS["edges over dense"],
+    "product": product,
+}
+
+
+class TestLabelsOfTheWhole:
+    @pytest.mark.parametrize("kind", OF_A_WHOLE)
+    @pytest.mark.parametrize("chunks", [(1,) * 8, (3, 1, 4)])
+    def test_the_layer_takes_what_is_at_hand(self, kind, chunks):
+        torch.manual_seed(0)
+        labels, x = OF_A_WHOLE[kind](8), torch.randn(2, 8, 12, dtype=F64)
+        layer = make(num_labels=labels.num_labels)
+        wanted = layer(x, labels=labels, is_causal=True)
+        mine, theirs, start = KVCache(), KVCache(), 0
+        for size in chunks:
+            stop = start + size
+            by_hand = labels.rows(start, stop).cols(0, stop)
+            got = layer(x[:, start:stop], labels=labels, is_causal=True, cache=mine)
+            close(got, wanted[:, start:stop])
+            close(layer(x[:, start:stop], labels=by_hand, is_causal=True, cache=theirs), got)
+            start = stop
+
+    def test_gradients(self):
+        labels, x = KINDS["edges over distance"](6), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
+        layer, cache = make(), KVCache()
+        whole = layer(x, labels=labels, is_causal=True)
+        pieces = [layer(x[:, t : t + 1], labels=labels, is_causal=True, cache=cache) for t in range(6)]
+        leaves = [x, *layer.parameters()]
+        close(*(torch.autograd.grad(z.sin().sum(), leaves) for z in (torch.cat(pieces, 1), whole)))
+
+    def test_other_labels_must_fit_as_before(self):
+        layer, cache, x = make(), KVCache(), torch.randn(2, 8, 12, dtype=F64)
+        layer(x[:, :4], labels=LABELER(8), is_causal=True, cache=cache)
+        for labels, error, match in (
+            (LABELER(6), ValueError, r"labels must cover \[N_q, N_k\] = \[4, 8\], got \[6, 6\]"),
+            (LABELER(8, 9, q_offset=0), ValueError, r"labels must cover \[N_q, N_k\] = \[4, 8\], got \[8, 9\]"),
+            (LABELER(8, q_offset=1), ValueError, "labels must be built with q_offset = 4, .* got 5"),
+            (torch.zeros(8, 8, dtype=torch.long), ValueError, r"labels must have shape \[N_q, N_k\] = \[4, 8\]"),
+            (LABELER(8, ptr=torch.tensor([0, 8])), NotImplementedError, "labels must not be packed with a cache"),
+        ):
+            with pytest.raises(error, match=match):
+                layer(x[:, 4:], labels=labels, is_causal=True, cache=cache)
+        assert len(cache) == 4
+
+    def test_labels_towards_a_memory_are_not_cut(self):
+        layer, x, memory = make(), torch.randn(2, 3, 12, dtype=F64), torch.randn(2, 3, 12, dtype=F64)
+        cache = KVCache(static=True)
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"labels must cover \[N_q, N_k\] = \[3, 3\], got \[5, 5\]"):
+                layer(x, memory, labels=LABELER(5), cache=cache)
+            layer(x, memory, labels=LABELER(3), cache=cache)
 
 
 class TestGradients:

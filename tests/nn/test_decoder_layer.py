@@ -14,7 +14,7 @@ from relgraph.labelers import ClippedDistance
 from relgraph.labels import DenseLabels
 from relgraph.nn import KVCache, LayerCache, RelationDecoderLayer, RelationTables
 
-from .helpers import F64, by_hand, close, fill_tables, table_keys, zero_tables
+from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
 LABELER = ClippedDistance(2)
 
@@ -155,6 +155,18 @@ class TestCache:
             towards = LABELER(1, 7, q_offset=row)
             got = layer(tgt[:, row : row + 1], memory, tgt_is_causal=True, memory_labels=towards, cache=cache)
             close(got, wanted[:, row : row + 1])
+
+    def test_labels_of_the_whole_target(self):
+        layer, (tgt, memory) = make(num_memory_labels=5), inputs()
+        labels, towards, cache = some_edges(5, 5, 4), some_edges(7, 5, 4).rows(0, 5), LayerCache()
+        options = {"labels": labels, "memory_labels": towards, "tgt_is_causal": True}
+        wanted = layer(tgt, memory, **options)
+        for start, stop in ((0, 2), (2, 3), (3, 5)):
+            close(layer(tgt[:, start:stop], memory, cache=cache, **options), wanted[:, start:stop])
+        with pytest.raises(ValueError, match=r"labels must cover \[N_q, N_k\] = \[1, 6\], got \[5, 5\]"):
+            layer(tgt[:, :1], memory, cache=cache, **options)
+        with pytest.raises(ValueError, match=r"memory_labels must cover \[N_q, N_k\] = \[1, 7\], got \[5, 7\]"):
+            layer(tgt[:, :1], memory, cache=cache, **{**options, "labels": LABELER(6)})
 
 
 class TestModule:

@@ -146,7 +146,7 @@ def test_ids_that_cannot_be_looked_at_are_refused():
 def test_raw_labels_need_one_table():
     ids = torch.zeros(5, 5, dtype=torch.long)
     for num_labels in (None, (5, 3)):
-        with pytest.raises(ValueError, match="labels must be Labels for a layer without tables or with those of a sum"):
+        with pytest.raises(ValueError, match="labels must be Labels if the layer has no tables, or tables for a sum"):
             layer(num_labels)(X, labels=ids)
 
 

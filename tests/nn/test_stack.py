@@ -10,7 +10,7 @@ from torch import nn
 
 import relgraph as rg
 from relgraph.labelers import ClippedDistance
-from relgraph.labels import DenseLabels
+from relgraph.labels import DenseLabels, SumLabels
 from relgraph.nn import (
     KVCache,
     RelationDecoder,
@@ -163,6 +163,25 @@ class TestCaches:
             whole = torch.cat([tgt[index], step], 1)
             wanted = stack(whole, memory[index], tgt_is_causal=True)
         close(got, wanted[:, 3:])
+
+    def test_labels_of_the_whole_are_cut_once_for_all_layers(self, monkeypatch):
+        tgt, memory = torch.randn(2, 5, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        stack = decoder(labeler=None, num_labels=(5, 3), num_memory_labels=3)
+        labels = SumLabels(LABELER(5), DenseLabels(torch.randint(0, 3, (2, 5, 5)), 3))
+        towards = DenseLabels(torch.randint(0, 3, (2, 5, 4)), 3)
+        options = {"labels": labels, "memory_labels": towards, "tgt_is_causal": True}
+        wanted, cache, calls, rows = stack(tgt, memory, **options), stack.new_cache(), [], DenseLabels.rows
+        monkeypatch.setattr(DenseLabels, "rows", lambda *given: calls.append(given[0].k_len) or rows(*given))
+        pieces = [stack(tgt[:, row : row + 1], memory, cache=cache, **options) for row in range(5)]
+        close(torch.cat(pieces, 1), wanted)
+        assert calls == [5, 4] * 5
+
+    def test_a_graph_row_by_row(self):
+        graph, x = rg.Graph(torch.tensor([[0, 1, 3, 0], [1, 2, 4, 4]]), 5), torch.randn(2, 5, 12, dtype=F64)
+        stack = encoder(labeler=rg.ShortestPath(2) * LABELER)
+        wanted, cache = stack(x, None, None, True, labels=graph), stack.new_cache()
+        pieces = [stack(x[:, row : row + 1], None, None, True, labels=graph, cache=cache) for row in range(5)]
+        close(torch.cat(pieces, 1), wanted)
 
     def test_caches_that_do_not_fit(self):
         stack, x = encoder(2), torch.randn(2, 3, 12, dtype=F64)

@@ -111,6 +111,9 @@ def test_unknown_labels():
         def rows(self, start, stop):
             raise AssertionError
 
+        def cols(self, start, stop):
+            raise AssertionError
+
     odd = Odd.__new__(Odd)
     odd._set(q_len=1, k_len=1, batch_size=1, num_labels=1, q_ptr=None, k_ptr=None)
     with pytest.raises(TypeError, match="labels must be one of the kinds of relgraph.labels, got Odd"):

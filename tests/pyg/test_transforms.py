@@ -320,10 +320,14 @@ def test_refuses_labels_that_are_not_there_or_of_another_labeler():
     labeled = transform(data)
     with pytest.raises(ValueError, match="data must hold labels under 'other'"):
         relation_labels(labeled, transform, "other")
-    with pytest.raises(ValueError, match=r"by must be what labeled data.rel, EdgeType\(.*\), got ClippedDistance\(1\)"):
+    with pytest.raises(
+        ValueError, match=r"by must be the labeler that made data.rel, EdgeType\(.*\), got ClippedDistance\(1\)"
+    ):
         relation_labels(labeled, rg.ClippedDistance(1))
     mixed = Batch.from_data_list([labeled, AddRelationLabels(rg.EdgeType(2))(data)])
-    with pytest.raises(ValueError, match=r"by must be what labeled data.rel, EdgeType\(.*\) and EdgeType\(2\), got"):
+    with pytest.raises(
+        ValueError, match=r"by must be the labeler that made data.rel, EdgeType\(.*\) and EdgeType\(2\), got"
+    ):
         relation_labels(mixed, transform)
     with pytest.raises(TypeError, match="data must be a Data or a Batch of them, got list"):
         relation_labels([labeled], transform)

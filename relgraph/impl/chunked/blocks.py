@@ -99,7 +99,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, problem: Problem) -> _Sizes:
-        """At most BLOCK_SCORES per block, unless FEWEST_ROWS of one head have more; several heads only far below it."""
+        """Limit a block to BLOCK_SCORES, but keep FEWEST_ROWS rows. Small blocks take several heads."""
         plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
         queries, keys = (
             max([1, length] if ptr is None else [1, *ptr.diff().tolist()])
@@ -121,10 +121,10 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: i
         return
     count = buffers + (problem.dropout_p > 0.0) + (problem.score is not None and buffers > 1)
     room = torch.empty(count, sizes.scores, dtype=problem.dtype, device=problem.query.device)
-    alike, ids = UnitIds.alike(problem), None
+    shared, ids = UnitIds.shared(problem), None
     for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
-            if ids is None or not alike:
+            if ids is None or not shared:
                 ids = UnitIds(problem, unit, sizes.rows)
             yield UnitWork(problem, unit, number, list(room), ids)
 

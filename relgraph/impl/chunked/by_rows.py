@@ -1,25 +1,27 @@
-"""Scores and value maps that the primitive does not know: some query rows at a time by ``dense``, again in backward.
+"""Scores and values that the primitive does not know: some query rows at a time by ``dense``, again in backward.
 
-torch differentiates each block, and its checkpoints recompute it in backward. So any function that torch can
-differentiate may act on the scores, and memory grows with the number of keys, not with the number of pairs.
+torch differentiates each block, so any function that it can differentiate may act on the scores. Memory grows with the
+number of keys, not with the number of pairs. Gradients of blocks are added in place: graphs of all blocks at once would
+scatter small allocations between large ones, so that their memory could not be used again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from relgraph.impl import dense
-from relgraph.impl.call import Answer, Call, Tables
+from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.parts import Unit, units
 from relgraph.plan import cut, offset_of_rows
-from relgraph.score import Additive, Named
+from relgraph.score import Additive, Bilinear, Named, learned
 
-BLOCK_NUMBERS = 1 << 20
-"""Scores per block; with additive scores numbers, D for each pair. 4 MiB in float32."""
+BLOCK_NUMBERS = 1 << 18
+"""Scores per block; with additive scores numbers, D for each pair. 1 MiB in float32."""
 
 
 def needed(call: Call) -> bool:
@@ -28,64 +30,165 @@ def needed(call: Call) -> bool:
     return not named or call.value_map is not None or call.edge is not None
 
 
+@torch.compiler.disable(
+    reason="chunked computes scores by rows outside compiled code; use impl='dense' for a full graph"
+)
 def attend(call: Call) -> Answer:
-    """Attention block by block of query rows."""
-    query, k_len = call.query, call.plan.k_len
-    a_pair = query.shape[-1] if isinstance(call.score, Additive) else 1
-    rows = max(BLOCK_NUMBERS // max(query.shape[1] * k_len * a_pair, 1), 1)
-    blocks = [
-        (unit, range(first, min(first + rows, unit.queries.stop)))
-        for unit in units(call.plan, query.shape[0], max(rows // max(call.plan.q_len, 1), 1))
-        for first in range(unit.queries.start, unit.queries.stop, rows)
-    ]
-    answers = [_block(call, unit, some) for unit, some in blocks]
-    if not answers:
-        return dense.attend(call)
-    fields = zip(*answers, strict=True)
-    output, lse = (_joined(call, blocks, next(fields)) for _ in range(2))
-    mass = [_joined(call, blocks, part) for part in zip(*next(fields), strict=True)] if call.need_mass else None
-    return Answer(output, lse, None if mass is None else tuple(mass))
+    """Attention block by block of query rows; compiled code breaks its graph here."""
+    seed = torch.randint(1 << 62, ()) if call.dropout_p > 0.0 and call.keep is None else None
+    like = call.query.new_empty(0, dtype=accumulation_dtype(call.query.dtype))
+    output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *learned(call.score, like))
+    return Answer(output, lse, tuple(mass) if call.need_mass else None)
 
 
-def _joined(call: Call, blocks: list[tuple[Unit, range]], pieces: tuple[Tensor, ...]) -> Tensor:
-    """``[B, H, N_q, ...]`` from the pieces of all blocks."""
-    if call.plan.q_ptr is not None:
-        return torch.cat(pieces, 2)
-    by_batch: dict[int, list[Tensor]] = {}
-    for (unit, _), piece in zip(blocks, pieces, strict=True):
-        by_batch.setdefault(unit.batch.start, []).append(piece)
-    return torch.cat([torch.cat(own, 2) for own in by_batch.values()])
+def _learned(call: Call) -> list[Tensor | None]:
+    """All that may have a gradient, in a fixed order."""
+    weight = call.score.weight if isinstance(call.score, (Additive, Bilinear)) else None
+    tables = [table for part in call.tables for table in part]
+    return [
+        call.query, call.key, call.value, call.mask, weight, *(call.value_map or (None, None)),
+        *(call.edge or (None, None, None)), *tables,
+    ]  # fmt: skip
 
 
-def _block(call: Call, unit: Unit, rows: range) -> Answer:
-    mine = _cut(call, unit, rows)
-    if not torch.is_grad_enabled():
-        return dense.attend(mine)
-    return checkpoint(dense.attend, mine, use_reentrant=False, preserve_rng_state=call.dropout_p > 0.0)
+def _with(call: Call, tensors: list[Any]) -> Call:
+    """The call with other tensors in the order of :func:`_learned`."""
+    query, key, value, mask, weight, coefficients, bases, attr, edge_key, edge_value, *tables = tensors
+    score, width = call.score, len(Tables._fields)
+    if isinstance(score, Additive):
+        score = Additive(weight, score.activation)
+    elif isinstance(score, Bilinear):
+        score = Bilinear(weight)
+    return replace(
+        call,
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        score=score,
+        value_map=None if call.value_map is None else ValueMap(coefficients, bases),
+        edge=None if call.edge is None else EdgeVectors(attr, edge_key, edge_value),
+        tables=tuple(Tables(*tables[p : p + width]) for p in range(0, len(tables), width)),
+    )
+
+
+class _ByRows(torch.autograd.Function):
+    """All blocks, forward and backward; inputs are those of :func:`_learned` and the tensors in a user's function."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, seed: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        (batch, heads, q_len), value = call.query.shape[:3], call.value
+        output = value.new_zeros(batch, heads, q_len, value.shape[-1], dtype=accumulation_dtype(call.query.dtype))
+        lse = output.new_full((batch, heads, q_len), float("-inf"))
+        mass = [output.new_zeros(batch, heads, q_len, r) for r in call.plan.num_labels] if call.need_mass else []
+        whole = [output, lse, *mass]
+        for unit, rows, mine in _blocks(call, seed):
+            answer = dense.attend(mine)
+            for out, piece in zip(whole, (answer.output, answer.lse, *(answer.mass or ())), strict=True):
+                _rows_of(out, unit, rows).copy_(piece)
+        ctx.call, ctx.seed = call, seed
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return tuple(whole)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
+        count = len(_learned(ctx.call))
+        closed = saved[count:]  # all of them learn
+        grads = [torch.zeros_like(x) if need else None for x, need in zip(saved, needs, strict=True)]
+        # cut like the call, the sums of gradients give the views that a block's gradients are added to
+        sums = _with(ctx.call, [x if grad is None else grad for x, grad in zip(saved[:count], grads, strict=False)])
+        for unit, rows, mine in _blocks(_with(ctx.call, saved[:count]), ctx.seed):
+            inputs = [None if x is None else x.detach() for x in _learned(mine)]
+            wanted = [x.requires_grad_() for x in _chosen(inputs, needs)] + closed
+            with torch.enable_grad():
+                answer = dense.attend(_with(mine, inputs))
+            pieces = (answer.output, answer.lse, *(answer.mass or ()))
+            used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
+            if not used:
+                continue
+            found = torch.autograd.grad(
+                [x for x, _ in used],
+                wanted,
+                [_rows_of(grad, unit, rows) for _, grad in used],
+                allow_unused=True,
+                retain_graph=bool(closed),  # a function's own graph serves all blocks
+            )
+            into = _chosen(_learned(_cut(sums, unit, rows)), needs) + _chosen(grads[count:], needs[count:])
+            for total, piece in zip(into, found, strict=True):
+                if piece is not None:
+                    total.add_(piece.detach())
+        if torch.is_grad_enabled():  # create_graph=True: a second derivative may follow
+            found = iter(_Once.apply(ctx.call.query, *(x for x in grads if x is not None)))
+            grads = [x if x is None else next(found) for x in grads]
+        return None, None, *grads
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that have no derivative of their own; ``anchor`` learns, so that torch asks for it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *grads: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        return tuple(x.view_as(x) for x in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("impl='chunked' has no second derivative; use impl='dense' or 'reference'")
+
+
+def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Tensor]:
+    """Those with a gradient."""
+    return [x for x, need in zip(tensors, needs, strict=False) if need]
+
+
+def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call]]:
+    """The units, their rows in blocks, and the call for each block, with its own dropout mask."""
+    query, plan = call.query, call.plan
+    a_row = max(query.shape[1] * plan.k_len * (query.shape[-1] if isinstance(call.score, Additive) else 1), 1)
+    most = max(BLOCK_NUMBERS // a_row, 1)
+    number = 0
+    for unit in units(plan, query.shape[0], max(most // max(plan.q_len, 1), 1)):
+        for first in range(unit.queries.start, unit.queries.stop, most):
+            rows = range(first, min(first + most, unit.queries.stop))
+            mine = _cut(call, unit, rows)
+            if seed is not None:
+                generator = torch.Generator(query.device).manual_seed((int(seed) + number) % (1 << 63))
+                keep = torch.empty(*mine.query.shape[:3], mine.plan.k_len, device=query.device)
+                mine = replace(mine, keep=keep.bernoulli_(1.0 - call.dropout_p, generator=generator))
+            yield unit, rows, mine
+            number += 1
+
+
+def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:
+    """``[B, H, N_q, ...]`` of a block."""
+    return x[unit.batch.start : unit.batch.stop, :, rows.start : rows.stop]
 
 
 def _cut(call: Call, unit: Unit, rows: range) -> Call:
-    """The same call for some rows of a unit."""
-    batch, keys = unit.batch, unit.keys
-    at = slice(batch.start, batch.stop)
-    queries, seen = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
+    """The same call for some rows of a unit; its tensors are views."""
+    batch = unit.batch
+    at, queries, seen = (
+        slice(batch.start, batch.stop),
+        slice(rows.start, rows.stop),
+        slice(unit.keys.start, unit.keys.stop),
+    )
 
     def pairs(x: Tensor | None) -> Tensor | None:
         if x is None:
             return None
-        return x[
-            tuple(s if n > 1 else slice(None) for s, n in zip((at, slice(None), queries, seen), x.shape, strict=True))
-        ]
+        wanted = (at, slice(None), queries, seen)
+        return x[tuple(mine if n > 1 else slice(None) for mine, n in zip(wanted, x.shape, strict=True))]
 
     def own(tables: Tables) -> Tables:
-        return tables if tables.rows is None else tables._replace(rows=tables.rows[at, :, queries])
+        return tables if tables.rows is None else tables._replace(rows=_rows_of(tables.rows, unit, rows))
 
     return replace(
         call,
         query=call.query[at, :, queries],
         key=call.key[at, :, seen],
         value=call.value[at, :, seen],
-        plan=cut(call.plan, batch, rows, keys, unit.graph),
+        plan=cut(call.plan, batch, rows, unit.keys, unit.graph),
         tables=tuple(map(own, call.tables)),
         mask=pairs(call.mask),
         keep=pairs(call.keep),

@@ -31,7 +31,7 @@ class UnitIds:
         self._kept: list[BlockIds] | None = None
 
     @staticmethod
-    def alike(problem: Problem) -> bool:
+    def shared(problem: Problem) -> bool:
         """Whether all units of the problem may share their ids."""
         fixed = not isinstance(problem.causal, Tensor) or problem.causal.numel() == 1
         return problem.plan.q_ptr is None and problem.plan.batch == 1 and fixed

@@ -179,7 +179,7 @@ class PartInUnit:
 
 
 def _written(written: WrittenIds, unit: Unit) -> Tensor:
-    """IdTile ids of the unit, ``[batch or 1, rows, keys]``."""
+    """The unit's written-out ids, ``[batch or 1, rows, keys]``."""
     ids = written.ids
     if unit.graph is None:
         return ids[unit.batch.start : unit.batch.stop] if ids.shape[0] > 1 else ids

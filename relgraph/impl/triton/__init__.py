@@ -2,7 +2,7 @@
 
 In the order in which data meets them:
 
-- ``limits``: what the kernels need and take; read by the rule.
+- ``limits``: requirements and limits of the kernels; read by the rule.
 - ``attend``: all pairs: tables to B and C, the primitive, P back to the output.
 - ``virtual``: columns by distance, for labels that are a function of the distance.
 - ``launch``: tile sizes, strides and arguments of each launch.

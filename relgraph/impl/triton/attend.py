@@ -1,4 +1,4 @@
-"""Fused attention in Triton kernels: what concerns tables in plain torch, the kernels inside the one primitive.
+"""Fused attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
 
 Where labels are a function of the distance, tables are laid out by distance first (*virtual* columns): a label that
 several distances share then has several rows, and the kernels find a pair's column by subtraction.
@@ -12,7 +12,7 @@ from torch import Tensor
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
 from relgraph.impl.terms import answer, query_tables, score_tables
-from relgraph.impl.triton.edges import attend_edges
+from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.virtual import Virtual, is_affine, virtual
 from relgraph.plan import NOT_ATTENDING
 
@@ -23,7 +23,7 @@ KEPT_CONSTANTS = 64
 def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
     if call.plan.edges_only:
-        return attend_edges(call)
+        return attend_listed(call)
     sizes, tables = call.plan.num_labels, call.tables
     by_distance = virtual(call.plan.parts[0]) if is_affine(call.plan) else None
     if by_distance is not None:
@@ -40,7 +40,7 @@ def attend(call: Call) -> Answer:
     found = answer(call, outputs, tables, sizes)
     if by_distance is None or found.mass is None:
         return found
-    return found._replace(mass=(_by_label(found.mass[0], by_distance, call.plan.num_labels[0]),))
+    return found._replace(mass=(_mass_by_label(found.mass[0], by_distance, call.plan.num_labels[0]),))
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -88,7 +88,7 @@ _constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
 
 
 def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """These numbers as a tensor, made once: to carry them to a GPU waits for it."""
+    """These numbers as a tensor; cached, because copying them to a GPU synchronizes."""
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, device=device)
     if (numbers, device) not in _constants:
@@ -99,7 +99,7 @@ def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return _constants[numbers, device]
 
 
-def _by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
+def _mass_by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
     """Masses by virtual column, ``[..., width + 2]``, summed to masses by label."""
     if labels.columns == tuple(range(num_labels)):
         return mass

@@ -210,9 +210,8 @@ def forward(
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
     # which block of query rows of which head
     lane = (tl.program_id(0) // num_blocks).to(tl.int64)
-    block = (
-        num_blocks - 1 - tl.program_id(0) % num_blocks
-    )  # under causal order the last blocks take longest, so they start first
+    # under causal order the last blocks take longest, so they start first
+    block = num_blocks - 1 - tl.program_id(0) % num_blocks
     b, h = lane // H, lane % H
     line = blocks_ptr + (b * blocks_b + block) * FIELDS
     own_start, own_stop, other_stop = tl.load(line), tl.load(line + 1), tl.load(line + 2)

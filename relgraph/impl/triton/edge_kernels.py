@@ -347,7 +347,7 @@ class KernelPairs(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class EdgeProblem:
     """A problem as the launchers read it.
 
     Attributes:
@@ -399,9 +399,9 @@ def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, i
     return {"D": size, "DV": value_size, "DP": DP, "VP": VP, "RP": RP, "E": E, "num_warps": min(max(warps, 1), 8)}
 
 
-def forward(inputs: Inputs) -> Outputs:
+def forward(edges: EdgeProblem) -> Outputs:
     """Output, log-sum-exp to base 2, sums after and before dropout; float32, and empty for sums that are not needed."""
-    x = inputs.problem
+    x = edges.problem
     shape = x.query.shape[:3]
     out = x.query.new_empty(*shape, x.value.shape[-1], dtype=torch.float32)
     lse = out.new_empty(shape)
@@ -409,33 +409,33 @@ def forward(inputs: Inputs) -> Outputs:
     if lse.numel():
         with torch.cuda.device_of(x.query):
             forward_kernel[(lse.numel(),)](
-                *inputs.tensors(), *inputs.pairs[:3], out, lse, sums if x.need_sums else None,
-                mass if x.need_mass else None, *inputs.strides(), *inputs.numbers(shape[2]),
-                **inputs.options(inputs.pairs.row_ptr.shape[0] - 1),
+                *edges.tensors(), *edges.pairs[:3], out, lse, sums if x.need_sums else None,
+                mass if x.need_mass else None, *edges.strides(), *edges.numbers(shape[2]),
+                **edges.options(edges.pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
     return Outputs(out, lse, sums, mass)
 
 
-def backward(inputs: Inputs, outputs: Outputs, grads: Outputs) -> list[Tensor | None]:
+def backward(edges: EdgeProblem, outputs: Outputs, grads: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value (their dtypes), and of B and C (float32, dense) where there are any."""
-    x, pairs = inputs.problem, inputs.pairs
+    x, pairs = edges.problem, edges.pairs
     (batch, heads, q_len), k_len = x.query.shape[:3], x.key.shape[2]
     dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))
     delta = dq.new_empty(batch, heads, q_len, dtype=torch.float32)
     db = None if x.by_query is None else delta.new_empty(batch, heads, q_len, x.columns)
     dc = None if x.by_key is None else delta.new_empty(batch, heads, k_len, x.columns)
-    strides = [*inputs.strides(), *_strides(grads.output)]
+    strides = [*edges.strides(), *_strides(grads.output)]
     queries, keys = delta.numel(), batch * x.key.shape[1] * k_len
     with torch.cuda.device_of(x.query):
         if queries:
             by_row_kernel[(queries,)](
-                *inputs.tensors(), *pairs[:3], *outputs, *grads, dq, db, delta,
-                *strides, *inputs.numbers(q_len), **inputs.options(pairs.row_ptr.shape[0] - 1),
+                *edges.tensors(), *pairs[:3], *outputs, *grads, dq, db, delta,
+                *strides, *edges.numbers(q_len), **edges.options(pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
         if keys:
             by_key_kernel[(keys,)](
-                *inputs.tensors(), *pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
-                *strides, *inputs.numbers(q_len, k_len), **inputs.options(pairs.col_ptr.shape[0] - 1),
+                *edges.tensors(), *pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
+                *strides, *edges.numbers(q_len, k_len), **edges.options(pairs.col_ptr.shape[0] - 1),
             )  # fmt: skip
     return [dq, dk, dv, db, dc]
 

@@ -1,4 +1,4 @@
-"""Edges-only attention in Triton kernels: what concerns tables in plain torch, the kernels inside the one primitive.
+"""Edges-only attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
 
 B and C have R columns here: kernels know a pair without a label by its id. Masks and causal order become one number
 per pair before a kernel starts. The log-sum-exp is to base 2 until it leaves: a change of base would round it, and
@@ -22,7 +22,7 @@ from relgraph.plan import Csr, listed_pairs
 LN_2 = 0.6931471805599453
 
 
-def attend_edges(call: Call) -> Answer:
+def attend_listed(call: Call) -> Answer:
     """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
     tables = call.tables[0]
     labeled = call.need_mass or any(table is not None for table in tables)
@@ -60,7 +60,7 @@ def _by_key(call: Call) -> Tensor | None:
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import edge_kernels
 
-    return edge_kernels.forward(_inputs(problem))
+    return edge_kernels.forward(_edge_problem(problem))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
@@ -68,13 +68,13 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
 
     output, *others = incoming
     grads = Outputs(_dense_rows(output), *(None if g is None else g.contiguous() for g in others))
-    return edge_kernels.backward(_inputs(problem), outputs, grads)
+    return edge_kernels.backward(_edge_problem(problem), outputs, grads)
 
 
 op.plug("triton edges", _forward, _backward, impl="triton", instead="impl='edges' or 'dense'")
 
 
-def _inputs(problem: Problem) -> Any:
+def _edge_problem(problem: Problem) -> Any:
     """The problem as kernels take it."""
     from relgraph.impl.triton import edge_kernels
 
@@ -82,7 +82,7 @@ def _inputs(problem: Problem) -> Any:
     if "pairs" not in kept:
         kept["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
     rows = {name: _dense_rows(getattr(problem, name)) for name in ("query", "key", "value", "by_query", "by_key")}
-    return edge_kernels.Inputs(
+    return edge_kernels.EdgeProblem(
         replace(problem, **rows), kept["pairs"], csr.batch != 1, _added(problem), _factor(problem)
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What the Triton kernels need and take; nothing here loads triton."""
+"""Requirements and limits of the Triton kernels; nothing here loads triton."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SIZE = 256
 """The largest head size."""
 
 MOST_COLUMNS = 128
-"""Up to this many columns of written-out labels a program sums in registers."""
+"""Largest number of written-out columns that a program sums in registers."""
 
 
 def interpreted() -> bool:

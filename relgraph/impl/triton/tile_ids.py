@@ -65,7 +65,7 @@ class Axis:
 
     @property
     def blocks(self) -> int:
-        """NB."""
+        """Number of blocks."""
         return self.graph.shape[0]
 
     @property
@@ -243,7 +243,7 @@ def _candidates(grid: Grid, listed: list[_Listed | None]) -> Tensor:
 
 
 def _glance(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> tuple[Tensor, Tensor, Tensor]:
-    """What is known without writing tiles out: (settled, dead, columns), ``[t]``, ``[t]``, ``[t, parts]``."""
+    """Classify tiles without writing out their ids: (settled, dead, columns), ``[t]``, ``[t]``, ``[t, parts]``."""
     tiles = grid.at(numbers)
     nearest, farthest = tiles.key_start - tiles.row_stop + 1, tiles.key_stop - tiles.row_start - 1
     whole = (tiles.row_stop - tiles.row_start == grid.rows.size) & (tiles.key_stop - tiles.key_start == grid.keys.size)

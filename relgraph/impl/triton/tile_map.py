@@ -85,7 +85,7 @@ def tile_map(
     capture them only if ``memo`` already holds the map.
 
     Args:
-        plan: the labels, on ``device``.
+        plan: the labels, on ``device``; no part has several labels on one pair.
         rows: BM, query rows per tile.
         keys: BN, keys per tile.
         batch: B of the call.
@@ -100,11 +100,10 @@ def tile_map(
     Raises:
         TypeError: sizes that are not ints.
         ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
-        NotImplementedError: several labels on one pair.
     """
     check.integer("rows", rows, minimum=1, maximum=255 if sort_transposed else None)
     check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
-    _check_parallel(plan)
+    assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
     maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
     affine = is_affine(plan)
     offsets = causal, *(part.offset for part in plan.parts)
@@ -144,16 +143,6 @@ def _is_capturing(device: torch.device) -> bool:
 def _value(offset: int | Tensor | None) -> Hashable:
     """The values of an offset, hashable; those of a tensor may change between calls."""
     return (tuple(offset.shape), *offset.reshape(-1).tolist()) if isinstance(offset, Tensor) else offset
-
-
-def _check_parallel(plan: LabelPlan) -> None:
-    """Raise if a pair may have several labels of one part."""
-    for part in plan.parts:
-        if part.csr is not None and part.csr.parallel:
-            what, other = ("attend separately", "edges") if part.edges_only else ("sum their labels", "chunked")
-            raise NotImplementedError(
-                f"impl='triton' has one label per pair: parallel edges cannot {what}; use impl='{other}'"
-            )
 
 
 def _maps(plan: LabelPlan, batch: int, causal: int | Tensor | None) -> int:

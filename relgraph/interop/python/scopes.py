@@ -55,7 +55,7 @@ def arguments_of(arguments: ast.arguments) -> list[ast.arg]:
 def scopes_of(tree: ast.Module) -> dict[Key, Scope]:
     """The scope that each function, class, comprehension and module opens.
 
-    Type parameters (Python 3.12) stand in a scope of their own around their statement, ``(node, "type_params")``.
+    Type parameters (Python 3.12) have their own scope around their statement, ``(node, "type_params")``.
     """
     module = Scope("module", None)
     found: dict[Key, Scope] = {tree: module}
