@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
