@@ -18,7 +18,7 @@ from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_kinds, check_tied
 from relgraph.pyg.adjacency import check_nodes, read_edges
-from relgraph.pyg.conv import check_projections
+from relgraph.pyg.options import check_projections
 
 EdgeKind = tuple[str, str, str]
 
