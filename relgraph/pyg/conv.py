@@ -36,6 +36,7 @@ from relgraph.pyg.options import (
     check_table_kinds,
     check_tied_projections,
     check_widths,
+    shown_score,
 )
 from relgraph.score import Additive, Bilinear, Score, finish
 
@@ -424,9 +425,7 @@ class RelationConv(MessagePassing):
     def __repr__(self) -> str:
         options = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
-        score = "" if self.score is None else f", score={getattr(self.score, '__name__', repr(self.score))}"
-        maps = "" if self.value_map is None else f", value_map={self.value_map.num_bases or True}"
-        parts = f"heads={self.heads}{relations}{score}{maps}"
+        parts = f"heads={self.heads}{relations}{shown_score(self.score, self.value_map)}"
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {parts})"
 
 

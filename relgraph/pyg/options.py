@@ -12,6 +12,7 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.check import check_score_type, check_score_weight
 from relgraph.nn.scores import check_not_computed
 from relgraph.nn.tables import check_kinds
+from relgraph.nn.value_maps import ValueMaps
 from relgraph.score import Additive, Bilinear
 
 FILLS = ("mean", "add", "min", "max", "mul")
@@ -89,6 +90,12 @@ def check_score(score: Any, num_relations: int | None, heads: int, dim: int, kin
         raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
     check_score_weight(score, heads, dim, num_relations)
     return score
+
+
+def shown_score(score: Any, value_map: ValueMaps | None) -> str:
+    """The arguments ``score`` and ``value_map`` as ``repr`` of a layer ends with them."""
+    name = "" if score is None else f", score={getattr(score, '__name__', repr(score))}"
+    return name if value_map is None else f"{name}, value_map={value_map.num_bases or True}"
 
 
 def check_fill(fill_value: Any, edge_dim: int | None) -> float | Tensor | str:

@@ -233,6 +233,20 @@ GOOD_CALLS = {
         also={"metadata": ("in_channels",)},
         accepts={"in_channels": ("number",)},
     ),
+    "RelationHeteroConv (score and maps)": lambda: Good(
+        rg.pyg.RelationHeteroConv,
+        {
+            "in_channels": {"author": 8, "paper": 6},
+            "out_channels": 4,
+            "metadata": METADATA,
+            "heads": 2,
+            "tables": (),
+            "score": rg.score.Bilinear.learned(1, 2, 4),
+            "value_map": 2,
+        },
+        also={"metadata": ("in_channels", "score.weight"), "score": ("tables",), **SIZES},
+        accepts={"in_channels": ("number",), "value_map": ("true",)},
+    ),
     "RelationHeteroConv.forward": lambda: Good(
         _layers()["hetero"],
         {
@@ -247,6 +261,22 @@ GOOD_CALLS = {
         {"channels": 8, **ATTENTION, "num_labels": 2, **TABLES, "names": ["a", "b"], "impl": "dense"},
         also={"num_labels": ("names",), "channels": ("heads",), "heads": ("channels",)},
         accepts={"names": WORD},
+    ),
+    "RelationGlobalAttention (score and maps)": lambda: Good(
+        rg.pyg.RelationGlobalAttention,
+        {
+            "channels": 8,
+            "heads": 2,
+            "num_labels": 2,
+            "score": rg.score.Additive.learned(2, 4),
+            "value_map": 2,
+        },
+        also={
+            "num_labels": ("value_map",),
+            "channels": ("heads", "score.weight"),
+            "heads": ("channels", "score.weight"),
+        },
+        accepts={"value_map": ("true",)},
     ),
     "RelationGlobalAttention.forward": lambda: Good(
         _layers()["global"],
