@@ -66,6 +66,9 @@ def relation_attention(
     score: Score | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
+    edge_attr: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
     impl: str | None = None,
 ) -> Tensor:
     """Attention over a labeled graph: scores and values carry a vector for each pair's label.
@@ -113,6 +116,10 @@ def relation_attention(
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
             ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (either with the heads
             first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
+        edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order.
+            With a default, all pairs attend and the listed ones carry a vector too; each costs F numbers per head.
+        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair has k_j + a^K[l_ij] + W_k x_ij in its score.
+        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair has v_j + a^V[l_ij] + W_v x_ij as its value.
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"triton"`` (fused GPU
             kernels), or None, which picks one by the rule of :func:`~relgraph.which_impl`.
 
@@ -140,6 +147,7 @@ def relation_attention(
     call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
+        edge=(edge_attr, edge_key, edge_value),
     )  # fmt: skip
     return leave(_attend(call, impl), call, packed)
 
@@ -163,6 +171,9 @@ def relation_attention_with_aux(  # noqa: D417
     score: Score | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
+    edge_attr: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
     impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
@@ -200,6 +211,7 @@ def relation_attention_with_aux(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
+        (edge_attr, edge_key, edge_value),
     )  # fmt: skip
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")

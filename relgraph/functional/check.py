@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.functional.offset import offset_of, sees_all_keys
-from relgraph.impl.call import Call, Tables, ValueMap
-from relgraph.labels import DenseLabels, Labels, SumLabels
+from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
 from relgraph.score import Additive, Bilinear
 
@@ -46,6 +47,7 @@ def check_call(
     score: Any = None,
     row_scores: Any = None,
     value_map: Any = None,
+    edge: tuple[Any, Any, Any] = (None, None, None),
 ) -> tuple[Call, bool]:
     """The checked call, and whether its inputs are packed."""
     check_labels_type(labels)
@@ -70,7 +72,7 @@ def check_call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
         score, maps,
     )  # fmt: skip
-    return call, packed
+    return replace(call, edge=check_vectors(*edge, labels, call)), packed
 
 
 def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -322,3 +324,35 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")
     return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
+
+
+def check_vectors(attr: Any, key: Any, value: Any, labels: Any, call: Call) -> EdgeVectors | None:
+    """The checked edge vectors and their maps; None without edge vectors."""
+    if attr is None:
+        for name, given in (("edge_key", key), ("edge_value", value)):
+            if given is not None:
+                raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
+        return None
+    if not isinstance(labels, EdgeLabels) or isinstance(labels.default, EdgeLabels):
+        raise ValueError(f"edge_attr needs labels of one kind of edges, EdgeLabels, got {_kind(labels)}")
+    edges = labels.ids.shape[0]
+    fits = check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
+    if not fits or attr.dtype not in check.FLOATING_DTYPES:
+        raise ValueError(
+            f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
+        )
+    if key is None and value is None:
+        raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
+    heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
+    for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
+        if given is None:
+            continue
+        wanted = [width, attr.shape[1]]
+        if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
+            raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
+    check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
+    return EdgeVectors(attr, key, value)
+
+
+def _kind(labels: Any) -> str:
+    return "EdgeLabels over EdgeLabels" if isinstance(labels, EdgeLabels) else type(labels).__name__

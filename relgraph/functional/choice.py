@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.rule import choose, refusal, rule_for, size
+from relgraph.impl.rule import choose, refusal, rule_for, size_in_words
 from relgraph.score import Score
 
 
@@ -61,6 +61,9 @@ def which_impl(  # noqa: D417
     score: Score | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
+    edge_attr: Tensor | None = None,
+    edge_key: Tensor | None = None,
+    edge_value: Tensor | None = None,
     impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
@@ -95,8 +98,9 @@ def which_impl(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
+        (edge_attr, edge_key, edge_value),
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
-    reason = rule_for(call).when.format(size=size(call)[1]) if impl is None else "asked for by name"
+    reason = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
     return ImplChoice(taken, reason, refused)

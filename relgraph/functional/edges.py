@@ -11,8 +11,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.functional.attention import leave
 from relgraph.functional.check import Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.call import Call
-from relgraph.impl.edges.attend import EdgeVectors, attend_edges
+from relgraph.impl.edges.attend import attend_edges
 from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
 from relgraph.score import Score
@@ -98,17 +97,16 @@ def edge_attention(  # noqa: D417
     call, _ = check_call(
         q, k, v, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p, scale,
         enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
-        value_map=value_map,
+        value_map=value_map, edge=(edge_attr, edge_key, edge_value),
     )  # fmt: skip
-    edge = _check_vectors(edge_attr, edge_key, edge_value, labels, call)
     name = "edges" if impl is None else check.choice("impl", impl, ("edges", "triton"))
     check.boolean("need_weights", need_weights)
-    if name == "triton" and (edge is not None or need_weights):
+    if name == "triton" and (edge_attr is not None or need_weights):
         what = "need_weights" if need_weights else "edge_attr"
         raise NotImplementedError(f"impl='triton' does not support {what} here; use impl='edges'")
     if choose(call, name) == "triton":
         return leave(IMPLEMENTATIONS[name](call), call, packed=True)
-    answer, weights = attend_edges(call, edge)
+    answer, weights = attend_edges(call)
     output = leave(answer, call, packed=True)
     if not need_weights:
         return output
@@ -120,29 +118,3 @@ def edge_attention(  # noqa: D417
 def _with_batch(row_scores: Any) -> Any:
     """``[N_q, H, R]`` as ``[1, H, N_q, R]``; anything else as it is, for the check to refuse."""
     return row_scores.transpose(0, 1)[None] if isinstance(row_scores, Tensor) and row_scores.dim() == 3 else row_scores
-
-
-def _check_vectors(attr: Any, key: Any, value: Any, labels: EdgeLabels, call: Call) -> EdgeVectors | None:
-    """The checked edge vectors and their maps; None without edge vectors."""
-    if attr is None:
-        for name, given in (("edge_key", key), ("edge_value", value)):
-            if given is not None:
-                raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
-        return None
-    edges = labels.ids.shape[0]
-    fits = check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
-    if not fits or attr.dtype not in check.FLOATING_DTYPES:
-        raise ValueError(
-            f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
-        )
-    if key is None and value is None:
-        raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
-    heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
-    for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
-        if given is None:
-            continue
-        wanted = [width, attr.shape[1]]
-        if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
-            raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
-    check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
-    return EdgeVectors(attr, key, value)

@@ -26,6 +26,20 @@ class Tables(NamedTuple):
     rows: Tensor | None = None
 
 
+class EdgeVectors(NamedTuple):
+    """A vector per listed pair, and the maps that carry it into score and value.
+
+    Attributes:
+        attr: ``[P, F]``, in the order of the listed pairs.
+        key: W_k, ``[D, F]`` or ``[H, D, F]``, or None.
+        value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``, or None.
+    """
+
+    attr: Tensor
+    key: Tensor | None
+    value: Tensor | None
+
+
 class ValueMap(NamedTuple):
     """A linear map of the value for each label: W[r] = Σ_k coefficients[r, k] · bases[k].
 
@@ -62,6 +76,7 @@ class Call:
     need_mass: bool = False
     score: Any = None
     value_map: ValueMap | None = None
+    edge: EdgeVectors | None = None
 
 
 class Answer(NamedTuple):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
+from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
@@ -19,7 +17,7 @@ from relgraph.impl.terms import (
     split_mass,
     with_zero_row,
 )
-from relgraph.plan import EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs
+from relgraph.plan import DEAD, EXTRA, NOT_ATTENDING, LabelPlan, Part, dense_ids, listed_pairs
 from relgraph.score import Additive, Bilinear, finish
 
 
@@ -31,13 +29,16 @@ def attend(call: Call) -> Answer:
     sizes = call.plan.num_labels
     labels = [_PartIds(call.plan, part, query.device) for part in call.plan.parts]
     keys, values = repeat_heads(key, heads), repeat_heads(value, heads)
+    edges = None if call.edge is None else _Edges(call, call.edge, dtype)
     if isinstance(call.score, Additive):
-        scores = _additive(call.score, query, keys, labels, call.tables) * call.scale
+        scores = _additive(call, call.score, query, keys, labels, edges) * call.scale
         by_query = score_tables(query, [tables._replace(key=None) for tables in call.tables], sizes, call.scale)
     else:
         scores = query @ keys.transpose(-1, -2)
         if isinstance(call.score, Bilinear):
             scores = _bilinear(call.score.weight.to(dtype), query, keys, labels[0], scores)
+        if edges is not None and edges.key is not None:
+            scores = edges.added(scores, edges.dots(query @ edges.key))
         scores = scores * call.scale
         by_query = score_tables(query, call.tables, sizes, call.scale)
     by_key = query_tables(key, heads, call.tables, sizes, call.scale)
@@ -66,14 +67,20 @@ def attend(call: Call) -> Answer:
     output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
     if any(tables.value is not None for tables in call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)
+    if edges is not None and edges.value is not None:
+        output = output + edges.sums(dropped) @ edges.value.transpose(-1, -2)
     mass = split_mass(_sum_by_label(labels, weights), sizes) if call.need_mass else None
     return Answer(output, lse, mass, weights if call.need_weights else None)
 
 
-def _additive(score: Additive, query: Tensor, key: Tensor, labels: list[_PartIds], tables: Sequence[Tables]) -> Tensor:
-    """W · act(q_i + k_j + a^K[l_ij]) for every pair, ``[B, H, N_q, N_k]``."""
+def _additive(
+    call: Call, score: Additive, query: Tensor, key: Tensor, labels: list[_PartIds], edges: _Edges | None
+) -> Tensor:
+    """``w · act(q_i + k_j + a^K[l_ij] + W_k x_ij)`` for every pair, ``[B, H, N_q, N_k]``."""
     summed = query[:, :, :, None] + key[:, :, None]
-    for ids, table in zip(labels, tables, strict=True):
+    if edges is not None and edges.key is not None:
+        summed = edges.added(summed, edges.vectors @ edges.key.mT)
+    for ids, table in zip(labels, call.tables, strict=True):
         if table.key is not None:
             summed = summed + ids.rows(table.key.to(query.dtype))
     weight = score.weight.to(query.dtype)
@@ -110,6 +117,37 @@ def _per_head(coefficients: Tensor, ids: _PartIds) -> Tensor:
 def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
     sums = [ids.scatter(weights) for ids in labels]
     return sums[0] if len(sums) == 1 else torch.cat(sums, -1)
+
+
+class _Edges:
+    """The vectors of listed pairs, and where these pairs are: a score or a weight of theirs is ``[B or 1, H, P]``."""
+
+    def __init__(self, call: Call, edge: EdgeVectors, dtype: torch.dtype) -> None:
+        csr = call.plan.parts[0].csr
+        assert csr is not None
+        live = csr.role != DEAD
+        batch, self.query, self.col = (x[live] for x in listed_pairs(call.plan, csr))
+        self.batch = batch if csr.batch > 1 else torch.arange(call.query.shape[0], device=batch.device)[:, None]
+        self.vectors = edge.attr.to(dtype)[csr.order[live]]
+        self.key, self.value = (None if x is None else x.to(dtype) for x in (edge.key, edge.value))
+
+    def dots(self, query: Tensor) -> Tensor:
+        """q_i · x for every listed pair, ``[P, H]`` or ``[B, P, H]``, from ``[B, H, N_q, F]``."""
+        return (query.transpose(1, 2)[self.batch, self.query] * self.vectors[:, None]).sum(-1)
+
+    def added(self, pairs: Tensor, entries: Tensor) -> Tensor:
+        """``[B, H, N_q, N_k]`` (or with a last dimension D) plus entries of the listed pairs."""
+        if pairs.dim() == 5:  # [P, D] or [H, P, D]
+            entries = entries.transpose(0, 1) if entries.dim() == 3 else entries[:, None]
+        spread = pairs.movedim(1, 3)
+        return spread.index_put((self.batch, self.query, self.col), entries, accumulate=True).movedim(3, 1)
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """Σ_j α_ij x_ij, ``[B, H, N_q, F]``."""
+        entries = weights.movedim(1, 3)[self.batch, self.query, self.col][..., None] * self.vectors[:, None]
+        batch, heads, q_len, _ = weights.shape
+        sums = weights.new_zeros(batch, q_len, heads, self.vectors.shape[-1])
+        return sums.index_put((self.batch, self.query), entries, accumulate=True).transpose(1, 2)
 
 
 class _PartIds:

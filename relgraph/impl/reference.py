@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 
 from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.terms import attend_mask, repeat_heads, softmax_rows, with_zero_row
-from relgraph.plan import EXTRA, Part, dense_ids, listed_pairs
+from relgraph.plan import DEAD, EXTRA, Part, dense_ids, listed_pairs
 from relgraph.score import Additive, Bilinear, finish
 
 
@@ -39,6 +39,9 @@ def attend(call: Call) -> Answer:
             bias = bias + _given_rows(call, part, pairs, tables.rows.to(dtype))
         attends = (pairs > -2)[:, None]
         allowed = attends if allowed is None else allowed & attends
+    if call.edge is not None:
+        vectors = _vectors_of_pairs(call, call.edge.attr.to(dtype))
+        keys, values = keys + _carried(vectors, call.edge.key), values + _carried(vectors, call.edge.value)
     if isinstance(call.score, Additive):
         scores = _additive(call.score, query[:, :, :, None], keys)
     else:
@@ -96,6 +99,28 @@ def _given_rows(call: Call, part: Part, ids: Tensor, rows: Tensor) -> Tensor:
             here[slice(None) if part.csr.batch == 1 else batch[e], :, query[e], key[e]] = 1.0
             given = given + here * rows[..., part.csr.ids[e], None]
     return given
+
+
+def _vectors_of_pairs(call: Call, attr: Tensor) -> Tensor:
+    """The vector of every pair, ``[B or 1, N_q, N_k, F]``: zeros for pairs that are not listed."""
+    csr = call.plan.parts[0].csr
+    assert csr is not None
+    batch, query, key = listed_pairs(call.plan, csr)
+    vectors = attr.new_zeros(csr.batch, call.plan.q_len, call.plan.k_len, attr.shape[-1])
+    for e in range(csr.ids.shape[0]):
+        if csr.role[e] != DEAD:
+            here = torch.zeros_like(vectors)
+            here[batch[e], query[e], key[e]] = 1.0
+            vectors = vectors + here * attr[csr.order[e]]
+    return vectors
+
+
+def _carried(vectors: Tensor, maps: Tensor | None) -> Tensor | float:
+    """W x for every pair, ``[B or 1, H or 1, N_q, N_k, D]``."""
+    if maps is None:
+        return 0.0
+    maps = maps.to(vectors.dtype)
+    return vectors[:, None] @ (maps if maps.dim() == 3 else maps[None])[:, None].mT
 
 
 def _additive(score: Additive, queries: Tensor, keys: Tensor) -> Tensor:
@@ -170,7 +195,7 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
                 query[b, :, i],
                 key[b],
                 value[b],
-                (cols[mine], csr.ids[mine]),
+                (cols[mine], csr.ids[mine], csr.order[mine]),
                 seen,
                 (b, i),
             )
@@ -202,12 +227,12 @@ def _one_query(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    edges: tuple[Tensor, Tensor],
+    edges: tuple[Tensor, Tensor, Tensor],
     seen: Tensor | None,
     where: tuple[int, int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One query ``[H, D]`` over its edges ``(keys, labels)``: output, lse, mass and weights by key."""
-    cols, labels = edges
+    """One query ``[H, D]`` over its edges (keys, labels, order as given): output, lse, mass and weights by key."""
+    cols, labels, order = edges
     slots = torch.where(labels < 0, num_labels, labels)
 
     def rows(table: Tensor | None) -> Tensor | float:
@@ -215,13 +240,20 @@ def _one_query(
             return 0.0
         return with_zero_row(table.to(query.dtype))[..., slots, :]
 
+    def carried(name: str) -> Tensor | float:
+        maps = None if call.edge is None else getattr(call.edge, name)
+        if call.edge is None or maps is None:
+            return 0.0
+        return call.edge.attr.to(query.dtype)[order] @ maps.to(query.dtype).mT
+
     keys = key[:, cols]
+    label_keys = keys + rows(tables.key) + carried("key")
     if isinstance(call.score, Additive):
         weight = call.score.weight.to(query.dtype)
-        added = call.score.act(query[:, None] + keys + rows(tables.key))
+        added = call.score.act(query[:, None] + label_keys)
         scores = (added * (weight if weight.dim() == 1 else weight[:, None])).sum(-1)
     else:
-        scores = (query[:, None] * (keys + rows(tables.key)) + rows(tables.query) * keys).sum(-1)
+        scores = (query[:, None] * label_keys + rows(tables.query) * keys).sum(-1)
     if isinstance(call.score, Bilinear):
         mapped = _maps(call.score.weight.to(query.dtype), labels[None])[0].mT @ query[:, None, :, None]
         scores = scores + ((mapped.squeeze(-1) - query[:, None]) * keys).sum(-1)
@@ -246,7 +278,7 @@ def _one_query(
     values = value[:, cols]
     if call.value_map is not None:
         values = (_maps(_free_maps(call.value_map, values.dtype), labels[None])[0] @ values[..., None]).squeeze(-1)
-    output = (dropped[..., None] * (values + rows(tables.value))).sum(-2)
+    output = (dropped[..., None] * (values + rows(tables.value) + carried("value"))).sum(-2)
     mass = alpha.new_zeros(alpha.shape[0], num_labels + 1).index_add(1, slots, alpha)[:, :num_labels]
     weights = alpha.new_zeros(alpha.shape[0], key.shape[1]).index_add(1, cols, alpha)
     return output, lse, mass, weights

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from relgraph.arguments import check
 from relgraph.impl import dense, reference
 from relgraph.impl.call import Answer, Call
+from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
 from relgraph.impl.triton import limits
@@ -35,7 +36,7 @@ DENSE_SCORES = 1 << 18
 class Rule(NamedTuple):
     """One row of the documented table: what ``impl=None`` takes, and when.
 
-    ``{size}`` in ``when`` is that of :func:`size`; ``fits`` says whether the row holds for a call.
+    ``{size}`` in ``when`` is :func:`size_in_words`; ``fits`` says whether the row holds for a call.
     """
 
     impl: str
@@ -52,6 +53,11 @@ RULES = (
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
     Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
     Rule(
+        "dense",
+        "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths",
+        lambda call: torch.compiler.is_exporting() and by_rows.needed(call),
+    ),
+    Rule(
         "chunked",
         "inside torch.export, where a rule on sizes would fix the exported lengths",
         lambda _: torch.compiler.is_exporting(),
@@ -60,7 +66,7 @@ RULES = (
     Rule(
         "dense",
         f"{{size}} is at most {DENSE_SCORES:,} scores",
-        lambda call: size(call)[0] <= DENSE_SCORES,
+        lambda call: size(call) <= DENSE_SCORES,
     ),
     Rule("chunked", f"{{size}} is more than {DENSE_SCORES:,} scores", lambda _: True),
 )
@@ -75,13 +81,17 @@ def rule_for(call: Call) -> Rule:
     raise AssertionError("the last row fits every call")
 
 
-def size(call: Call) -> tuple[int, str]:
-    """How many numbers the scores of all pairs take, and the same in words; an additive score takes D of them."""
+def size(call: Call) -> int:
+    """How many numbers the scores of all pairs take; an additive score takes D of them."""
     batch, heads, _, width = call.query.shape
-    count, text = batch * heads * call.plan.q_len * call.plan.k_len, "B · H · N_q · N_k"
-    if isinstance(call.score, Additive):
-        count, text = count * width, f"{text} · D"
-    return count, f"{text} = {count:,}"
+    a_pair = width if isinstance(call.score, Additive) else 1
+    return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
+
+
+def size_in_words(call: Call) -> str:
+    """The same as text, which dynamo cannot format."""
+    per_pair = " · D" if isinstance(call.score, Additive) else ""
+    return f"B · H · N_q · N_k{per_pair} = {size(call):,}"
 
 
 def refusal(call: Call, impl: str) -> str | None:
@@ -107,8 +117,8 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    for name in ("score", "value_map"):
-        if getattr(call, name) is not None:
+    for name, given in (("score", call.score), ("value_map", call.value_map), ("edge_attr", call.edge)):
+        if given is not None:
             return f"has dot products and no {name}; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
@@ -186,8 +196,8 @@ def _check_transforms(call: Call, impl: str | None) -> None:
 def _learnable(call: Call) -> list[Tensor]:
     tables = [table for part in call.tables for table in part if table is not None]
     weight = [call.score.weight] if isinstance(call.score, (Additive, Bilinear)) else []
-    maps = [] if call.value_map is None else [x for x in call.value_map if x is not None]
-    return [call.query, call.key, call.value, *tables, *weight, *maps]
+    more = [x for given in (call.value_map, call.edge) if given is not None for x in given if x is not None]
+    return [call.query, call.key, call.value, *tables, *weight, *more]
 
 
 def _has_tangent(tensor: Tensor) -> bool:

@@ -82,7 +82,7 @@ def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args
         return call(*args, **options)
     except (TypeError, ValueError, NotImplementedError) as error:
         if error.args and isinstance(error.args[0], str):
-            pattern = "|".join(rf"\b{name}\b" for name in names)
+            pattern = "|".join(rf"(?<![\w.]){name}\b" for name in names)  # not the module relgraph.score
             error.args = (re.sub(pattern, lambda found: names[found[0]], error.args[0]), *error.args[1:])
         raise
 

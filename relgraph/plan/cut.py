@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from relgraph.plan.parts import Csr, LabelPlan, Part, WrittenIds
@@ -60,5 +59,5 @@ def _csr(plan: LabelPlan, csr: Csr | None, batch: range, rows: range, keys: rang
     here = slice(begin, end)
     return Csr(
         row_ptr - begin, csr.row[here] - corner, csr.col[here] - keys.start, csr.ids[here], csr.role[here],
-        torch.arange(end - begin, device=csr.row.device), 1, csr.parallel,
+        csr.order[here], 1, csr.parallel,
     )  # fmt: skip

@@ -17,6 +17,9 @@ LABELER = rg.ClippedDistance(1)
 NAMED = {"names": ("first entry: text", "first entry: first entry: text"), "memory_names": ("first entry: text",)}
 """A word is a good name of a label."""
 
+SWITCHED = {"value_map": ("one",)}
+"""One base is a good number of bases."""
+
 # Sizes that must fit each other are told by the name of either.
 SIZES = {"d_model": ("nhead",), "nhead": ("d_model",), "num_heads": ("embed_dim",), "embed_dim": ("num_heads",)}
 
@@ -50,12 +53,14 @@ def _attention(**options) -> Good:
         **TABLES,
         "names": ["a", "b", "c"],
         "frozen": 1,
+        "score": rg.score.Softcap(2.0),
+        "value_map": False,
         "impl": "dense",
         **PLACE,
         **options,
     }
     also = {**SIZES, "num_labels": ("names", "frozen"), "tables": ("tie_tables",)}
-    return Good(rg.RelationAttention, arguments, also, NAMED)
+    return Good(rg.RelationAttention, arguments, also, {**NAMED, **SWITCHED})
 
 
 @cache
@@ -235,7 +240,25 @@ GOOD_CALLS = {
     # --- Attention
     "RelationAttention": _attention,
     "RelationAttention (a sum)": lambda: _attention(num_labels=(3, 2), names=(["a", "b", "c"], None), frozen=(1, None)),
+    "RelationAttention (bases)": lambda: Good(
+        rg.RelationAttention,
+        {
+            "embed_dim": 8,
+            "num_heads": 2,
+            "num_labels": 3,
+            "tables": ("key",),
+            "score": rg.score.Bilinear.learned(3, 2, 4),
+            "value_map": 2,
+        },
+        also={**SIZES, "embed_dim": ("score",), "num_heads": ("embed_dim", "score"), "num_labels": ("score",)},
+        accepts={"value_map": ("true",)},
+    ),
     "RelationAttention.forward": _attend,
+    "RelationAttention.forward (scores by row)": lambda: Good(
+        rg.RelationAttention(8, 2, num_labels=3, tables=("bias",), score=rg.score.LeakyReLU(), value_map=True),
+        {"query": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},
+        also={"query": ("labels", "row_scores")},
+    ),
     "RelationAttention.forward (raw ids)": lambda: _attend(labels=torch.zeros(2, 3, 4, dtype=torch.int64)),
     "RelationAttention.forward (no bank)": lambda: Good(
         rg.RelationAttention(8, 2, num_labels=3),
@@ -255,10 +278,12 @@ GOOD_CALLS = {
             "names": ["a", "b", "c"],
             "frozen": 1,
             "num_kv_heads": 1,
+            "score": rg.score.LeakyReLU(),
+            "value_map": True,
             "impl": "dense",
         },
-        also={**SIZES, "num_labels": ("names", "frozen")},
-        accepts=NAMED,
+        also={**SIZES, "num_labels": ("names", "frozen", "value_map")},
+        accepts={**NAMED, **SWITCHED},
     ),
     "RelationEncoderLayer (a labeler)": lambda: Good(
         rg.RelationEncoderLayer,
@@ -280,13 +305,23 @@ GOOD_CALLS = {
             "names": ["a", "b", "c"],
             "frozen": 1,
             "num_kv_heads": 1,
+            "score": torch.sin,
+            "value_map": 2,
             "impl": "dense",
             "num_memory_labels": 2,
             "memory_tables": ("key",),
             "memory_names": ["d", "e"],
+            "memory_score": rg.score.Additive.learned(2, 4),
+            "memory_value_map": False,
         },
-        also={**SIZES, "num_labels": ("names", "frozen"), "num_memory_labels": ("memory_names",)},
-        accepts=NAMED,
+        also={
+            **SIZES,
+            "d_model": ("nhead", "memory_score"),
+            "nhead": ("d_model", "memory_score"),
+            "num_labels": ("names", "frozen", "value_map"),
+            "num_memory_labels": ("memory_names", "memory_value_map"),
+        },
+        accepts={**NAMED, "value_map": ("true",), "memory_value_map": ("one",)},
     ),
     "RelationDecoderLayer.from_plain": lambda: Good(
         rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16)}
@@ -317,9 +352,13 @@ GOOD_CALLS = {
             "max_distance": 2,
             **TABLES,
             "num_kv_heads": 1,
+            "score": rg.score.Softcap(2.0),
+            "value_map": True,
+            "memory_score": torch.tanh,
             "impl": "dense",
         },
-        SIZES,
+        {**SIZES, "positions": ("value_map",)},
+        SWITCHED,
     ),
     "RelationTransformer.new_cache": lambda: Good(_layers()["transformer"].new_cache, {"max_len": 4}),
     "RelationTransformer.forward": _transform,

@@ -118,3 +118,22 @@ def test_any_size_of_blocks(kind, size, monkeypatch):
     monkeypatch.setattr(blocks, "FEWEST_ROWS", 2)
     for score in (torch.sin, rg.score.Softcap(1.0), rg.score.Additive(leaf(3))):
         check(make(KINDS[kind](7), kinds="kvb", score=score), kind)
+
+
+WITH_EDGES = [k for k in KINDS if k.startswith("edges") and k not in ("edges over edges", "edges only parallel")] + [
+    "edges only parallel"
+]
+
+
+@pytest.mark.parametrize("score", [None, "additive", "function"])
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("kind", WITH_EDGES)
+def test_edge_vectors(kind, per_head, score):
+    """Listed pairs carry a vector besides a label; pairs that are not listed attend as ever."""
+    labels, own = KINDS[kind](7), [2] if per_head else []
+    attr, to_key, to_value = leaf(labels.ids.shape[0], 5), leaf(*own, 3, 5), leaf(*own, 4, 5)
+    for given in ((to_key, to_value), (to_key, None), (None, to_value)):
+        options = {"edge_attr": attr, "edge_key": given[0], "edge_value": given[1]}
+        named = {"additive": rg.score.Additive(leaf(3)), "function": torch.sin}.get(score)
+        tables = "kvb" if score == "additive" else "kvqb"
+        check(make(labels, kinds=tables, score=named, edge=tuple(options.values())), kind, [attr, *given])

@@ -7,14 +7,13 @@ from relgraph.impl.call import Answer, Call, accumulation_dtype
 from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.blocks import backward, forward
 from relgraph.impl.terms import answer, query_tables, score_tables
-from relgraph.score import Named
 
 op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'")
 
 
 def attend(call: Call) -> Answer:
     """Attention block by block."""
-    if call.value_map is not None or not (call.score is None or isinstance(call.score, Named)):
+    if by_rows.needed(call):
         return by_rows.attend(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)

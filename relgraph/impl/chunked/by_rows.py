@@ -16,10 +16,16 @@ from relgraph.impl import dense
 from relgraph.impl.call import Answer, Call, Tables
 from relgraph.impl.chunked.parts import Unit, units
 from relgraph.plan import cut, offset_of_rows
-from relgraph.score import Additive
+from relgraph.score import Additive, Named
 
 BLOCK_NUMBERS = 1 << 20
 """Scores per block; with additive scores numbers, D for each pair. 4 MiB in float32."""
+
+
+def needed(call: Call) -> bool:
+    """Whether the primitive does not know the call's score, its maps of values or its edge vectors."""
+    named = call.score is None or isinstance(call.score, Named)
+    return not named or call.value_map is not None or call.edge is not None
 
 
 def attend(call: Call) -> Answer:

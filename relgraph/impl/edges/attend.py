@@ -9,14 +9,14 @@ q·(W_k e) = (W_kᵀ q)·e and Σ α W_v e = W_v (Σ α e).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
-from relgraph.impl.call import Answer, Call, ValueMap, accumulation_dtype
+from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.edges.sparse import RUN_NUMBERS, row_softmax, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, listed_entries, listed_future
 from relgraph.impl.terms import with_zero_row
@@ -28,30 +28,16 @@ LABELS_A_PAIR = 3.0
 """With more labels than this per pair of a query (on average), table rows are taken per pair."""
 
 
-class EdgeVectors(NamedTuple):
-    """A vector per listed pair, and the maps that carry it into score and value.
-
-    Attributes:
-        attr: ``[P, F]``, in the order of the listed pairs.
-        key: W_k, ``[D, F]`` or ``[H, D, F]``, or None.
-        value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``, or None.
-    """
-
-    attr: Tensor
-    key: Tensor | None
-    value: Tensor | None
-
-
 def attend(call: Call) -> Answer:
     """Attention over listed pairs only; see the module."""
     return attend_edges(call)[0]
 
 
-def attend_edges(call: Call, edge: EdgeVectors | None = None) -> tuple[Answer, Tensor]:
+def attend_edges(call: Call) -> tuple[Answer, Tensor]:
     """The answer, and the weight of every pair before dropout, ``[L, P]`` in the order of the plan's ``csr``."""
     work = _Work(call)
-    weights, lse = row_softmax(work.scores(edge), work.pattern)
-    output = work.output(work.drop(weights), edge)
+    weights, lse = row_softmax(work.scores(), work.pattern)
+    output = work.output(work.drop(weights))
     mass = (work.leave(work.by_label(weights)[..., :-1]),) if call.need_mass else None
     return Answer(work.leave(output), work.leave(lse), mass), weights
 
@@ -74,10 +60,11 @@ class _Work:
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
         self.pair_by_pair = self.num_labels * rows > LABELS_A_PAIR * pairs
 
-    def scores(self, edge: EdgeVectors | None) -> Tensor:
+    def scores(self) -> Tensor:
         """The score of every pair, ``[L, P]``."""
+        edge = self.call.edge
         if isinstance(self.call.score, Additive):
-            scores = self._additive(self.call.score, edge)
+            scores = self._additive(self.call.score)
         elif isinstance(self.call.score, Bilinear):
             scores = self._bilinear(self.call.score.weight)
         else:
@@ -98,9 +85,9 @@ class _Work:
             )
         return dropout(weights, self.call.dropout_p) if self.call.dropout_p > 0.0 else weights
 
-    def output(self, weights: Tensor, edge: EdgeVectors | None) -> Tensor:
+    def output(self, weights: Tensor) -> Tensor:
         """Σ_j α_ij (v_j + a^V[l_ij] + W_v e_ij), ``[L, n, D_v]``."""
-        maps = self.call.value_map
+        maps, edge = self.call.value_map, self.call.edge
         output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
         table = self.tables.value
         if table is not None and self.pair_by_pair:
@@ -112,9 +99,9 @@ class _Work:
             output = output + sums @ self._table(edge.value).transpose(-1, -2)
         return output
 
-    def _additive(self, score: Additive, edge: EdgeVectors | None) -> Tensor:
+    def _additive(self, score: Additive) -> Tensor:
         """W · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale, ``[L, P]``: runs of pairs, computed again in backward."""
-        lanes, pairs = self.query.shape[0], self.labels.shape[0]
+        lanes, pairs, edge = self.query.shape[0], self.labels.shape[0], self.call.edge
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
         rows = None if self.tables.key is None else with_zero_row(self._table(self.tables.key))
         maps = None if edge is None or edge.key is None else self._table(edge.key).transpose(-1, -2)

@@ -1,0 +1,589 @@
+"""Layers with scores other than the dot product and maps of values: a loop over pairs, and all that a module survives."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
+import relgraph as rg
+from relgraph.labelers import ClippedDistance
+from relgraph.labels import DenseLabels, EdgeLabels
+from relgraph.nn import KVCache, LayerCache, RelationAttention, RelationTables
+from relgraph.score import Additive, Bilinear, LeakyReLU, Softcap
+
+from .helpers import F64, close
+
+LABELER = ClippedDistance(2)
+HEADS, SIZE, LABELS = 3, 4, 5
+SCORES = {
+    "softcap": lambda: Softcap(0.7),
+    "leaky relu": lambda: LeakyReLU(0.3),
+    "function": lambda: torch.sin,
+    "module": lambda: nn.PReLU(dtype=F64),
+    "additive": lambda: Additive(drawn(HEADS, SIZE), "tanh"),
+    "additive, heads alike": lambda: Additive(drawn(SIZE)),
+    "bilinear": lambda: Bilinear(drawn(HEADS, LABELS, SIZE, SIZE)),
+    "bilinear, heads alike": lambda: Bilinear(drawn(LABELS, SIZE, SIZE)),
+}
+OPTIONS = {
+    **{name: lambda make=make: {"score": make()} for name, make in SCORES.items()},
+    "maps": lambda: {"value_map": True},
+    "bases": lambda: {"value_map": 2},
+    "additive and maps": lambda: {"score": Additive(drawn(HEADS, SIZE)), "value_map": 2},
+}
+EACH = pytest.mark.parametrize("name", OPTIONS)
+
+
+def drawn(*shape):
+    return nn.Parameter(torch.randn(shape, dtype=F64))
+
+
+def make(name=None, *, embed_dim=HEADS * SIZE, num_heads=HEADS, seed=0, **options):
+    """A layer all of whose parameters matter."""
+    torch.manual_seed(seed)
+    own = {} if name is None else OPTIONS[name]()
+    layer = RelationAttention(embed_dim, num_heads, **{"num_labels": LABELS, "dtype": F64, **own, **options})
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(std=0.5)
+    return layer
+
+
+def pair_by_pair(layer, x, labels, rows=None):
+    """The layer's meaning for self-attention, one pair of one head of one batch row at a time."""
+    ids, attend = labels.to_dense()
+    head = layer.head_dim
+    sizes = [layer.embed_dim, layer.num_kv_heads * head, layer.num_kv_heads * head]
+    q, k, v = linear(x, layer.in_proj_weight, layer.in_proj_bias).split(sizes, -1)
+    tables = {kind: getattr(layer.tables, kind) for kind in ("key", "value", "query", "bias")}
+
+    def row(kind, h, label, shape):
+        if tables[kind] is None or label < 0:
+            return torch.zeros(shape, dtype=F64)
+        found = tables[kind].rows
+        return found[h, label] if tables[kind].heads is not None else found[label]
+
+    out = []
+    for b in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            parts = []
+            for h in range(layer.num_heads):
+                mine = slice(h * head, (h + 1) * head)
+                shared = h * layer.num_kv_heads // layer.num_heads
+                theirs = slice(shared * head, (shared + 1) * head)
+                scores, values = [], []
+                for j in range(x.shape[1]):
+                    if not attend[b % len(attend), i, j]:
+                        continue
+                    label = int(ids[b % len(ids), i, j])
+                    e = score_of_pair(
+                        layer.score, h, label, q[b, i, mine], k[b, j, theirs],
+                        row("key", h, label, head), row("query", h, label, head),
+                    ) + row("bias", h, label, ())  # fmt: skip
+                    if rows is not None and label >= 0:
+                        e = e + rows[b, h, i, label]
+                    if not isinstance(layer.score, (Additive, Bilinear)):
+                        e = e if layer.score is None else finished(layer.score, e)
+                    scores.append(e)
+                    values.append(map_of_pair(layer, h, label) @ v[b, j, theirs] + row("value", h, label, head))
+                parts.append(torch.stack(scores).softmax(0) @ torch.stack(values))
+            out.append(torch.cat(parts))
+    return layer.out_proj(torch.stack(out).view(*x.shape[:2], -1))
+
+
+def score_of_pair(score, h, label, query, key, key_row, query_row):
+    if isinstance(score, Additive):
+        weight = score.weight if score.weight.dim() == 1 else score.weight[h]
+        summed = query + key + key_row
+        acted = summed.tanh() if score.activation == "tanh" else torch.where(summed > 0, summed, 0.2 * summed)
+        return (weight * acted).sum()
+    dot = query @ key
+    if isinstance(score, Bilinear) and label >= 0:
+        weight = score.weight if score.weight.dim() == 3 else score.weight[h]
+        dot = query @ weight[label] @ key
+    return (dot + query @ key_row + key @ query_row) / math.sqrt(len(query))
+
+
+def finished(score, e):
+    if isinstance(score, Softcap):
+        return score.cap * (e / score.cap).tanh()
+    if isinstance(score, LeakyReLU):
+        return torch.where(e > 0, e, score.negative_slope * e)
+    return score(e)
+
+
+def map_of_pair(layer, h, label):
+    maps = layer.value_map
+    if maps is None or label < 0:
+        return torch.eye(layer.head_dim, dtype=F64)
+    if maps.maps is not None:
+        return maps.maps[h, label]
+    return sum(maps.coefficients[label, k] * maps.bases[h, k] for k in range(maps.num_bases))
+
+
+def some_labels():
+    """Every label, pairs without one, and queries that see only some keys."""
+    ids = torch.randint(-1, LABELS, (2, 5, 5), generator=torch.Generator().manual_seed(1))
+    return DenseLabels(ids, LABELS)
+
+
+def some_pairs():
+    pairs = torch.tensor([[0, 1, 2, 3, 4, 0], [0, 0, 1, 2, 3, 4]])
+    return EdgeLabels(pairs, torch.tensor([0, 3, -1, 2, 4, 1]), LABELS, q_len=5)
+
+
+def same(got, wanted, leaves):
+    """Equal outputs, equal gradients, and every leaf has one that is not zero."""
+    close(got, wanted)
+    weight = torch.randn_like(got)
+    gradients = [torch.autograd.grad((z * weight).sum(), leaves) for z in (got, wanted)]
+    close(*gradients)
+    assert all(gradient.abs().sum() > 0 for gradient in gradients[0])
+
+
+class TestAgainstPairByPair:
+    @pytest.mark.parametrize("impl", ["reference", "dense", "chunked"])
+    @EACH
+    def test_every_pair(self, name, impl):
+        kinds = ("key", "value", "bias") if "additive" in name else ("key", "value", "query", "bias")
+        layer = make(name, tables=kinds, per_head=("value",), impl=impl)
+        x = torch.randn(2, 5, HEADS * SIZE, dtype=F64, requires_grad=True)
+        same(layer(x, labels=some_labels()), pair_by_pair(layer, x, some_labels()), [x, *layer.parameters()])
+
+    @EACH
+    def test_edges_alone(self, name):
+        layer, x = make(name, impl="edges"), torch.randn(1, 5, HEADS * SIZE, dtype=F64, requires_grad=True)
+        same(layer(x, labels=some_pairs()), pair_by_pair(layer, x, some_pairs()), [x, *layer.parameters()])
+
+    @EACH
+    def test_shared_key_heads(self, name):
+        layer = make(name, num_kv_heads=1)
+        x = torch.randn(2, 5, HEADS * SIZE, dtype=F64, requires_grad=True)
+        same(layer(x, labels=some_labels()), pair_by_pair(layer, x, some_labels()), [x, *layer.parameters()])
+
+    @pytest.mark.parametrize("name", [None, "softcap", "additive", "bilinear", "bases"])
+    def test_scores_by_row(self, name):
+        layer = make(name, tables=("value", "bias"))
+        x = torch.randn(2, 5, HEADS * SIZE, dtype=F64, requires_grad=True)
+        rows = torch.randn(2, HEADS, 5, LABELS, dtype=F64, requires_grad=True)
+        got = layer(x, labels=some_labels(), row_scores=rows)
+        same(got, pair_by_pair(layer, x, some_labels(), rows), [x, rows, *layer.parameters()])
+        alone = layer(x[0], labels=LABELER(5), row_scores=rows[0])
+        close(alone, layer(x, labels=LABELER(5), row_scores=rows)[0])
+
+    @pytest.mark.parametrize("name", ["additive", "bilinear", "maps", "bases"])
+    def test_gradcheck(self, name):
+        layer = make(name, embed_dim=4, num_heads=2, num_labels=3, **small(name))
+        x = torch.randn(1, 3, 4, dtype=F64, requires_grad=True)
+        learned = [p for n, p in layer.named_parameters() if n.startswith(("score", "value_map"))]
+
+        def run(x, *_):
+            return layer(x, labels=ClippedDistance(1)(3))
+
+        assert torch.autograd.gradcheck(run, (x, *learned))
+        assert torch.autograd.gradgradcheck(run, (x, *learned))
+
+
+def small(name):
+    """Options for two heads of two, and three labels."""
+    weights = {"additive": lambda: Additive(drawn(2, 2), "tanh"), "bilinear": lambda: Bilinear(drawn(2, 3, 2, 2))}
+    return {"score": weights[name]()} if name in weights else {}
+
+
+class TestParameters:
+    def test_maps_begin_as_the_identity(self):
+        plain, x = RelationAttention(12, 3, num_labels=5, dtype=F64), torch.randn(2, 6, 12, dtype=F64)
+        for value_map in (True, 1, 3):
+            layer = RelationAttention(12, 3, num_labels=5, value_map=value_map, dtype=F64)
+            layer.load_state_dict(plain.state_dict(), strict=False)
+            close(layer(x, labels=LABELER(6)), plain(x, labels=LABELER(6)))
+            layer(x, labels=LABELER(6)).square().sum().backward()
+            learned = layer.value_map.maps if value_map is True else layer.value_map.coefficients
+            assert learned.grad.abs().min() > 0
+
+    def test_names_and_shapes(self):
+        layer = RelationAttention(12, 3, num_labels=5, tables=("bias",), value_map=True, num_kv_heads=1)
+        assert [name for name in layer.state_dict() if "map" in name] == ["value_map.maps"]
+        assert layer.value_map.maps.shape == (3, 5, 4, 4)
+        layer = RelationAttention(12, 3, num_labels=5, tables=("bias",), value_map=2)
+        shapes = {name: tuple(p.shape) for name, p in layer.named_parameters() if "map" in name}
+        assert shapes == {"value_map.bases": (3, 2, 4, 4), "value_map.coefficients": (5, 2)}
+        assert all(type(p) is nn.Parameter for p in layer.value_map.parameters())
+
+    @EACH
+    def test_a_state_goes_round(self, name):
+        layer, other = make(name), make(name, seed=1)
+        x = torch.randn(2, 6, 12, dtype=F64)
+        file = io.BytesIO()
+        torch.save(layer.state_dict(), file)
+        file.seek(0)
+        found = other.load_state_dict(torch.load(file, weights_only=True))
+        assert not found.missing_keys and not found.unexpected_keys
+        close(other(x, labels=LABELER(6)), layer(x, labels=LABELER(6)))
+
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+    @EACH
+    def test_copies_have_parameters_of_their_own(self, name, clone):
+        layer = make(name)
+        other, x = clone(layer), torch.randn(2, 6, 12, dtype=F64)
+        wanted = layer(x, labels=LABELER(6))
+        close(other(x, labels=LABELER(6)), wanted)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(1.0)
+        close(layer(x, labels=LABELER(6)), wanted)
+
+    def test_a_lambda_is_copied_but_not_pickled(self):
+        layer = make(score=lambda e: e * 2.0)
+        copy.deepcopy(layer)
+        with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+            pickle.dumps(layer)
+
+    def test_stacks_copy_and_layers_share(self):
+        score = Additive.learned(HEADS, SIZE, dtype=F64)
+        options = {"labeler": LABELER, "score": score, "value_map": 2, "dtype": F64}
+        layer = rg.RelationEncoderLayer(12, 3, 20, **options)
+        stack = rg.RelationEncoder(layer, 3)
+        assert len({id(layer.self_attn.score.weight) for layer in stack.layers}) == 3
+        model = nn.ModuleList([layer, rg.RelationEncoderLayer(12, 3, 20, **options)])
+        assert [name for name, _ in model.named_parameters() if "score" in name] == ["0.self_attn.score.weight"]
+        before = [one.self_attn.score.weight.detach().clone() for one in stack.layers]
+        stack.reset_parameters()
+        after = [one.self_attn.score.weight for one in stack.layers]
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert not torch.equal(after[0], after[1])
+
+    def test_reset(self):
+        layer = make("additive and maps")
+        layer.reset_parameters()
+        assert layer.score.weight.abs().max() <= (6 / (HEADS + SIZE)) ** 0.5
+        close(layer.value_map.bases[:, 0], torch.eye(SIZE, dtype=F64).expand(HEADS, SIZE, SIZE))
+        close(layer.value_map.coefficients[0], torch.tensor([1.0, 0.0], dtype=F64))
+        layer = make(score=Bilinear.learned(LABELS, HEADS, SIZE, dtype=F64), value_map=True)
+        layer.reset_parameters()
+        wanted = torch.eye(SIZE, dtype=F64).expand(HEADS, LABELS, SIZE, SIZE)
+        close((layer.score.weight, layer.value_map.maps), (wanted, wanted))
+        make("function").reset_parameters()
+
+    def test_a_transformer_keeps_scores_and_maps(self):
+        score = Additive(drawn(HEADS, SIZE))
+        model = rg.RelationTransformer(
+            12, 3, 2, 2, 20, max_distance=2, score=score, value_map=True, memory_score=Softcap(2.0), dtype=F64
+        )
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            close(layer.self_attn.score.weight, score.weight)
+            assert layer.self_attn.score is not score
+            close(layer.self_attn.value_map.maps, torch.eye(SIZE, dtype=F64).expand(HEADS, LABELS, SIZE, SIZE))
+        assert model.decoder.layers[0].multihead_attn.score == Softcap(2.0)
+        src, tgt = torch.randn(2, 5, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        model.eval()
+        memory, cache = model.encode(src), model.new_cache()
+        steps = [model.decode(tgt[:, i : i + 1], memory, cache=cache) for i in range(4)]
+        close(torch.cat(steps, 1), model(src, tgt))
+
+    def test_moved_with_the_layer(self):
+        layer = make("additive and maps").to(torch.float32).to("meta")
+        assert layer.score.weight.dtype == torch.float32
+        assert layer.score.weight.is_meta and layer.value_map.bases.is_meta
+
+    def test_repr(self):
+        text = repr(RelationAttention(12, 3, num_labels=5, score=Softcap(2.0), value_map=2))
+        assert "head_dim=4, score=Softcap(cap=2.0)\n" in text
+        assert "(value_map): ValueMaps(5, 4, heads=3, num_bases=2)" in text
+        text = repr(RelationAttention(12, 3, num_labels=5, score=Additive.learned(3, 4), value_map=True))
+        assert "(score): Additive([3, 4], activation='leaky_relu')" in text
+        assert "(value_map): ValueMaps(5, 4, heads=3)\n" in text
+        assert "score=sin" in repr(RelationAttention(12, 3, score=torch.sin))
+
+
+class TestLayers:
+    @EACH
+    def test_piece_by_piece(self, name):
+        layer, x = make(name), torch.randn(2, 7, 12, dtype=F64)
+        wanted = layer(x, labels=LABELER(7), is_causal=True)
+        for max_len in (None, 7):
+            cache, pieces = KVCache(max_len), []
+            for start, stop in ((0, 3), (3, 4), (4, 7)):
+                labels = LABELER(stop - start, stop, q_offset=start)
+                pieces.append(layer(x[:, start:stop], labels=labels, is_causal=True, cache=cache))
+            close(torch.cat(pieces, 1), wanted)
+
+    def test_scores_by_row_piece_by_piece(self):
+        layer, x = make("softcap", tables=("bias",)), torch.randn(2, 4, 12, dtype=F64)
+        rows = torch.randn(2, HEADS, 4, LABELS, dtype=F64)
+        cache, pieces = KVCache(), []
+        for i in range(4):
+            labels = LABELER(1, i + 1, q_offset=i)
+            step = x[:, i : i + 1]
+            pieces.append(layer(step, labels=labels, is_causal=True, cache=cache, row_scores=rows[:, :, i : i + 1]))
+        close(torch.cat(pieces, 1), layer(x, labels=LABELER(4), is_causal=True, row_scores=rows))
+
+    @EACH
+    def test_packed(self, name):
+        layer, x = make(name), torch.randn(7, 12, dtype=F64)
+        z = layer(x, labels=LABELER(7, ptr=torch.tensor([0, 3, 7])))
+        close(z, torch.cat([layer(x[:3], labels=LABELER(3)), layer(x[3:], labels=LABELER(4))]))
+
+    def test_scores_by_row_packed(self):
+        layer, x = make(tables=("bias",)), torch.randn(7, 12, dtype=F64)
+        rows = torch.randn(HEADS, 7, LABELS, dtype=F64)
+        z = layer(x, labels=LABELER(7, ptr=torch.tensor([0, 3, 7])), row_scores=rows)
+        close(z[:3], layer(x[:3], labels=LABELER(3), row_scores=rows[:, :3]))
+        close(z[3:], layer(x[3:], labels=LABELER(4), row_scores=rows[:, 3:]))
+
+    def test_scores_by_row_of_a_sum(self):
+        labeler = LABELER + ClippedDistance(1)
+        layer, x = make(num_labels=labeler.num_labels, tables=("bias",)), torch.randn(2, 5, 12, dtype=F64)
+        rows = [torch.randn(2, HEADS, 5, size, dtype=F64) for size in labeler.num_labels]
+        z = layer(x, labels=labeler(5), row_scores=tuple(rows))
+        given = [rows[0] + layer.tables.bias[0].rows, rows[1] + layer.tables.bias[1].rows]
+        with torch.no_grad():
+            layer.tables.bias[0].rows.zero_(), layer.tables.bias[1].rows.zero_()
+        close(layer(x, labels=labeler(5), row_scores=given), z)
+        half = layer(x, labels=labeler(5), row_scores=(given[0], None))
+        close(half, layer(x, labels=labeler(5), row_scores=(given[0], torch.zeros_like(given[1]))))
+
+    def test_a_gated_bias(self):
+        """WavLM's: a gate per query on a bias by distance."""
+        layer, x = make(tables=("bias",), per_head=True), torch.randn(2, 5, 12, dtype=F64)
+        gate = torch.rand(2, HEADS, 5, 1, dtype=F64) * 2.0
+        bias = layer.tables()["bias_table"]
+        z = layer(x, labels=LABELER(5), row_scores=(gate - 1.0) * bias[:, None])
+        ids = LABELER(5).to_dense()[0][0]
+        plain = make(num_labels=None)
+        plain.load_state_dict(layer.state_dict(), strict=False)
+        close(z, plain(x, attn_mask=gate * bias[:, ids]))
+
+    @EACH
+    def test_weights_mass_and_record(self, name):
+        layer, x = make(name), torch.randn(2, 5, 12, dtype=F64)
+        z, weights, mass = layer(x, labels=some_labels(), need_weights=True, need_label_mass=True)
+        close(z, layer(x, labels=some_labels()))
+        close(weights.sum(-1), torch.ones(2, HEADS, 5, dtype=F64))
+        ids = some_labels().to_dense()[0][:, None]
+        close(mass, torch.stack([(weights * (ids == r)).sum(-1) for r in range(LABELS)], -1))
+        with rg.record_attention(layer, weights=True) as record:
+            close(layer(x, labels=some_labels()), z)
+        close(record[""][0][:2], (weights, mass))
+
+    @EACH
+    def test_dropout_and_checkpointing(self, name):
+        layer, x = make(name, dropout=0.3, impl="chunked"), torch.randn(2, 6, 12, dtype=F64, requires_grad=True)
+        found = []
+        for run in (layer, lambda x, **options: checkpoint(layer, x, use_reentrant=False, **options)):
+            torch.manual_seed(1)
+            z = run(x, labels=LABELER(6))
+            found.append((z, *torch.autograd.grad(z.square().sum(), [x, *layer.parameters()])))
+        close(*found)
+        assert (layer.eval()(x, labels=LABELER(6)) - found[0][0]).abs().max() > 1e-3
+
+    @EACH
+    def test_autocast(self, name):
+        layer, x = make(name).float(), torch.randn(2, 6, 12, requires_grad=True)
+        wanted = layer(x, labels=LABELER(6))
+        with torch.autocast("cpu", torch.bfloat16):
+            got = layer(x, labels=LABELER(6))
+        assert got.dtype == torch.bfloat16
+        close(got.float(), wanted, atol=0.1)
+        got.float().square().sum().backward()
+        assert all(p.grad.dtype == torch.float32 and torch.isfinite(p.grad).all() for p in layer.parameters())
+
+    def test_half_precision(self):
+        layer, x = make("additive and maps"), torch.randn(2, 6, 12, dtype=F64)
+        wanted = layer(x, labels=LABELER(6))
+        half = layer.to(torch.bfloat16)(x.bfloat16(), labels=LABELER(6))
+        assert half.dtype == torch.bfloat16
+        close(half.double(), wanted, atol=0.1)
+
+    @EACH
+    def test_encoder_layer(self, name):
+        layer = rg.RelationEncoderLayer(12, 3, 20, 0.0, labeler=LABELER, dtype=F64, **OPTIONS[name]()).eval()
+        x, cache = torch.randn(2, 5, 12, dtype=F64), KVCache()
+        steps = [layer(x[:, i : i + 1], is_causal=True, cache=cache) for i in range(5)]
+        close(torch.cat(steps, 1), layer(x, is_causal=True))
+        attended = layer.norm1(x + layer.self_attn(x, labels=LABELER(5)))
+        close(layer(x), layer.norm2(attended + layer.linear2(layer.linear1(attended).relu())))
+
+    @EACH
+    def test_decoder_layer(self, name):
+        own = OPTIONS[name]()
+        memory_own = {f"memory_{option}": value for option, value in own.items()}
+        layer = rg.RelationDecoderLayer(
+            12, 3, 20, 0.0, labeler=LABELER, num_memory_labels=LABELS, dtype=F64, **own, **memory_own
+        ).eval()
+        x, memory, cache = torch.randn(2, 4, 12, dtype=F64), torch.randn(2, 6, 12, dtype=F64), LayerCache()
+        labels = DenseLabels(torch.randint(-1, LABELS, (4, 6)), LABELS)
+        wanted = layer(x, memory, labels=LABELER(4), memory_labels=labels, tgt_is_causal=True)
+        own = layer.norm1(x + layer.self_attn(x, labels=LABELER(4), is_causal=True))
+        both = layer.norm2(own + layer.multihead_attn(own, memory, labels=labels))
+        close(wanted, layer.norm3(both + layer.linear2(layer.linear1(both).relu())))
+        ids, steps = labels.to_dense()[0], []
+        for i in range(4):
+            given = DenseLabels(ids[:, i : i + 1], LABELS)
+            steps.append(layer(x[:, i : i + 1], memory, memory_labels=given, tgt_is_causal=True, cache=cache))
+        close(torch.cat(steps, 1), wanted)
+
+    def test_from_plain(self):
+        plain = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, dtype=F64).eval()
+        layer = rg.RelationEncoderLayer.from_plain(plain, labeler=LABELER, score=Softcap(1e6), value_map=3)
+        with torch.no_grad():
+            for table in (layer.self_attn.tables.key, layer.self_attn.tables.value):
+                table.rows.zero_()
+        x = torch.randn(2, 5, 12, dtype=F64)
+        close(layer(x), plain(x), atol=1e-9)
+
+    def test_banks(self):
+        tables = RelationTables(None, SIZE, kinds=("value",), banks={"value": nn.Linear(2, SIZE, dtype=F64)})
+        layer = make("bilinear", num_labels=None, tables=tables)
+        x, features = torch.randn(2, 5, 12, dtype=F64), torch.randn(LABELS, 2, dtype=F64)
+        z = layer(x, labels=some_labels(), bank_features=features, row_scores=torch.ones(2, HEADS, 5, LABELS).double())
+        z.square().sum().backward()
+        assert layer.score.weight.grad.abs().sum() > 0
+
+
+class TestCompiled:
+    @pytest.mark.parametrize(
+        ("name", "impl", "backend"),
+        [
+            ("softcap", None, "eager"),
+            ("additive", "dense", "eager"),
+            *[pytest.param(name, impl, "aot_eager", marks=pytest.mark.slow)
+              for name in OPTIONS for impl in ("dense", "chunked", None)],
+        ],
+    )  # fmt: skip
+    def test_for_all_lengths(self, name, impl, backend):
+        torch._dynamo.reset()
+        layer = make(name, impl=impl)
+        counter = CompileCounterWithBackend(backend)
+        compiled = torch.compile(layer, backend=counter, fullgraph=True)
+        for length in (5, 9, 12):
+            x = torch.randn(2, length, 12, dtype=F64, requires_grad=True)
+            leaves = [x, *layer.parameters()]
+            runs = (run(x, labels=LABELER(length)) for run in (compiled, layer))
+            close(*(torch.autograd.grad(z.square().sum(), leaves) for z in runs))
+        assert counter.frame_count <= 3
+
+    @EACH
+    def test_exported_for_all_lengths(self, name):
+        net = Net(make(name))
+        lengths = {"x": {1: torch.export.Dim.DYNAMIC}}
+        program = torch.export.export(net, (torch.randn(2, 10, 12, dtype=F64),), dynamic_shapes=lengths)
+        for length in (3, 10, 50):
+            x = torch.randn(2, length, 12, dtype=F64)
+            close(program.module()(x), net(x))
+
+
+class Net(nn.Module):
+    """A layer that labels its own input."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x, labels=LABELER(x.shape[1]))
+
+
+BAD = [
+    ({"score": Softcap}, TypeError, "score must be one of relgraph.score, .* got the class Softcap"),
+    ({"score": "softcap"}, TypeError, "score must be one of relgraph.score, .* got str"),
+    ({"score": Additive(torch.ones(5))}, ValueError, r"score.weight must have shape .* = \[4\] or \[3, 4\], got \[5\]"),
+    ({"score": Additive(torch.ones(2, 4))}, ValueError, r"score.weight must have shape \[D\] or .* got \[2, 4\]"),
+    (
+        {"score": Additive(torch.ones(4)), "tables": ("query",)},
+        ValueError,
+        r"tables must leave out 'query' with score=Additive, got \['query'\]",
+    ),
+    ({"score": Bilinear(torch.ones(4, 4, 4))}, ValueError, r"score.weight must have shape .* = \[5, 4, 4\] or"),
+    ({"score": Bilinear(torch.ones(5, 4, 4)), "num_labels": None}, ValueError, "Bilinear needs .* got num_labels=None"),
+    (
+        {"score": Bilinear(torch.ones(5, 4, 4)), "num_labels": (5, 2)},
+        NotImplementedError,
+        "Bilinear .* sum of 2 labels",
+    ),
+    ({"score": Additive(drawn(4) * 2.0)}, ValueError, "score.weight must be a parameter, .* got a computed one"),
+    ({"value_map": True, "num_labels": None}, ValueError, "value_map must be False .* got True with num_labels=None"),
+    ({"value_map": True, "num_labels": (5, 2)}, NotImplementedError, "value_map needs one label .* sum of 2 labels"),
+    ({"value_map": 0}, ValueError, "value_map must be at least 1, got 0"),
+    ({"value_map": -2}, ValueError, "value_map must be at least 1, got -2"),
+    ({"value_map": 2.0}, TypeError, "value_map must be a bool or the number of bases, an int, got float"),
+    ({"value_map": None}, TypeError, "value_map must be a bool or the number of bases, an int, got NoneType"),
+    ({"value_map": 10**9}, ValueError, "value_map must be smaller, as no parameter may hold more"),
+]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(("options", "error", "match"), BAD)
+    def test_arguments(self, options, error, match):
+        with pytest.raises(error, match=match):
+            RelationAttention(12, 3, **{"num_labels": 5, "dtype": F64, **options})
+        given = {"num_memory_labels" if key == "num_labels" else f"memory_{key}": v for key, v in options.items()}
+        match = re.sub(r"(?<![.\w])(score|value_map|tables)\b", r"memory_\1", match).replace("num_l", "num_memory_l")
+        with pytest.raises(error, match=match):
+            rg.RelationDecoderLayer(12, 3, 20, **{"num_memory_labels": 5, "dtype": F64, **given})
+
+    def test_a_weight_that_a_parametrization_computes(self):
+        score = Additive.learned(3, 4, dtype=F64)
+        nn.utils.parametrize.register_parametrization(score, "weight", nn.Tanh())
+        layer, x = RelationAttention(12, 3, num_labels=5, score=score, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+        for _ in range(2):
+            layer(x, labels=LABELER(5)).sum().backward()
+
+    @pytest.mark.parametrize(
+        ("options", "given", "error", "match"),
+        [
+            ({"num_labels": None}, torch.ones(2, 3, 5, 5), ValueError, "row_scores must be None for a layer without"),
+            ({}, torch.ones(2, 3, 5, 5), ValueError, "row_scores must be None for a layer with a key table"),
+            (
+                {"tables": ("bias",)},
+                torch.ones(2, 3, 5, 4),
+                ValueError,
+                r"row_scores must have .* = \[2, 3, 5, 5\], got",
+            ),
+            ({"tables": ("bias",)}, torch.ones(2, 3, 5, 5).long(), ValueError, "row_scores must have a floating dtype"),
+            ({"tables": ("bias",)}, torch.ones(()), ValueError, r"row_scores must have shape .* got \[\]"),
+            ({"tables": ("bias",)}, 1.0, TypeError, "row_scores must be a Tensor, got float"),
+            ({"tables": ("bias",)}, torch.ones(2, 3, 5, 5, device="meta"), ValueError, "row_scores .*meta"),
+        ],
+    )
+    def test_scores_by_row(self, options, given, error, match):
+        layer, x = make(**options), torch.randn(2, 5, 12, dtype=F64)
+        labels = None if options.get("num_labels", 5) is None else LABELER(5)
+        with pytest.raises(error, match=match):
+            layer(x, labels=labels, row_scores=given)
+
+    def test_scores_by_row_of_a_sum(self):
+        labeler = LABELER + ClippedDistance(1)
+        layer, x = make(num_labels=labeler.num_labels, tables=("bias",)), torch.randn(2, 5, 12, dtype=F64)
+        with pytest.raises(
+            ValueError, match="row_scores must be a tuple of 2 tensors, one per part of the sum, got Ten"
+        ):
+            layer(x, labels=labeler(5), row_scores=torch.ones(2, 3, 5, 5))
+        with pytest.raises(ValueError, match=r"row_scores\[1\] must have shape .* = \[2, 3, 5, 3\]"):
+            layer(x, labels=labeler(5), row_scores=(None, torch.ones(2, 3, 5, 5)))
+
+    def test_a_function_that_changes_the_shape(self):
+        layer, x = make(score=lambda e: e[..., :1]), torch.randn(2, 5, 12, dtype=F64)
+        with pytest.raises(ValueError, match="score must keep shape and dtype"):
+            layer(x, labels=LABELER(5))
+        decoder = rg.RelationDecoderLayer(12, 3, 20, memory_score=lambda e: e.detach(), dtype=F64)
+        with pytest.raises(ValueError, match="memory_score must be differentiable by torch"):
+            decoder(x, x)
+
+    @pytest.mark.parametrize("name", ["softcap", "additive", "maps"])
+    def test_torch_func_is_refused_as_before(self, name):
+        layer, x = make(name), torch.randn(2, 5, 12, dtype=F64)
+        with pytest.raises(NotImplementedError, match="need impl='reference' or 'dense'"):
+            torch.func.vmap(lambda x: layer(x, labels=LABELER(5)))(x)
+        dense = make(name, impl="dense")
+        close(torch.func.vmap(lambda x: dense(x, labels=LABELER(5)))(x), dense(x, labels=LABELER(5)))
