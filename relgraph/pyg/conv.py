@@ -95,7 +95,8 @@ class RelationConv(MessagePassing):
         edge_terms: what the projected ``edge_attr`` is added to, of ``"key"`` (U_k) and ``"value"`` (U_v).
         out_bias: whether a learned vector is added to the output; only without ``root_weight``, which has its own.
         add_self_loops: whether self-loops are replaced by one for each node, as PyG's
-            :func:`~torch_geometric.utils.add_self_loops` makes them; the edges are then sorted in each call.
+            :func:`~torch_geometric.utils.add_self_loops` makes them; the edges are then sorted in each call, and
+            ``torch.compile`` breaks its graph there.
         fill_value: ``edge_attr`` of these loops: a number, a tensor ``[F]``, or ``"mean"``, ``"add"``, ``"min"``,
             ``"max"`` or ``"mul"`` of the features of the edges into the node.
         loop_relation: the relation of these loops, -1 for none.

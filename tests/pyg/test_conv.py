@@ -314,6 +314,17 @@ def test_compiles_without_breaks_and_with_edge_index(graph):
     torch.testing.assert_close(alpha, wanted[order])
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_whole_with_score_and_maps(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(score=rg.score.Additive.learned(2, 3), value_map=2, tie_projections=("value",))
+    order = edge_index[1].argsort(stable=True)
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    given = (x, edge_index[:, order], edge_type[order], None)
+    for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
 def test_dropout_leaves_the_returned_weights(kind, graph):
     conv = kind(5, 3, heads=2, num_relations=R, dropout=0.5).to(F64)
