@@ -34,7 +34,8 @@ def attend(call: Call) -> Answer:
     """Attention block by block of query rows; compiled code breaks its graph here."""
     if torch.compiler.is_compiling():
         # not a decorator: that would load the compiler with relgraph
-        return torch.compiler.disable(_attend, reason="scores by rows need impl='dense' for a full graph")(call)
+        outside: Any = torch.compiler.disable(_attend, reason="scores by rows need impl='dense' for a full graph")
+        return outside(call)
     return _attend(call)
 
 
