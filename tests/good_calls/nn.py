@@ -351,6 +351,18 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    "LearnedPositions": lambda: Good(
+        rg.nn.LearnedPositions, {"d_model": 8, "max_len": 5, "dropout": 0.1, **PLACE}, also={"d_model": ("max_len",)}
+    ),
+    "LearnedPositions.forward": lambda: Good(
+        rg.nn.LearnedPositions(8, 5),
+        {"x": _rows(), "offset": torch.tensor([0, 1])},
+        also={"x": ("offset",), "offset": ("x",)},
+    ),
+    "LearnedPositions.forward (an int)": lambda: Good(
+        rg.nn.LearnedPositions(8, 5), {"x": _rows()[0], "offset": 2}, also={"offset": ("x",)}
+    ),
+    "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
     "KVCache.check": lambda: Good(rg.KVCache(4).check, {"batch": 2, "length": 3}, also={"length": ("max_len",)}),
