@@ -14,6 +14,9 @@ from relgraph.arguments import check
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
+POSITIONS = ("relative", "sinusoidal", "both", "learned", "none")
+"""What a Transformer knows of positions; ``"both"`` is relative and sinusoidal."""
+
 
 class _Positions(nn.Module, ABC):
     """A vector for each position, added to the rows of an input."""
@@ -200,7 +203,7 @@ class LearnedPositions(_Positions):
         return self._rows(positions).to(x.dtype)
 
     def _rows(self, positions: Tensor) -> Tensor:
-        rows = embedding(positions.clamp(min=0), self.weight)
+        rows = embedding(positions.long().clamp(min=0), self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
 
     def _check_all(self, name: str, positions: Tensor) -> None:
@@ -251,3 +254,25 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
     padded = padding if padding.dtype == torch.bool else padding.isneginf()
     leading = padded.long().cumprod(1).sum(1)
     return past - (leading[0] if unbatched else leading)
+
+
+def check_sides(positions: Any) -> tuple[str, str]:
+    """The kinds of positions of source and target, from one kind for both or a pair."""
+    if not isinstance(positions, (tuple, list)):
+        positions = (positions, positions)
+    if len(positions) != 2:
+        raise ValueError(f"positions must be a string, or two of them for source and target, got {len(positions)}")
+    return check.choice("positions", positions[0], POSITIONS), check.choice("positions", positions[1], POSITIONS)
+
+
+def absolute_positions(
+    kind: str, d_model: int, max_len: int | None, device: Any, dtype: Any
+) -> SinusoidalPositions | LearnedPositions | None:
+    """The module that adds absolute positions of this kind to an input; None if there are none to add."""
+    if kind in ("sinusoidal", "both"):
+        return SinusoidalPositions(d_model)
+    if kind != "learned":
+        return None
+    if max_len is None:
+        raise ValueError("max_len must be given with learned positions, got None")
+    return LearnedPositions(d_model, max_len, device=device, dtype=dtype)
