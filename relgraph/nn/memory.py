@@ -60,7 +60,7 @@ def attend_by_borders(
         raise ValueError("memory_ptr must be left out when memory is None, as the cache holds it")
     if is_packed(labels):
         raise ValueError("memory_ptr must be left out with packed memory_labels, which have borders of their own")
-    if check.tensor("memory", memory).dim() != 2:
+    if check.floating("memory", memory).dim() != 2:
         raise ValueError(f"memory must have shape [T, E] with memory_ptr, got {list(memory.shape)}")
     ptr = check_ptr("memory_ptr", ptr, memory.shape[0])
     check.same_device(memory=memory, memory_ptr=ptr)
