@@ -345,6 +345,21 @@ GOOD_CALLS = {
         rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16)}
     ),
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
+    "RelationDecoderLayer.forward (a packed memory)": lambda: Good(
+        _layers()["decoder"],
+        {
+            "tgt": _rows(),
+            "memory": torch.randn(5, 8),
+            "memory_key_padding_mask": _blocked(5),
+            "labels": LABELER(3),
+            "memory_labels": LABELER(6, 5, ptr=GRAPHS.ptr, q_ptr=torch.tensor([0, 3, 6])),
+        },
+        also={
+            "tgt": ("labels", "memory_labels"),
+            "memory": ("tgt", "memory_labels", "memory_key_padding_mask"),
+            "memory_labels": ("tgt", "memory", "memory_key_padding_mask"),
+        },
+    ),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
     ),
