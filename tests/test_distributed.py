@@ -163,6 +163,21 @@ def test_layers_with_tables_of_their_own_are_sharded_one_by_one(mesh):
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("value_map", [True, 2])
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_scores_and_maps_of_a_layer_are_sharded_with_it(mesh, impl, value_map):
+    def build():
+        torch.manual_seed(0)
+        own = {"score": rg.score.Additive.learned(4, 8), "value_map": value_map, "impl": impl}
+        return rg.RelationEncoder(rg.RelationEncoderLayer(32, 4, 64, 0.0, labeler=LABELER, **own), 2)
+
+    sharded, plain, x = build(), build(), torch.randn(2, 7, 32)
+    shard_layers(sharded, mesh)
+    assert isinstance(sharded.layers[0].self_attn.score.weight, DTensor)
+    for got, wanted in zip(train(sharded, x), train(plain, x), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 def test_tables_that_were_left_sharded_are_refused(mesh):
     tables = rg.RelationTables(5, 8)
     tables.key.rows = torch.nn.Parameter(DTensor.from_local(tables.key.rows.detach(), mesh, [Shard(0)]))

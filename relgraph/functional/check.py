@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -251,9 +252,11 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
 
 def _check_function(name: str, function: Any, query: Tensor) -> None:
     """Raise unless a function keeps shape and dtype of a few numbers and torch can differentiate it."""
-    with torch.enable_grad():
-        like = accumulation_dtype(query.dtype)
-        applied(function, query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_(), name)
+    device, like = query.device.type, accumulation_dtype(query.dtype)
+    few = query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_()
+    as_computed = torch.autocast(device, enabled=False) if check.has_autocast(device) else nullcontext()
+    with torch.enable_grad(), as_computed:
+        applied(function, few, name)
 
 
 def check_score_type(score: Any) -> None:

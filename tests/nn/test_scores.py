@@ -457,21 +457,30 @@ class TestCompiled:
         [
             ("softcap", None, "eager"),
             ("additive", "dense", "eager"),
-            *[pytest.param(name, impl, "aot_eager", marks=pytest.mark.slow)
-              for name in OPTIONS for impl in ("dense", "chunked", None)],
+            *[pytest.param(name, "dense", "aot_eager", marks=pytest.mark.slow) for name in OPTIONS],
+            *[pytest.param(name, "chunked", "aot_eager", marks=pytest.mark.slow) for name in ("softcap", "leaky relu")],
         ],
     )  # fmt: skip
     def test_for_all_lengths(self, name, impl, backend):
+        counter = self.compiled_alike(make(name, impl=impl), backend, fullgraph=True)
+        assert counter.frame_count <= 3
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["function", "additive and maps"])
+    def test_by_rows_the_graph_breaks(self, name):
+        self.compiled_alike(make(name, impl="chunked"), "aot_eager", fullgraph=False)
+
+    def compiled_alike(self, layer, backend, *, fullgraph):
+        """The counter of a compiled layer that gave what the layer gives, gradients too."""
         torch._dynamo.reset()
-        layer = make(name, impl=impl)
         counter = CompileCounterWithBackend(backend)
-        compiled = torch.compile(layer, backend=counter, fullgraph=True)
+        compiled = torch.compile(layer, backend=counter, fullgraph=fullgraph)
         for length in (5, 9, 12):
             x = torch.randn(2, length, 12, dtype=F64, requires_grad=True)
             leaves = [x, *layer.parameters()]
             runs = (run(x, labels=LABELER(length)) for run in (compiled, layer))
             close(*(torch.autograd.grad(z.square().sum(), leaves) for z in runs))
-        assert counter.frame_count <= 3
+        return counter
 
     @EACH
     def test_exported_for_all_lengths(self, name):
