@@ -343,5 +343,5 @@ def test_scores(name, impl):
     torch.testing.assert_close(*grads)
     if not whole:
         torch._dynamo.reset()
-        with pytest.raises(Exception, match="use impl='dense' for a full graph"):
+        with pytest.raises(Exception, match="need impl='dense' for a full graph"):
             torch.compile(fn, fullgraph=True, backend="aot_eager")(x)

@@ -11,20 +11,22 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
-from torch_geometric.nn import RGATConv, TransformerConv
+from torch.nn.functional import leaky_relu, one_hot
+from torch_geometric.nn import GATv2Conv, RGATConv, TransformerConv
 from torch_geometric.utils import softmax
 
 import relgraph as rg
 from docs.benchmarks.sweeps import Edges
 from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.edges.sparse import RUN_NUMBERS
 
 SMALL_EDGES, SAMPLED_NODES = 400, 64
+ADDITIVE = "GATv2Conv"
 
 
 class Inputs:
-    """A graph, and a TransformerConv whose weights all layers that compute the same are given."""
+    """A graph, and a TransformerConv and a GATv2Conv whose weights all layers that compute the same are given."""
 
     def __init__(self, setting: Edges) -> None:
         self.setting = setting
@@ -51,6 +53,14 @@ class Inputs:
         s = self.setting
         torch.manual_seed(2)
         conv = TransformerConv(s.width, s.size, s.heads, edge_dim=s.types)
+        return conv.to(self.device, self.dtype)
+
+    @cached_property
+    def additive(self) -> GATv2Conv:
+        """The layer with additive scores that others copy."""
+        s = self.setting
+        torch.manual_seed(2)
+        conv = GATv2Conv(s.width, s.size, s.heads, edge_dim=s.types, add_self_loops=False)
         return conv.to(self.device, self.dtype)
 
     def made(self, layer: nn.Module, call: Callable[[], Tensor], note: str = "") -> Made:
@@ -89,6 +99,20 @@ def ours_sorted(impl: str | None) -> Callable[[Inputs], Made]:
     return make
 
 
+def theirs_additive(inputs: Inputs) -> Made:
+    """PyG's GATv2Conv with one-hot types as edge features."""
+    conv = inputs.additive
+    hot = one_hot(inputs.types, inputs.setting.types).to(inputs.dtype)
+    return inputs.made(conv, lambda: conv(inputs.x, inputs.index, hot), "additive scores")
+
+
+def ours_additive(inputs: Inputs) -> Made:
+    """RelationConv with the weights of that GATv2Conv; edges are sorted in every call."""
+    conv = rg.pyg.from_gatv2_conv(inputs.additive, edge_types=True)
+    note = "additive scores; sorting of edges included"
+    return inputs.made(conv, lambda: conv(inputs.x, inputs.index, inputs.types), note)
+
+
 def relational(inputs: Inputs) -> Made:
     """PyG's RGATConv: another function, a matrix a type."""
     s = inputs.setting
@@ -98,6 +122,22 @@ def relational(inputs: Inputs) -> Made:
     leaves = {"x": inputs.x, **{name: getattr(conv, name) for name in ("weight", "q", "k", "bias")}}
     note = "another function, a matrix a type: only checked to be finite"
     return Made(lambda: conv(inputs.x, inputs.index, inputs.types), leaves, note=note)
+
+
+def expected_additive(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
+    """As :func:`expected`, for additive scores."""
+    s, conv = inputs.setting, copy.deepcopy(inputs.additive).double()
+    x = inputs.x.detach().double().requires_grad_()
+    inside = torch.isin(inputs.index[1], rows)
+    (source, target), types = inputs.index[:, inside], inputs.types[inside]
+    assert conv.lin_edge is not None
+    query, key = (lin(x).view(-1, s.heads, s.size) for lin in (conv.lin_r, conv.lin_l))
+    vectors = conv.lin_edge.weight.T[types].view(-1, s.heads, s.size)
+    scores = (leaky_relu(query[target] + key[source] + vectors, 0.2) * conv.att).sum(-1)
+    messages = softmax(scores, target, num_nodes=s.nodes)[..., None] * key[source]
+    output = (torch.zeros_like(query).index_add(0, target, messages).flatten(1) + conv.bias)[rows]
+    grads = torch.autograd.grad(output, [x], inputs.grad.double()[rows])
+    return {"output": output.detach(), "x": grads[0]}
 
 
 def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
@@ -131,7 +171,7 @@ def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
         if not (output.isfinite().all() and all(grad.isfinite().all() for grad in grads.values())):
             raise Wrong(f"{way.name}: output and gradients must be finite")
         return math.nan
-    wanted = expected(inputs, rows)
+    wanted = (expected_additive if way.meaning == ADDITIVE else expected)(inputs, rows)
     if not whole:
         wanted = {"output": wanted["output"]}
     got = {"output": output[rows].detach(), **grads}
@@ -148,6 +188,11 @@ def ours_memory(s: Edges) -> int:
     return 4 * (16 * s.edges * s.heads + 40 * s.nodes * s.width)
 
 
+def additive_memory(s: Edges) -> int:
+    """Bytes of the same, and of a few runs of edges, heads and channels."""
+    return ours_memory(s) + 4 * 6 * min(RUN_NUMBERS, s.edges * s.width)
+
+
 def ways(setting: Edges) -> list[Way[Edges]]:
     """PyG's layer first, as what ours is measured against."""
     same = "TransformerConv"
@@ -161,6 +206,10 @@ def ways(setting: Edges) -> list[Way[Edges]]:
             Way("relgraph RelationConv, triton", ours("triton"), ours_memory, same),
             Way("relgraph RelationConv, triton, sorted before", ours_sorted("triton"), ours_memory, same),
         ]
+    found += [
+        Way("GATv2Conv, one-hot types", theirs_additive, memory(8), ADDITIVE),
+        Way("relgraph RelationConv, additive", ours_additive, additive_memory, ADDITIVE),
+    ]
     # a matrix [H·C, H·C] taken for every edge, and as much again for its gradient
     found.append(Way("RGATConv", relational, lambda s: 3 * 4 * s.edges * s.width**2 + memory(12)(s)))
     return found

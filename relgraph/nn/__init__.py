@@ -7,7 +7,8 @@
 - :class:`~relgraph.nn.LabelTable`, :class:`~relgraph.RelationTables`: the learned rows of labels.
 - :class:`~relgraph.KVCache`, :class:`~relgraph.nn.LayerCache`, :class:`~relgraph.nn.StackCache`: keys and values kept
   between calls, for one attention, a decoder layer, a stack.
-- :class:`~relgraph.SinusoidalPositions`: absolute positions, added to the input.
+- :class:`~relgraph.SinusoidalPositions`, :class:`~relgraph.nn.LearnedPositions`: absolute positions, added to
+  the input.
 - :func:`~relgraph.nn.check_label_names`: compares a state's label names with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 
@@ -29,6 +30,7 @@ from relgraph.nn.cache import LayerCache as LayerCache
 from relgraph.nn.cache import StackCache as StackCache
 from relgraph.nn.decoder_layer import RelationDecoderLayer as RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer as RelationEncoderLayer
+from relgraph.nn.positions import LearnedPositions as LearnedPositions
 from relgraph.nn.positions import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn.record import record_attention as record_attention
 from relgraph.nn.stack import RelationDecoder as RelationDecoder

@@ -188,16 +188,20 @@ class RelationDecoderLayer(nn.Module):
 
         Args:
             tgt: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
-            memory: ``[B, M, E]``, ``[M, E]`` or packed ``[S, E]``. May be None once a cache holds its projections.
+            memory: ``[B, M, E]``, ``[M, E]``, or packed ``[S, E]`` when the memory labels are packed. May be None once
+                a cache holds its projections.
             tgt_mask: which pairs of the target are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
-            memory_mask: which pairs of target and memory are blocked, ``[N, M]``, ``[B·H, N, M]`` or ``[B, H, N, M]``.
+            memory_mask: which pairs of target and memory are blocked, ``[N, M]``, ``[B·H, N, M]`` or ``[B, H, N, M]``;
+                of a packed memory ``[B·N, S]``.
             tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
-            memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache.
+            memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache. Of a packed memory ``[S]``.
             tgt_is_causal: rows see no later rows; combines with the masks.
             memory_is_causal: row i of the target sees rows j ≤ i of the memory.
             labels: of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
-                M]``. With a cache, Labels of the whole target are cut to the new rows.
+                M]``. Packed labels are for a packed memory: a target ``[B, N, E]`` counts as ``B · N`` rows, so that
+                ``q_ptr`` is ``[0, N, 2N, ...]`` if each batch row has a graph of its own. With a cache, Labels of the
+                whole target are cut to the new rows.
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it as it was.
             bank_features: the input of the banks of the self-attention's tables.
@@ -229,10 +233,12 @@ class RelationDecoderLayer(nn.Module):
         if cache is not None:
             memory_labels = memory_labels_of_new_rows(memory_labels, past, tgt.shape[-2])
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):
-            check_without_tables("memory_labels", memory_labels, "num_memory_labels")
+            remedy = f"give the layer num_memory_labels={memory_labels.num_labels}"
+            check_without_tables("memory_labels", memory_labels, remedy)
         own, held = (None, None) if cache is None else (cache.self_attn, cache.multihead_attn)
         if memory is None and not held:
             raise ValueError("memory must be given as long as no cache holds it, got None")
+        joined = isinstance(memory_labels, Labels) and memory_labels.packed and tgt.dim() == 3
 
         def attend(x: Tensor) -> Tensor:
             z = rename_in_errors(
@@ -243,11 +249,11 @@ class RelationDecoderLayer(nn.Module):
 
         def attend_memory(x: Tensor) -> Tensor:
             z = rename_in_errors(
-                _MEMORY_NAMES, self.multihead_attn, x, memory, labels=memory_labels, attn_mask=memory_mask,
-                key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
+                _MEMORY_NAMES, self.multihead_attn, x.flatten(0, 1) if joined else x, memory, labels=memory_labels,
+                attn_mask=memory_mask, key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
                 q_offset=past if memory_is_causal else None, cache=held,
             )  # fmt: skip
-            return self.dropout2(z)
+            return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 
         def feed_forward(x: Tensor) -> Tensor:
             return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))

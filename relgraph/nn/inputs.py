@@ -144,22 +144,22 @@ def _check_labels(
                 "rg.DenseLabels(ids, num_labels), with num_labels=0 if they only say who attends"
             )
     elif tables is None:
-        check_without_tables("labels", labels, "num_labels")
+        check_without_tables("labels", labels, f"give the layer num_labels={labels.num_labels}")
     elif not tables.fits(labels.num_labels):
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     check_labels_fit(labels, batch, q_len, k_len, query.device)
 
 
-def check_without_tables(name: str, labels: Labels, option: str) -> None:
+def check_without_tables(name: str, labels: Labels, remedy: str) -> None:
     """Raise ValueError if a pair carries an id, which a layer without tables would not look up.
 
     Ids that cannot be inspected (compiled code, accelerators) count as carried if ``num_labels`` is above 0. The
-    message names the labels by ``name``, and the layer's argument that would give it tables by ``option``.
+    message names the labels by ``name``, and ``remedy`` says what would give the layer tables.
     """
     if not _carries_no_ids(labels):
         raise ValueError(
-            f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: give "
-            f"the layer {option}={labels.num_labels}, or make the labels with num_labels=0, got {labels!r}"
+            f"{name} must say who attends and carry no ids for a layer without tables, which would ignore them: "
+            f"{remedy}, or make the labels with num_labels=0, got {labels!r}"
         )
 
 

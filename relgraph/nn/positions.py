@@ -1,19 +1,79 @@
-"""Absolute positions as sines and cosines of many wavelengths, added to the input."""
+"""Absolute positions, added to the input: sines and cosines of many wavelengths, or learned vectors."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from relgraph.arguments import check
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
+POSITIONS = ("relative", "sinusoidal", "both", "learned", "none")
+"""What a Transformer knows of positions; ``"both"`` is relative and sinusoidal."""
 
-class SinusoidalPositions(nn.Module):
+
+class _Positions(nn.Module, ABC):
+    """A vector for each position, added to the rows of an input."""
+
+    def __init__(self, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.d_model = check.integer("d_model", d_model, minimum=1)
+        self.dropout = nn.Dropout(check.probability("dropout", dropout))
+
+    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
+        """``x`` with its positions added, then dropout.
+
+        Args:
+            x: ``[B, N, E]`` or ``[N, E]``, floating.
+            offset: position of the first row: an int, a scalar tensor or ``[B]``, integers. For a batch padded on the
+                left it is minus the padding of each row; when decoding, the number of earlier rows.
+
+        Returns:
+            The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
+
+        Raises:
+            TypeError: an argument of the wrong kind.
+            ValueError: another width than E, not floating; offsets that are not integers, or not one per batch row; for
+                learned positions, rows beyond the last one, or on another device.
+
+        Example:
+            >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
+            >>> whole, later = positions(x), positions(x[:, 2:], offset=2)          # only row 2, as when decoding
+            >>> torch.equal(later, whole[:, 2:])
+            True
+        """
+        check.floating("x", x)
+        if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
+            raise ValueError(f"x must have shape [B, N, {self.d_model}] or [N, {self.d_model}], got {list(x.shape)}")
+        if isinstance(offset, Tensor):
+            offset = _check_rows(offset, x)
+        else:
+            self._check_last("x", check.integer("offset", offset) + x.shape[-2] - 1)
+        return self._add(x, torch.arange(x.shape[-2], device=x.device) + offset)
+
+    def _add(self, x: Tensor, positions: Tensor) -> Tensor:
+        """``x`` with the vectors of ``positions``, ``[N]`` or ``[B, N]``, added, then dropout."""
+        return self.dropout(x + self._vectors(positions, x))
+
+    def _check_last(self, name: str, last: int) -> None:
+        """Raise ValueError if there is no position ``last``."""
+
+    @abstractmethod
+    def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
+        """The vector of each position, ``[..., E]``, in the dtype of the rows ``x``."""
+
+    def extra_repr(self) -> str:
+        """The width."""
+        return str(self.d_model)
+
+
+class SinusoidalPositions(_Positions):
     """Adds to row p: sin(p / 10000^(2i/E)) in column 2i and cos(p / 10000^(2i/E)) in column 2i + 1.
 
     Each call computes them, so that there is no longest sequence and nothing in ``state_dict``.
@@ -36,41 +96,7 @@ class SinusoidalPositions(nn.Module):
     """
 
     def __init__(self, d_model: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.d_model = check.integer("d_model", d_model, minimum=1)
-        self.dropout = nn.Dropout(check.probability("dropout", dropout))
-
-    def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """``x`` with its positions added, then dropout.
-
-        Args:
-            x: ``[B, N, E]`` or ``[N, E]``, floating.
-            offset: position of the first row: an int, a scalar tensor or ``[B]``, integers. For a batch padded on the
-                left it is minus the padding of each row; when decoding, the number of earlier rows.
-
-        Returns:
-            The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
-
-        Raises:
-            TypeError: an argument of the wrong kind.
-            ValueError: another width than E, not floating; offsets that are not integers, or not one per batch row.
-
-        Example:
-            >>> positions, x = rg.SinusoidalPositions(4), torch.zeros(2, 3, 4)
-            >>> whole, later = positions(x), positions(x[:, 2:], offset=2)          # only row 2, as when decoding
-            >>> torch.equal(later, whole[:, 2:])
-            True
-        """
-        check.floating("x", x)
-        if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
-            raise ValueError(f"x must have shape [B, N, {self.d_model}] or [N, {self.d_model}], got {list(x.shape)}")
-        rows = torch.arange(x.shape[-2], device=x.device)
-        if isinstance(offset, Tensor):
-            offset = self._check_rows(offset, x)
-        else:
-            check.integer("offset", offset)
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        return self.dropout(x + self.encode((rows + offset).to(dtype)).to(x.dtype))
+        super().__init__(d_model, dropout)
 
     def encode(self, positions: Tensor) -> Tensor:
         """The vector of each position.
@@ -95,23 +121,119 @@ class SinusoidalPositions(nn.Module):
         waves = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
         return waves[..., : self.d_model]
 
-    @staticmethod
-    def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
-        """Offsets that broadcast against the rows of ``x``."""
-        check.integer_tensor("offset", offset, dim=(0, 1))
-        if not x.is_meta:
-            check.data("offset", offset)
-        offset = offset.to(x.device)
-        if offset.dim() == 0:
-            return offset
-        if x.dim() != 3 or offset.shape[0] != x.shape[0]:
-            wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number per batch row, {x.shape[0]}"
-            raise ValueError(f"offset must be {wanted}, got {offset.shape[0]} numbers")
-        return offset[:, None]
+    def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
+        return self.encode(positions.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
+
+
+class LearnedPositions(_Positions):
+    """Adds to row p a learned vector, row p of ``weight`` ``[max_len, E]``.
+
+    There are ``max_len`` positions, and rows beyond them are refused. Rows before position 0, which are padding on the
+    left, get no vector.
+
+    Source: Gehring et al. 2017, section 3.1; compared with sinusoids in Vaswani et al. 2017, table 3, row E.
+
+    Args:
+        d_model: E, the width of the input.
+        max_len: how many positions there are.
+        dropout: probability in ``[0, 1)`` with which a number of the sum is dropped in training.
+        device: where the vectors live.
+        dtype: floating type of the vectors.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: sizes below 1 or a parameter of more than 2³¹ numbers, ``dropout`` outside ``[0, 1)``; a ``device``
+            that is not there, a ``dtype`` that parameters cannot have.
+
+    Example:
+        >>> positions = rg.nn.LearnedPositions(4, max_len=10)
+        >>> x = torch.zeros(2, 3, 4)
+        >>> torch.equal(positions(x)[0], positions.weight[:3])
+        True
+        >>> positions(x, offset=8)
+        Traceback (most recent call last):
+        ValueError: x must lie within the max_len = 10 learned positions, from 0 to 9, got a row at position 10
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        max_len: int,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, dropout)
+        self.max_len = check.integer("max_len", max_len, minimum=1)
+        check.parameter_size(d_model=d_model, max_len=max_len)
+        self.weight = nn.Parameter(torch.empty(max_len, d_model, **check.parameter_place(device, dtype)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors anew, normally distributed with a standard deviation of 1 / √E."""
+        nn.init.normal_(self.weight, std=self.d_model**-0.5)
+
+    def encode(self, positions: Tensor) -> Tensor:
+        """The vector of each position.
+
+        Args:
+            positions: ``[...]``, integers below ``max_len``; those below 0 have the vector 0. Which are too large is
+                found on a CPU in eager mode; elsewhere torch's own lookup fails.
+
+        Returns:
+            ``[..., E]``.
+
+        Raises:
+            TypeError: not a Tensor.
+            ValueError: not integers, on another device than the layer, or beyond the last position.
+
+        Example:
+            >>> positions = rg.nn.LearnedPositions(4, max_len=10)
+            >>> torch.equal(positions.encode(torch.tensor(9)), positions.weight[9])
+            True
+        """
+        check.integer_tensor("positions", positions, dim=check.tensor("positions", positions).dim())
+        check.same_device(**{"the layer": self.weight, "positions": positions})
+        self._check_all("positions", positions)
+        return self._rows(positions)
+
+    def _vectors(self, positions: Tensor, x: Tensor) -> Tensor:
+        check.same_device(**{"the layer": self.weight, "x": x})
+        self._check_all("x", positions)
+        return self._rows(positions).to(x.dtype)
+
+    def _rows(self, positions: Tensor) -> Tensor:
+        rows = embedding(positions.long().clamp(min=0), self.weight)
+        return rows.masked_fill((positions < 0)[..., None], 0.0)
+
+    def _check_all(self, name: str, positions: Tensor) -> None:
+        if positions.device.type == "cpu" and positions.numel() > 0 and check.can_look_at_data(positions):
+            self._check_last(name, int(positions.max()))
+
+    def _check_last(self, name: str, last: int) -> None:
+        if last >= self.max_len:
+            raise ValueError(
+                f"{name} must lie within the max_len = {self.max_len} learned positions, from 0 to {self.max_len - 1}, "
+                f"got a row at position {last}"
+            )
 
     def extra_repr(self) -> str:
-        """The width."""
-        return str(self.d_model)
+        """The width and the number of positions."""
+        return f"{self.d_model}, max_len={self.max_len}"
+
+
+def _check_rows(offset: Tensor, x: Tensor) -> Tensor:
+    """Offsets that broadcast against the rows of ``x``."""
+    check.integer_tensor("offset", offset, dim=(0, 1))
+    if not x.is_meta:
+        check.data("offset", offset)
+    offset = offset.to(x.device)
+    if offset.dim() == 0:
+        return offset
+    if x.dim() != 3 or offset.shape[0] != x.shape[0]:
+        wanted = "a scalar for x without a batch" if x.dim() != 3 else f"one number per batch row, {x.shape[0]}"
+        raise ValueError(f"offset must be {wanted}, got {offset.shape[0]} numbers")
+    return offset[:, None]
 
 
 def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> int | Tensor:
@@ -132,3 +254,25 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
     padded = padding if padding.dtype == torch.bool else padding.isneginf()
     leading = padded.long().cumprod(1).sum(1)
     return past - (leading[0] if unbatched else leading)
+
+
+def check_sides(positions: Any) -> tuple[str, str]:
+    """The kinds of positions of source and target, from one kind for both or a pair."""
+    if not isinstance(positions, (tuple, list)):
+        positions = (positions, positions)
+    if len(positions) != 2:
+        raise ValueError(f"positions must be a string, or two of them for source and target, got {len(positions)}")
+    return check.choice("positions", positions[0], POSITIONS), check.choice("positions", positions[1], POSITIONS)
+
+
+def absolute_positions(
+    kind: str, d_model: int, max_len: int | None, device: Any, dtype: Any
+) -> SinusoidalPositions | LearnedPositions | None:
+    """The module that adds absolute positions of this kind to an input; None if there are none to add."""
+    if kind in ("sinusoidal", "both"):
+        return SinusoidalPositions(d_model)
+    if kind != "learned":
+        return None
+    if max_len is None:
+        raise ValueError("max_len must be given with learned positions, got None")
+    return LearnedPositions(d_model, max_len, device=device, dtype=dtype)

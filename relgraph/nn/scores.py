@@ -19,12 +19,7 @@ def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int)
     check_score_type(score)
     if not isinstance(score, (Additive, Bilinear)):
         return score
-    weight = check.floating("score.weight", score.weight)
-    if "weight" in vars(score) and weight.grad_fn is not None:  # a parametrized module computes it for each call
-        raise ValueError(
-            "score.weight must be a parameter, or a tensor without a graph, got a computed one, whose graph is gone "
-            "after the first backward: let torch.nn.utils.parametrize compute it"
-        )
+    weight = check_not_computed(score)
     if isinstance(score, Additive):
         if tables is not None and "query" in tables.kinds:
             raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(tables.kinds)}")
@@ -35,6 +30,17 @@ def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int)
     num_labels = check_one_label("score=Bilinear", tables.num_labels)
     check_score_weight(score, heads, dim, weight.shape[-3] if num_labels is None else num_labels)
     return score
+
+
+def check_not_computed(score: Additive | Bilinear) -> Tensor:
+    """Return the weight of a layer's score; raise ValueError if it has a graph, which lasts for one backward."""
+    weight = check.floating("score.weight", score.weight)
+    if "weight" in vars(score) and weight.grad_fn is not None:  # a parametrized module computes it for each call
+        raise ValueError(
+            "score.weight must be a parameter, or a tensor without a graph, got a computed one, whose graph is gone "
+            "after the first backward: let torch.nn.utils.parametrize compute it"
+        )
+    return weight
 
 
 def check_one_label(what: str, num_labels: Any) -> int | None:

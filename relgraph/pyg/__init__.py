@@ -3,7 +3,8 @@
 - :class:`~relgraph.pyg.RelationConv`: attention over incoming edges, each with a relation.
 - :class:`~relgraph.pyg.RelationHeteroConv`: attention over incoming edges of heterogeneous graphs.
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
-- :func:`~relgraph.pyg.from_transformer_conv`: a RelationConv with the weights of PyG's layer.
+- :func:`~relgraph.pyg.from_transformer_conv`, :func:`~relgraph.pyg.from_gatv2_conv`: a RelationConv with the weights
+  of PyG's layer.
 - :func:`~relgraph.pyg.from_data`, :func:`~relgraph.pyg.to_data`: between PyG's data objects and graphs for labelers.
 - :func:`~relgraph.pyg.from_hetero_data`, :class:`~relgraph.pyg.HeteroGraph`: heterogeneous graphs in one id space.
 - :class:`~relgraph.pyg.AddRelationLabels`, :func:`~relgraph.pyg.relation_labels`: store labels in data objects, and
@@ -31,6 +32,7 @@ except ImportError:
 
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows RelationConv
 from relgraph.pyg.conv import RelationConv as RelationConv
+from relgraph.pyg.convert import from_gatv2_conv as from_gatv2_conv
 from relgraph.pyg.convert import from_transformer_conv as from_transformer_conv
 from relgraph.pyg.data import from_data as from_data
 from relgraph.pyg.data import to_data as to_data

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor  # pyright: ignore[reportAttributeAccessIssue]
-from torch_geometric.utils import is_sparse, to_edge_index
+from torch_geometric.utils import is_sparse, scatter, to_edge_index
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_edges
@@ -26,6 +26,7 @@ class Edges:
     sizes: tuple[int, int]  # the number of sources and of targets
     num_relations: int | None
     given: EdgeLabels | None = None  # if the edges came as labels
+    looped: bool = False  # whether self-loops were replaced
 
     def labels(self) -> EdgeLabels:
         """The edges as labels; all unlabeled if there are no relations."""
@@ -79,11 +80,38 @@ def read_edges(
     return Edges(index, types, attr, sizes, num_relations, given)
 
 
+def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: int) -> Edges:
+    """The edges without their self-loops, and one new self-loop for each node, as PyG's layers replace them.
+
+    The number of new loops is the smaller one of sources and targets; ``relation`` is theirs.
+    """
+    count, keep = min(edges.sizes), edges.index[0] != edges.index[1]
+    index, types, attr = edges.index[:, keep], edges.types, edges.attr
+    loops = torch.arange(count, device=index.device, dtype=index.dtype)
+    if types is not None:
+        types = torch.cat([types[keep], types.new_full((count,), relation)])
+    if attr is not None:
+        attr = check.floating("edge_attr", attr)[keep]
+        if isinstance(fill_value, str):
+            filled = scatter(attr, index[1].long(), 0, edges.sizes[1], fill_value)[:count]
+        elif isinstance(fill_value, Tensor):
+            filled = fill_value.to(attr).expand(count, -1)
+        else:
+            filled = attr.new_full((count, attr.shape[1]), fill_value)
+        attr = torch.cat([attr, filled])
+    return replace(
+        edges, index=torch.cat([index, loops.repeat(2, 1)], 1), types=types, attr=attr, given=None, looped=True
+    )
+
+
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
     """Attention weights in the form of ``edge_index``, as PyG's layers return them."""
+    if isinstance(edge_index, SparseTensor) and edges.looped:
+        sources, targets = edges.sizes
+        return SparseTensor(row=edges.index[1], col=edges.index[0], value=alpha, sparse_sizes=(targets, sources))
     if isinstance(edge_index, SparseTensor):
         return edge_index.set_value(alpha, layout="coo")
-    return (edges.index if isinstance(edge_index, EdgeLabels) else edge_index), alpha
+    return (edges.index if edges.looped or isinstance(edge_index, EdgeLabels) else edge_index), alpha
 
 
 def _from_labels(

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.nn.functional import dropout
-from torch_geometric.nn.aggr import Aggregation
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import Adj, OptTensor, PairTensor
@@ -18,13 +17,28 @@ from torch_geometric.utils import is_sparse, softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.functional.check import Maps
 from relgraph.functional.edges import edge_attention
 from relgraph.impl.terms import with_zero_row
 from relgraph.labels import EdgeLabels
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import RelationTables, check_kinds, check_tied
-from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
+from relgraph.nn.tables import RelationTables, check_tied
+from relgraph.nn.value_maps import ValueMaps, make_value_maps
+from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_self_loops, with_values
+from relgraph.pyg.options import (
+    check_fill,
+    check_loop_relation,
+    check_projections,
+    check_propagation,
+    check_score,
+    check_some,
+    check_table_kinds,
+    check_tied_projections,
+    check_widths,
+    shown_score,
+)
+from relgraph.score import Additive, Bilinear, Score, finish
 
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _OVERRIDABLE = ("message", "aggregate", "update")
@@ -41,7 +55,8 @@ class RelationConv(MessagePassing):
         z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e)
 
     Then the root term W_s x_i is added, or gated with ``beta``. Parallel edges each attend. A node without incoming
-    edges gets only its root term.
+    edges gets only its root term. ``score`` puts another compatibility function in place of the dot product, and
+    ``value_map`` a map M[r_e] before the value W_v x_j.
 
     The layer holds no vectors per edge: beyond the edges' scores, time and memory grow with the nodes. It takes PyG's
     slower ``message()`` path, with the same result, under explainers, with hooks on propagation or messages, under
@@ -50,7 +65,9 @@ class RelationConv(MessagePassing):
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; gate, edge features and conventions as in Shi et al. 2021
     (:class:`~torch_geometric.nn.conv.TransformerConv`, from which :func:`~relgraph.pyg.from_transformer_conv`
-    converts).
+    converts); additive scores, self-loops and shared projections as in Brody, Alon, Yahav 2022
+    (:class:`~torch_geometric.nn.conv.GATv2Conv`, from which :func:`~relgraph.pyg.from_gatv2_conv` converts); maps as in
+    Schlichtkrull et al. 2018 (R-GCN).
 
     Args:
         in_channels: width of the nodes, or a pair, of sources and targets; -1 is inferred in the first call.
@@ -64,18 +81,33 @@ class RelationConv(MessagePassing):
         root_weight: whether the node's own features are added.
         num_relations: R, or None for edges without relations.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
-            (``[H, R]``): see :class:`~relgraph.RelationTables`.
+            (``[H, R]``): see :class:`~relgraph.RelationTables`; may be empty if the relations have maps, by
+            ``value_map`` or ``score=Bilinear``.
         per_head: whether each head has its own rows: True, False (tables without H), or the kinds for which it has.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
+        score: the compatibility function, one of :mod:`relgraph.score` or a function of finished scores; None for the
+            dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is part of the layer and learned with it.
+        value_map: whether each relation has a map of the values: False, True for free maps ``[H, R, C, C]``, or K, an
+            int, for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
+        tie_projections: of ``"value"`` and ``"query"``, those whose projection is W_k, that of the keys.
+        edge_terms: what the projected ``edge_attr`` is added to, of ``"key"`` (U_k) and ``"value"`` (U_v).
+        out_bias: whether a learned vector is added to the output; only without ``root_weight``, which has its own.
+        add_self_loops: whether self-loops are replaced by one for each node, as PyG's
+            :func:`~torch_geometric.utils.add_self_loops` makes them; the edges are then sorted in each call, and
+            ``torch.compile`` breaks its graph there.
+        fill_value: ``edge_attr`` of these loops: a number, a tensor ``[F]``, or ``"mean"``, ``"add"``, ``"min"``,
+            ``"max"`` or ``"mul"`` of the features of the edges into the node.
+        loop_relation: the relation of these loops, -1 for none.
         kwargs: further arguments of :class:`~torch_geometric.nn.conv.MessagePassing`; ``decomposed_layers`` must stay
             1.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1, a dropout outside ``[0, 1)``, an unknown ``impl``, options of tables that do not fit,
-            or ``names`` without ``num_relations``.
+            ``names`` without ``num_relations``; a score for other sizes; maps without ``num_relations``; query tables
+            with an ``Additive``; ``out_bias`` with ``root_weight``.
         NotImplementedError: ``decomposed_layers`` other than 1, which would slice the heads' vectors.
 
     Example:
@@ -83,14 +115,23 @@ class RelationConv(MessagePassing):
         >>> edge_index, edge_type = torch.tensor([[0, 1, 2], [1, 2, 2]]), torch.tensor([0, 2, 1])
         >>> conv(torch.randn(3, 16), edge_index, edge_type).shape
         torch.Size([3, 32])
+        >>> score = rg.score.Additive.learned(4, 8)
+        >>> conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3, score=score, value_map=2)
+        >>> conv(torch.randn(3, 16), edge_index, edge_type).shape
+        torch.Size([3, 32])
     """
 
     _alpha: OptTensor
+    lin_value: Linear | None
+    lin_query: Linear | None
     lin_skip: Linear | None
     lin_beta: Linear | None
     lin_edge: Linear | None
     lin_edge_value: Linear | None
     tables: RelationTables | None
+    value_map: ValueMaps | None
+    out_bias: nn.Parameter | None
+    fill_value: float | Tensor | str
 
     def __init__(
         self,
@@ -110,16 +151,24 @@ class RelationConv(MessagePassing):
         tie_tables: bool = False,
         names: Sequence[str] | None = None,
         impl: str | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
+        tie_projections: Sequence[str] = (),
+        edge_terms: Sequence[str] = ("key", "value"),
+        out_bias: bool = False,
+        add_self_loops: bool = False,
+        fill_value: float | Tensor | str = "mean",
+        loop_relation: int = -1,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("aggr", "add")
-        _check_propagation(kwargs)
+        check_propagation(kwargs)
         try:
             super().__init__(node_dim=0, **kwargs)
         except ValueError as error:  # everything else is checked above
             raise ValueError(f"aggr must be known to PyG, got {shown(kwargs['aggr'])}: {error}") from None
         self.register_load_state_dict_pre_hook(check_label_names)
-        sources, targets = _check_widths(in_channels)
+        sources, targets = check_widths(in_channels)
         self.in_channels = in_channels
         self.out_channels = check.integer("out_channels", out_channels, minimum=1)
         self.heads = check.integer("heads", heads, minimum=1)
@@ -131,34 +180,56 @@ class RelationConv(MessagePassing):
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         self.tie_tables = check.boolean("tie_tables", tie_tables)
         self.impl = None if impl is None else check.choice("impl", impl, ("edges", "triton"))
+        self.tie_projections = check_tied_projections(tie_projections, (sources, targets))
+        self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
+        self.add_self_loops = check.boolean("add_self_loops", add_self_loops)
+        self.loop_relation = check_loop_relation(loop_relation, num_relations)
+        fill = check_fill(fill_value, edge_dim)
+        if isinstance(fill, Tensor):
+            self.register_buffer("fill_value", fill, persistent=False)
+        else:
+            self.fill_value = fill
         check.boolean("bias", bias)
-        kinds = check_kinds("tables", tables)
+        if check.boolean("out_bias", out_bias) and root_weight:
+            raise ValueError("out_bias must be False with root_weight, whose projection has a bias, got True")
+        kinds = check_table_kinds(tables, maps=isinstance(score, Bilinear) or value_map is not False)
         check_tied("tie_tables", tie_tables and num_relations is not None, kinds)
         check_projections(heads, out_channels, in_channels=max(sources, targets), edge_dim=edge_dim or 1)
+        self.score = check_score(score, num_relations, heads, out_channels, kinds)
+        renamed = {"num_labels": "num_relations", "dim": "out_channels"}
         width = heads * out_channels
-        self.lin_key, self.lin_value = (Linear(sources, width, bias=bias) for _ in range(2))
-        self.lin_query = Linear(targets, width, bias=bias)
-        self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
-        self.lin_edge_value = None if edge_dim is None or tie_tables else Linear(edge_dim, width, bias=False)
+        self.lin_key = Linear(sources, width, bias=bias)
+        self.lin_value = None if "value" in self.tie_projections else Linear(sources, width, bias=bias)
+        self.lin_query = None if "query" in self.tie_projections else Linear(targets, width, bias=bias)
+        to_key, to_value = (edge_dim is not None and term in self.edge_terms for term in ("key", "value"))
+        self.lin_edge = Linear(edge_dim or 1, width, bias=False) if to_key else None
+        one_for_both = tie_tables and to_key
+        self.lin_edge_value = Linear(edge_dim or 1, width, bias=False) if to_value and not one_for_both else None
         left = width if concat else out_channels
         self.lin_skip = Linear(targets, left, bias=bias) if root_weight else None
         self.lin_beta = Linear(3 * left, 1, bias=False) if self.beta else None
+        self.register_parameter("out_bias", nn.Parameter(torch.zeros(left)) if out_bias else None)
         self.tables = None
-        if num_relations is not None:
+        if num_relations is not None and kinds:
             self.tables = rename_in_errors(
-                {"num_labels": "num_relations", "dim": "out_channels"}, RelationTables, num_relations, out_channels,
-                heads, kinds=kinds, per_head=per_head, tied=tie_tables, names=names,
+                renamed, RelationTables, num_relations, out_channels, heads, kinds=kinds, per_head=per_head,
+                tied=tie_tables, names=names,
             )  # fmt: skip
         elif names is not None:
-            raise ValueError(f"names must be left out without num_relations, got {shown(names)}")
+            missing = "num_relations" if num_relations is None else "tables"
+            raise ValueError(f"names must be left out without {missing}, got {shown(names)}")
+        self.value_map = rename_in_errors(renamed, make_value_maps, value_map, num_relations, out_channels, heads, {})
         self._alpha = None
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again."""
+        """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
         super().reset_parameters()
         for child in self.children():
-            if isinstance(child, (Linear, RelationTables)):
-                child.reset_parameters()
+            if child is self.score or isinstance(child, (Linear, RelationTables, ValueMaps)):
+                reset = getattr(child, "reset_parameters", lambda: None)
+                reset()
+        if self.out_bias is not None:
+            nn.init.zeros_(self.out_bias)
 
     def forward(
         self,
@@ -185,7 +256,7 @@ class RelationConv(MessagePassing):
         Returns:
             The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
             alpha))``, ``alpha`` ``[E, H]`` before dropout, in the order of the input's edges (for a ``SparseTensor``
-            ``(nodes, adjacency)`` with alpha as its values).
+            ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` the edges are those after that.
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, or labels of all
@@ -205,7 +276,13 @@ class RelationConv(MessagePassing):
         wanted = return_attention_weights is not None
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
-        x_src, x_dst = _check_nodes(x, self.lin_key, self.lin_query)
+        to_query = self.lin_key if self.lin_query is None else self.lin_query
+        x_src, x_dst = _check_nodes(x, self.lin_key, to_query)
+        if self.lin_query is None and x_src.shape[1] != x_dst.shape[1]:  # of a layer that infers its widths
+            raise ValueError(
+                "x must be sources and targets of one width, as tie_projections holds 'query', "
+                f"got {x_src.shape[1]} and {x_dst.shape[1]}"
+            )
         sizes = (x_src.shape[0], x_dst.shape[0])
         if self.flow == "target_to_source":
             sizes = (x_dst.shape[0], x_src.shape[0])
@@ -213,10 +290,9 @@ class RelationConv(MessagePassing):
                 raise ValueError(
                     f"edge_index must be [2, E] with flow='target_to_source', got {type(edge_index).__name__}"
                 )
-        edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
+        edges = self._read_edges(edge_index, edge_type, edge_attr, sizes)
         check.same_device(x=x_src, edge_index=edges.index)
-        query = self.lin_query(x_dst).view(-1, self.heads, self.out_channels)
-        key, value = (lin(x_src).view(-1, self.heads, self.out_channels) for lin in (self.lin_key, self.lin_value))
+        query, key, value = self._project(x_src, x_dst)
         if self._fused():
             out, alpha = self._attend(query, key, value, edges, wanted)
         else:
@@ -226,6 +302,8 @@ class RelationConv(MessagePassing):
             )  # fmt: skip
             alpha, self._alpha = self._alpha, None
         out = self._with_root(out.flatten(1) if self.concat else out.mean(1), x_dst)
+        if self.out_bias is not None:
+            out = out + self.out_bias
         if not wanted:
             return out
         assert alpha is not None
@@ -256,20 +334,50 @@ class RelationConv(MessagePassing):
 
         Returns:
             ``[E, H, C]``, the weighted value of every edge.
+
+        Raises:
+            TypeError: a function given as ``score`` that gives no tensor.
+            ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
-        scale = 1.0 / math.sqrt(self.out_channels)
         rows = self._edge_rows(edge_type)
-        keys, values = key_j + rows.get("key_table", 0.0), value_j + rows.get("value_table", 0.0)
-        if edge_attr is not None and self.lin_edge is not None:
-            vectors = self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
-            keys = keys + vectors
-            if self.lin_edge_value is not None:
-                vectors = self.lin_edge_value(edge_attr).view(-1, self.heads, self.out_channels)
-            values = values + vectors
-        scores = (query_i * keys + key_j * rows.get("query_table", 0.0)).sum(-1) * scale + rows.get("bias_table", 0.0)
-        alpha = softmax(scores, index, ptr, size_i)
+        keys, values = key_j, value_j
+        if isinstance(self.score, Bilinear):
+            keys = _mapped(self.score.weight, key_j, edge_type)
+        if self.value_map is not None:
+            values = _mapped(_free(self.value_map()), value_j, edge_type)
+        keys, values = keys + rows.get("key_table", 0.0), values + rows.get("value_table", 0.0)
+        to_key, to_value = self._edge_projections()
+        if edge_attr is not None and to_key is not None:
+            keys = keys + to_key(edge_attr).view(-1, self.heads, self.out_channels)
+        if edge_attr is not None and to_value is not None:
+            values = values + to_value(edge_attr).view(-1, self.heads, self.out_channels)
+        if isinstance(self.score, Additive):
+            scores = (self.score.act(query_i + keys) * self.score.weight).sum(-1)
+        else:
+            terms = query_i * keys + key_j * rows.get("query_table", 0.0)
+            scores = terms.sum(-1) / math.sqrt(self.out_channels)
+        alpha = softmax(finish(self.score, scores + rows.get("bias_table", 0.0)), index, ptr, size_i)
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
+
+    def _read_edges(self, edge_index: Any, edge_type: Any, edge_attr: Any, sizes: tuple[int, int]) -> Edges:
+        """The edges of a call, checked, with the self-loops that the layer adds."""
+        edges = read_edges(edge_index, edge_type, edge_attr, sizes, self.num_relations, self.edge_dim)
+        return with_self_loops(edges, self.fill_value, self.loop_relation) if self.add_self_loops else edges
+
+    def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, ``[N, H, C]``; what shares the projection of the keys is computed with them."""
+        shape = (-1, self.heads, self.out_channels)
+        key = self.lin_key(x_src).view(shape)
+        value = key if self.lin_value is None else self.lin_value(x_src).view(shape)
+        if self.lin_query is not None:
+            return self.lin_query(x_dst).view(shape), key, value
+        return key if x_dst is x_src else self.lin_key(x_dst).view(shape), key, value
+
+    def _edge_projections(self) -> tuple[Linear | None, Linear | None]:
+        """The projections of ``edge_attr`` for score and output."""
+        one_for_both = self.tie_tables and "value" in self.edge_terms and self.lin_edge_value is None
+        return self.lin_edge, self.lin_edge if one_for_both else self.lin_edge_value
 
     def _edge_rows(self, edge_type: OptTensor) -> dict[str, Any]:
         """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
@@ -296,13 +404,13 @@ class RelationConv(MessagePassing):
     ) -> tuple[Tensor, Tensor | None]:
         shape = (self.heads, self.out_channels, -1)
         maps: dict[str, Any] = {}
-        if edges.attr is not None and self.lin_edge is not None:
-            value_map = self.lin_edge if self.lin_edge_value is None else self.lin_edge_value
-            maps = {"edge_key": self.lin_edge.weight.view(shape), "edge_value": value_map.weight.view(shape)}
+        for name, lin in zip(("edge_key", "edge_value"), self._edge_projections(), strict=True):
+            if lin is not None:
+                maps[name] = lin.weight.view(shape)
         out = edge_attention(
             query, key, value, edges.labels(), **({} if self.tables is None else self.tables()),
-            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, impl=self.impl,
-            need_weights=need_weights,
+            edge_attr=edges.attr, **maps, dropout_p=self.dropout if self.training else 0.0, score=self.score,
+            value_map=None if self.value_map is None else self.value_map(), impl=self.impl, need_weights=need_weights,
         )  # fmt: skip
         return out if isinstance(out, tuple) else (out, None)
 
@@ -318,43 +426,30 @@ class RelationConv(MessagePassing):
     def __repr__(self) -> str:
         options = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads}{relations})"
+        parts = f"heads={self.heads}{relations}{shown_score(self.score, self.value_map)}"
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {parts})"
+
+
+def _free(maps: Maps) -> Tensor:
+    """The map of each relation and head, ``[H, R, C, C]``, also of those that are given by bases."""
+    if isinstance(maps, Tensor):
+        return maps
+    coefficients, bases = maps
+    return torch.einsum("rk,hkij->hrij", coefficients, bases)
+
+
+def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:
+    """W[r_e] x_e of every edge, ``[E, H, C]``, with maps ``[R, C, C]`` or ``[H, R, C, C]``; x_e without a relation."""
+    assert edge_type is not None
+    found = x * (edge_type < 0)[:, None, None]
+    for relation, one in enumerate(maps.unbind(-3)):
+        found = found + (one @ x[..., None]).squeeze(-1) * (edge_type == relation)[:, None, None]
+    return found
 
 
 def _in_func_transform() -> bool:
     """Whether a torch.func transform is active, which cannot differentiate the custom ops of ``edge_attention``."""
     return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
-
-
-def _check_widths(in_channels: Any) -> tuple[int, int]:
-    """The widths of sources and targets."""
-    pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
-    if len(pair) != 2:
-        raise ValueError(f"in_channels must be an int or a pair, of sources and targets, got {in_channels!r}")
-    for width in pair:
-        if check.integer("in_channels", width, minimum=-1) == 0:
-            raise ValueError(
-                f"in_channels must be at least 1, or -1 to infer it in the first call, got {in_channels!r}"
-            )
-    return pair[0], pair[1]
-
-
-def _check_propagation(options: dict[str, Any]) -> None:
-    """Check options that MessagePassing would accept silently, or refuse without naming the argument."""
-    if check.integer("decomposed_layers", options.get("decomposed_layers", 1)) != 1:
-        raise NotImplementedError(f"decomposed_layers must be 1, got {options['decomposed_layers']}")
-    check.choice("flow", options.get("flow", "source_to_target"), ("source_to_target", "target_to_source"))
-    aggr = options["aggr"]
-    for one in aggr if isinstance(aggr, (list, tuple)) else (aggr,):
-        if not isinstance(one, (str, Aggregation)):
-            raise TypeError(f"aggr must be a string, an Aggregation or a list of them, got {type(one).__name__}")
-
-
-def check_projections(heads: int, out_channels: int, **inputs: int) -> None:
-    """Raise ValueError if a projection from one of these widths to all heads would be too large."""
-    check.parameter_size(3, heads=heads, out_channels=out_channels)
-    for name, width in inputs.items():
-        check.parameter_size(**{"heads": heads, "out_channels": out_channels, name: max(width, 1)})
 
 
 def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,16 @@
-"""From PyG's TransformerConv to RelationConv, with its weights."""
+"""From PyG's TransformerConv and GATv2Conv to RelationConv, with their weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import GATv2Conv, TransformerConv
 from torch_geometric.nn.dense.linear import is_uninitialized_parameter
 
 from relgraph.arguments import check
 from relgraph.pyg.conv import RelationConv
+from relgraph.score import Additive, LeakyReLU
 
 _PLAIN_SUMS = ("add", "sum", "mean", "max", "min", "mul")
 
@@ -48,13 +49,7 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
     """
     if not isinstance(conv, TransformerConv):
         raise TypeError(f"conv must be a TransformerConv, got {type(conv).__name__}")
-    check.boolean("edge_types", edge_types)
-    if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
-        raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
-    if edge_types and conv.edge_dim is None:
-        raise ValueError("edge_types needs a layer with edge_dim, the number of types, got edge_dim=None")
-    if conv.aggr not in _PLAIN_SUMS:
-        raise ValueError(f"conv must have an aggr without weights, one of {list(_PLAIN_SUMS)}, got {conv.aggr!r}")
+    _check_convertible(conv, edge_types)
     weight = conv.lin_query.weight
     made = RelationConv(
         conv.in_channels, conv.out_channels, conv.heads, conv.concat, conv.beta, conv.dropout,
@@ -68,8 +63,97 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
             if mine is not None:
                 mine.load_state_dict(theirs.state_dict())
         if edge_types:
-            assert made.tables is not None
-            assert conv.lin_edge is not None
-            columns = conv.lin_edge.weight.unflatten(0, (conv.heads, conv.out_channels))
-            made.tables.key.rows.copy_(columns.transpose(1, 2))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportCallIssue]
+            _copy_types(conv, made)
     return made.train(conv.training)
+
+
+def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any) -> RelationConv:
+    """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
+
+    In GATv2 the values are the projected keys, edge features enter the score only, and the score is additive:
+    a · LeakyReLU(W_r x_i + W_l x_j + U f_e). The new layer trains as ``conv`` does: what ``conv`` shares, it shares.
+
+    Source: Brody, Alon, Yahav 2022, :class:`~torch_geometric.nn.conv.GATv2Conv`.
+
+    Args:
+        conv: the layer; a lazy one after its first call.
+        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. Then the columns of its projection
+            become the rows of a key table, and the new layer takes ``edge_type``. Self-loops that ``conv`` adds must
+            have ``fill_value=0``, no type; otherwise it takes ``edge_attr`` as before.
+        kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
+
+    Returns:
+        The new layer, with the device, dtype and training mode of ``conv``.
+
+    Raises:
+        TypeError: not a GATv2Conv, or an option that RelationConv does not have.
+        ValueError: a lazy layer before its first call, ``edge_types`` of a layer without ``edge_dim``, a negative slope
+            below 0, or an ``aggr`` that may hold weights.
+        NotImplementedError: ``decomposed_layers`` other than 1; ``edge_types`` of a layer whose self-loops are not
+            filled with 0.
+
+    Example:
+        >>> from torch_geometric.nn import GATv2Conv
+        >>> theirs = GATv2Conv(4, 8, heads=2, edge_dim=3)
+        >>> ours = rg.pyg.from_gatv2_conv(theirs)
+        >>> x, edge_index, edge_attr = torch.randn(3, 4), torch.tensor([[0, 1], [2, 2]]), torch.randn(2, 3)
+        >>> torch.allclose(ours(x, edge_index, edge_attr=edge_attr), theirs(x, edge_index, edge_attr), atol=1e-5)
+        True
+    """
+    if not isinstance(conv, GATv2Conv):
+        raise TypeError(f"conv must be a GATv2Conv, got {type(conv).__name__}")
+    _check_convertible(conv, edge_types)
+    fill = 1.0 if conv.fill_value is None else conv.fill_value
+    if edge_types and conv.add_self_loops and (isinstance(fill, (str, torch.Tensor)) or fill != 0.0):
+        raise NotImplementedError(
+            f"edge_types needs a layer with add_self_loops=False or fill_value=0, got fill_value={fill!r}: "
+            "such a self-loop is not of one type"
+        )
+    slope = conv.negative_slope
+    activation = "leaky_relu" if slope == 0.2 else LeakyReLU(slope)
+    attention = conv.att.detach()[0].clone()
+    tied = ("value", "query") if conv.share_weights else ("value",)
+    made = RelationConv(
+        conv.in_channels, conv.out_channels, conv.heads, conv.concat, False, conv.dropout,
+        None if edge_types else conv.edge_dim, conv.lin_l.bias is not None, conv.residual,
+        num_relations=conv.edge_dim if edge_types else None, tables=("key",),
+        score=Additive(torch.nn.Parameter(attention), activation), tie_projections=tied, edge_terms=("key",),
+        out_bias=conv.bias is not None and not conv.residual, add_self_loops=conv.add_self_loops,
+        fill_value="mean" if edge_types or conv.edge_dim is None else fill, flow=conv.flow, aggr=conv.aggr,
+        decomposed_layers=conv.decomposed_layers, **kwargs,
+    ).to(attention.device, attention.dtype)  # fmt: skip
+    with torch.no_grad():
+        for name, old in (("lin_key", "lin_l"), ("lin_query", "lin_r"), ("lin_edge", "lin_edge")):
+            mine, theirs = getattr(made, name), getattr(conv, old)
+            if mine is not None:
+                mine.load_state_dict(theirs.state_dict())
+        if made.lin_skip is not None:
+            assert conv.res is not None
+            made.lin_skip.weight.copy_(conv.res.weight)
+            if conv.bias is not None:
+                made.lin_skip.bias.copy_(conv.bias)
+        if made.out_bias is not None:
+            assert conv.bias is not None
+            made.out_bias.copy_(conv.bias)
+        if edge_types:
+            _copy_types(conv, made)
+    return made.train(conv.training)
+
+
+def _check_convertible(conv: TransformerConv | GATv2Conv, edge_types: bool) -> None:
+    """Raise unless the weights of ``conv`` are there and mean something to a RelationConv."""
+    check.boolean("edge_types", edge_types)
+    if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
+        raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")
+    if edge_types and conv.edge_dim is None:
+        raise ValueError("edge_types needs a layer with edge_dim, the number of types, got edge_dim=None")
+    if conv.aggr not in _PLAIN_SUMS:
+        raise ValueError(f"conv must have an aggr without weights, one of {list(_PLAIN_SUMS)}, got {conv.aggr!r}")
+
+
+def _copy_types(conv: TransformerConv | GATv2Conv, made: RelationConv) -> None:
+    """Make the columns of a projection of one-hot types the rows of the key table."""
+    assert made.tables is not None
+    assert conv.lin_edge is not None
+    columns = conv.lin_edge.weight.unflatten(0, (conv.heads, conv.out_channels))
+    made.tables.key.rows.copy_(columns.transpose(1, 2))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue, reportCallIssue]

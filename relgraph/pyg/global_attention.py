@@ -18,6 +18,8 @@ from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
 from relgraph.pyg.data import borders_of, check_sorted
+from relgraph.pyg.options import shown_score
+from relgraph.score import Score
 
 
 class RelationGlobalAttention(nn.Module):
@@ -58,6 +60,8 @@ class RelationGlobalAttention(nn.Module):
         tie_tables: bool = False,
         names: Sequence[Any] | None = None,
         impl: str | None = None,
+        score: Score | None = None,
+        value_map: bool | int = False,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -65,6 +69,7 @@ class RelationGlobalAttention(nn.Module):
         self.attention = rename_in_errors(
             {"embed_dim": "channels", "num_heads": "heads"}, RelationAttention, channels, heads, dropout, bias,
             num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables, names=names, impl=impl,
+            score=score, value_map=value_map,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -116,7 +121,8 @@ class RelationGlobalAttention(nn.Module):
         tables, labels = self.attention.tables, ""
         if tables is not None:
             labels = f", num_labels={tables.num_labels}, {tables._options('tables', 'tie_tables')}"
-        return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels})"
+        extra = shown_score(self.attention.score, self.attention.value_map)
+        return f"RelationGlobalAttention({self.channels}, heads={self.heads}{labels}{extra})"
 
 
 def _check_batch(batch: Any, x: Tensor) -> None:

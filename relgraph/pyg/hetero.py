@@ -16,9 +16,11 @@ from relgraph.arguments.brief import shown
 from relgraph.functional.edges import edge_attention
 from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import RelationTables, check_kinds, check_tied
+from relgraph.nn.tables import RelationTables, check_tied
+from relgraph.nn.value_maps import make_value_maps
 from relgraph.pyg.adjacency import check_nodes, read_edges
-from relgraph.pyg.conv import check_projections
+from relgraph.pyg.options import check_projections, check_score, check_table_kinds, shown_score
+from relgraph.score import Bilinear, Score
 
 EdgeKind = tuple[str, str, str]
 
@@ -43,10 +45,13 @@ class RelationHeteroConv(nn.Module):
 
     The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Each kind
     of node has its own query, key and value projections; each label has a key and a value vector. A node weighs all its
-    neighbours in one softmax, unlike with one layer per kind of edge. For edges with ``edge_attr`` use one
+    neighbours in one softmax, unlike with one layer per kind of edge. With ``score=Bilinear``, ``value_map=True`` and
+    ``tables=()`` this is the attention of :class:`~torch_geometric.nn.conv.HGTConv`, before its output projections. For
+    edges with ``edge_attr`` use one
     :class:`~relgraph.pyg.RelationConv` per kind of edge in PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
 
-    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph.
+    Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph; maps as in Hu et al.
+    2020, "Heterogeneous Graph Transformer" (W^ATT and W^MSG).
 
     Args:
         in_channels: width of the nodes, or a dict of one per kind of node; -1 is inferred in the first call.
@@ -57,7 +62,7 @@ class RelationHeteroConv(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as metadata that is not a pair.
         ValueError: sizes below 1, no width for a kind of node, metadata without edges, or with edges between unknown
-            nodes.
+            nodes; a score for other sizes, or query tables with an ``Additive``.
 
     Example:
         >>> metadata = (["author", "paper"], [("author", "writes", "paper"), ("paper", "cites", "paper")])
@@ -82,6 +87,8 @@ class RelationHeteroConv(nn.Module):
         tables: Sequence[str] = ("key", "value"),
         per_head: bool | Sequence[str] = True,
         tie_tables: bool = False,
+        score: Score | None = None,
+        value_map: bool | int = False,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -94,22 +101,27 @@ class RelationHeteroConv(nn.Module):
         widths = _check_widths(in_channels, self.node_types)
         width = heads * out_channels
         check.boolean("bias", bias)
-        kinds = check_kinds("tables", tables)
+        kinds = check_table_kinds(tables, maps=isinstance(score, Bilinear) or value_map is not False)
         check_tied("tie_tables", tie_tables, kinds)
         check_projections(heads, out_channels, in_channels=max(widths.values()))
         self.lin_key, self.lin_query, self.lin_value = (_Projections(widths, width, bias) for _ in range(3))
         left = width if concat else out_channels
         self.lin_skip = _Projections(widths, left, bias) if check.boolean("root_weight", root_weight) else None
-        self.tables = RelationTables(
-            len(self.edge_types), out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables,
-            names=["__".join(kind) for kind in self.edge_types],
-        )  # fmt: skip
+        labels = len(self.edge_types)
+        self.score = check_score(score, labels, heads, out_channels, kinds)
+        self.tables = None
+        if kinds:
+            self.tables = RelationTables(
+                labels, out_channels, heads, kinds=kinds, per_head=per_head, tied=tie_tables,
+                names=["__".join(kind) for kind in self.edge_types],
+            )  # fmt: skip
+        self.value_map = make_value_maps(value_map, labels, out_channels, heads, {})
 
     def reset_parameters(self) -> None:
-        """Initialize all parameters again."""
+        """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
         for child in self.children():
-            assert isinstance(child, (_Projections, RelationTables))
-            child.reset_parameters()
+            reset = getattr(child, "reset_parameters", lambda: None)
+            reset()
 
     def forward(
         self, x_dict: Mapping[str, Tensor] | HeteroData, edge_index_dict: Mapping[EdgeKind, Any] | None = None
@@ -157,8 +169,11 @@ class RelationHeteroConv(nn.Module):
             torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
             for out in (lin(nodes) for lin in (self.lin_query, self.lin_key, self.lin_value))
         )
-        dropout_p = self.dropout if self.training else 0.0
-        out = edge_attention(query, key, value, labels, **self.tables(), dropout_p=dropout_p)
+        out = edge_attention(
+            query, key, value, labels, **({} if self.tables is None else self.tables()),
+            dropout_p=self.dropout if self.training else 0.0, score=self.score,
+            value_map=None if self.value_map is None else self.value_map(),
+        )  # fmt: skip
         assert isinstance(out, Tensor)
         out = out.flatten(1) if self.concat else out.mean(1)
         root = {} if self.lin_skip is None else self.lin_skip(nodes)
@@ -193,7 +208,8 @@ class RelationHeteroConv(nn.Module):
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
-        options = f"heads={self.heads}, {self.tables._options('tables', 'tie_tables')}"
+        tables = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
+        options = f"heads={self.heads}{tables}{shown_score(self.score, self.value_map)}"
         return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, {options}; {kinds})"
 
 

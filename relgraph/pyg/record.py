@@ -10,7 +10,6 @@ from torch_geometric.utils import to_edge_index
 
 from relgraph.functional import AttentionAux
 from relgraph.nn.record import RECORDERS, Arguments, Recorder, Wanted
-from relgraph.pyg.adjacency import read_edges
 from relgraph.pyg.conv import RelationConv
 
 _NAMES = ("x", "edge_index", "edge_type", "edge_attr", "return_attention_weights")
@@ -49,9 +48,7 @@ def _mass(layer: RelationConv, given: dict[str, Any], alpha: Tensor) -> Tensor |
     sources, targets = (x, x) if isinstance(x, Tensor) else x
     backwards = layer.flow == "target_to_source"
     sizes = (targets.shape[0], sources.shape[0]) if backwards else (sources.shape[0], targets.shape[0])
-    edges = read_edges(
-        given["edge_index"], given["edge_type"], given["edge_attr"], sizes, layer.num_relations, layer.edge_dim
-    )
+    edges = layer._read_edges(given["edge_index"], given["edge_type"], given["edge_attr"], sizes)
     assert edges.types is not None
     related = edges.types >= 0
     slots = edges.index[0 if backwards else 1] * layer.num_relations + edges.types

@@ -79,6 +79,18 @@ def _layers() -> dict[str, nn.Module]:
         "encoders": rg.RelationEncoder(encoder, 2, nn.LayerNorm(8)).eval(),
         "decoders": rg.RelationDecoder(decoder, 2).eval(),
         "transformer": rg.RelationTransformer(8, 2, 1, 1, 16, max_distance=2, positions="both").eval(),
+        "graphs in": rg.RelationTransformer(
+            8,
+            2,
+            1,
+            1,
+            16,
+            positions=("none", "learned"),
+            max_len=5,
+            encoder_labeler=rg.ShortestPath(1),
+            decoder_labeler=LABELER,
+            memory_labeler=LABELER,
+        ).eval(),
     }
 
 
@@ -161,6 +173,47 @@ def _transform() -> Good:
     arguments = {"src": _rows(4), "tgt": _rows(), **{name: _blocked(*shape) for name, shape in masks.items()}, **flags}
     also = {"src": ("tgt", "memory", *masks), "tgt": ("memory", *masks)}
     return Good(_layers()["transformer"], arguments, also)
+
+
+GRAPHS = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))
+"""Two graphs, of 2 and 3 nodes."""
+
+
+def _transform_graphs() -> Good:
+    arguments = {
+        "src": torch.randn(5, 8),
+        "tgt": _rows(),
+        "src_mask": _blocked(5, 5),
+        "memory_mask": _blocked(3, 3),
+        "src_key_padding_mask": _blocked(5),
+        "memory_key_padding_mask": _blocked(5),
+        "src_labels": rg.ShortestPath(1)(GRAPHS),
+        "tgt_labels": LABELER(3),
+        "memory_labels": LABELER(3, 3),
+    }
+    also = {
+        "src": ("src_labels", "src_mask", "src_key_padding_mask"),
+        "tgt": ("src_labels", "tgt_labels", "memory_labels", "memory_mask"),
+        "src_labels": ("src",),
+    }
+    return Good(_layers()["graphs in"], arguments, also)
+
+
+def _decode_graphs() -> Good:
+    arguments = {
+        "tgt": _rows(),
+        "memory": torch.randn(5, 8),
+        "memory_mask": _blocked(3, 3),
+        "memory_key_padding_mask": _blocked(5),
+        "tgt_labels": LABELER(3),
+        "memory_labels": LABELER(3, 3),
+        "memory_ptr": GRAPHS.ptr,
+    }
+    also = {
+        "tgt": ("memory_ptr", "tgt_labels", "memory_labels", "memory_mask"),
+        "memory": ("memory_ptr", "memory_labels", "memory_mask", "memory_key_padding_mask"),
+    }
+    return Good(_layers()["graphs in"].decode, arguments, also)
 
 
 def _filled(kind=rg.KVCache):
@@ -330,6 +383,21 @@ GOOD_CALLS = {
         rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16)}
     ),
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
+    "RelationDecoderLayer.forward (a packed memory)": lambda: Good(
+        _layers()["decoder"],
+        {
+            "tgt": _rows(),
+            "memory": torch.randn(5, 8),
+            "memory_key_padding_mask": _blocked(5),
+            "labels": LABELER(3),
+            "memory_labels": LABELER(6, 5, ptr=GRAPHS.ptr, q_ptr=torch.tensor([0, 3, 6])),
+        },
+        also={
+            "tgt": ("labels", "memory_labels"),
+            "memory": ("tgt", "memory_labels", "memory_key_padding_mask"),
+            "memory_labels": ("tgt", "memory", "memory_key_padding_mask"),
+        },
+    ),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
     ),
@@ -367,13 +435,37 @@ GOOD_CALLS = {
         {**SIZES, "positions": ("value_map",)},
         SWITCHED,
     ),
+    "RelationTransformer (labelers)": lambda: Good(
+        rg.RelationTransformer,
+        {
+            "d_model": 8,
+            "nhead": 2,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+            "dim_feedforward": 16,
+            "positions": ("none", "learned"),
+            "max_len": 5,
+            "encoder_labeler": rg.ShortestPath(1),
+            "decoder_labeler": LABELER,
+            "memory_labeler": LABELER,
+            "memory_tables": ("key",),
+        },
+        SIZES,
+    ),
     "RelationTransformer.new_cache": lambda: Good(_layers()["transformer"].new_cache, {"max_len": 4}),
     "RelationTransformer.forward": _transform,
+    "RelationTransformer.forward (graphs)": _transform_graphs,
     "RelationTransformer.encode": lambda: Good(
         _layers()["transformer"].encode,
         {"src": _rows(), "src_mask": _blocked(3, 3), "src_key_padding_mask": _blocked(2, 3), "src_is_causal": False},
         also={"src": ("src_mask", "src_key_padding_mask")},
     ),
+    "RelationTransformer.encode (graphs)": lambda: Good(
+        _layers()["graphs in"].encode,
+        {"src": torch.randn(5, 8), "src_labels": GRAPHS},
+        also={"src": ("src_labels",), "src_labels": ("graph",)},
+    ),
+    "RelationTransformer.decode (graphs)": _decode_graphs,
     "RelationTransformer.decode": lambda: Good(
         _layers()["transformer"].decode,
         {
@@ -397,6 +489,18 @@ GOOD_CALLS = {
     ),
     "SinusoidalPositions.forward (an int)": lambda: Good(rg.SinusoidalPositions(8), {"x": _rows()[0], "offset": 2}),
     "SinusoidalPositions.encode": lambda: Good(rg.SinusoidalPositions(8).encode, {"positions": torch.rand(2, 3)}),
+    "LearnedPositions": lambda: Good(
+        rg.nn.LearnedPositions, {"d_model": 8, "max_len": 5, "dropout": 0.1, **PLACE}, also={"d_model": ("max_len",)}
+    ),
+    "LearnedPositions.forward": lambda: Good(
+        rg.nn.LearnedPositions(8, 5),
+        {"x": _rows(), "offset": torch.tensor([0, 1])},
+        also={"x": ("offset",), "offset": ("x",)},
+    ),
+    "LearnedPositions.forward (an int)": lambda: Good(
+        rg.nn.LearnedPositions(8, 5), {"x": _rows()[0], "offset": 2}, also={"offset": ("x",)}
+    ),
+    "LearnedPositions.encode": lambda: Good(rg.nn.LearnedPositions(8, 5).encode, {"positions": torch.tensor([[0, 4]])}),
     # --- Caches
     "KVCache": lambda: Good(rg.KVCache, {"max_len": 4, "static": False}),
     "KVCache.check": lambda: Good(rg.KVCache(4).check, {"batch": 2, "length": 3}, also={"length": ("max_len",)}),

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import GATv2Conv, TransformerConv
 
 import relgraph as rg
 from tests.good_calls.graphs import graph
@@ -44,6 +44,7 @@ def _layers() -> dict[str, nn.Module]:
     return {
         "conv": rg.pyg.RelationConv((8, 6), 4, 2, num_relations=2, edge_dim=3, beta=True).eval(),
         "plain": rg.pyg.RelationConv(8, 4).eval(),
+        "looped": rg.pyg.RelationConv(8, 4, num_relations=2, edge_dim=3, add_self_loops=True, value_map=1).eval(),
         "mean": rg.pyg.RelationConv(8, 4, num_relations=2, aggr="mean").eval(),
         "hetero": rg.pyg.RelationHeteroConv(8, 4, METADATA, 2).eval(),
         "global": rg.pyg.RelationGlobalAttention(8, 2, num_labels=3).eval(),
@@ -51,6 +52,7 @@ def _layers() -> dict[str, nn.Module]:
     }
 
 
+SIZES = {"out_channels": ("score.weight",), "heads": ("score.weight",)}
 EDGES = ("edge_index", "edge_type", "edge_attr")
 ALSO = {"x": ("edge_index", "labels", "batch"), "edge_index": EDGES, "edge_type": EDGES, "edge_attr": EDGES}
 
@@ -129,6 +131,52 @@ GOOD_CALLS = {
         also={"num_relations": ("names",), "heads": ("out_channels",)},
         accepts={"names": WORD},
     ),
+    "RelationConv (score and maps)": lambda: Good(
+        rg.pyg.RelationConv,
+        {
+            "in_channels": 8,
+            "out_channels": 4,
+            "heads": 2,
+            "edge_dim": 3,
+            "root_weight": False,
+            "num_relations": 3,
+            "tables": ("key", "bias"),
+            "score": rg.score.Additive.learned(2, 4),
+            "value_map": 2,
+            "tie_projections": ("value", "query"),
+            "edge_terms": ("key", "value"),
+            "out_bias": True,
+            "add_self_loops": True,
+            "fill_value": "mean",
+            "loop_relation": 1,
+        },
+        also={"num_relations": ("value_map", "loop_relation"), "heads": ("score", "score.weight"), **SIZES},
+        accepts={"value_map": ("true",), "fill_value": ("number",)},
+    ),
+    "RelationConv (maps for scores)": lambda: Good(
+        rg.pyg.RelationConv,
+        {
+            "in_channels": 8,
+            "out_channels": 4,
+            "num_relations": 3,
+            "tables": (),
+            "score": rg.score.Bilinear.learned(3, 1, 4),
+            "value_map": True,
+            "edge_dim": 2,
+            "fill_value": torch.ones(2),
+        },
+        also={
+            "num_relations": ("score", "score.weight"),
+            "heads": ("score.weight",),
+            **SIZES,
+            "edge_dim": ("fill_value",),
+        },
+        accepts={"value_map": ("one",)},
+    ),
+    "RelationConv (a function of scores)": lambda: Good(
+        rg.pyg.RelationConv,
+        {"in_channels": 8, "out_channels": 4, "score": rg.score.Softcap(5.0), "fill_value": 0.5, "value_map": False},
+    ),
     "RelationConv (one width)": lambda: Good(
         rg.pyg.RelationConv,
         {"in_channels": 8, "out_channels": 4, "decomposed_layers": 1, "aggr": "mean", "flow": "source_to_target"},
@@ -142,6 +190,17 @@ GOOD_CALLS = {
             "edge_type": torch.tensor([0, 1, -1]),
             "edge_attr": torch.randn(3, 3),
             "return_attention_weights": True,
+        },
+        ALSO,
+        accepts={"edge_index": ("sparse", "sparse rows")},
+    ),
+    "RelationConv.forward (self-loops)": lambda: Good(
+        _layers()["looped"],
+        {
+            "x": torch.randn(3, 8),
+            "edge_index": _index(),
+            "edge_type": torch.tensor([0, 1, -1]),
+            "edge_attr": torch.randn(3, 3),
         },
         ALSO,
         accepts={"edge_index": ("sparse", "sparse rows")},
@@ -174,6 +233,20 @@ GOOD_CALLS = {
         also={"metadata": ("in_channels",)},
         accepts={"in_channels": ("number",)},
     ),
+    "RelationHeteroConv (score and maps)": lambda: Good(
+        rg.pyg.RelationHeteroConv,
+        {
+            "in_channels": {"author": 8, "paper": 6},
+            "out_channels": 4,
+            "metadata": METADATA,
+            "heads": 2,
+            "tables": (),
+            "score": rg.score.Bilinear.learned(1, 2, 4),
+            "value_map": 2,
+        },
+        also={"metadata": ("in_channels", "score.weight"), "score": ("tables",), **SIZES},
+        accepts={"in_channels": ("number",), "value_map": ("true",)},
+    ),
     "RelationHeteroConv.forward": lambda: Good(
         _layers()["hetero"],
         {
@@ -188,6 +261,22 @@ GOOD_CALLS = {
         {"channels": 8, **ATTENTION, "num_labels": 2, **TABLES, "names": ["a", "b"], "impl": "dense"},
         also={"num_labels": ("names",), "channels": ("heads",), "heads": ("channels",)},
         accepts={"names": WORD},
+    ),
+    "RelationGlobalAttention (score and maps)": lambda: Good(
+        rg.pyg.RelationGlobalAttention,
+        {
+            "channels": 8,
+            "heads": 2,
+            "num_labels": 2,
+            "score": rg.score.Additive.learned(2, 4),
+            "value_map": 2,
+        },
+        also={
+            "num_labels": ("value_map",),
+            "channels": ("heads", "score.weight"),
+            "heads": ("channels", "score.weight"),
+        },
+        accepts={"value_map": ("true",)},
     ),
     "RelationGlobalAttention.forward": lambda: Good(
         _layers()["global"],
@@ -204,6 +293,9 @@ GOOD_CALLS = {
     ),
     "from_transformer_conv": lambda: Good(
         rg.pyg.from_transformer_conv, {"conv": TransformerConv(4, 8, heads=2, edge_dim=3), "edge_types": True}
+    ),
+    "from_gatv2_conv": lambda: Good(
+        rg.pyg.from_gatv2_conv, {"conv": GATv2Conv(4, 8, heads=2, edge_dim=3, fill_value=0.0), "edge_types": True}
     ),
     "from_data": lambda: _read(_data()),
     "from_data (one-hot rows)": lambda: _read(_data(), edge_type="edge_attr", node_type="x"),

@@ -119,6 +119,24 @@ class TestLabels:
         second = layer(tgt[2:], memory[3:], memory_labels=LABELER(3, 4))
         close(z, torch.cat([first, second]))
 
+    def test_packed_memory_of_a_padded_target(self):
+        layer, (tgt, (memory, _)) = make(num_memory_labels=5), inputs()
+        ptr, q_ptr = torch.tensor([0, 3, 7]), torch.tensor([0, 5, 10])
+        towards = LABELER(10, 7, ptr=ptr, q_ptr=q_ptr)
+        hidden = torch.tensor([False, True, False, False, True, False, False])
+        blocked = torch.rand(10, 7) < 0.2
+        options = {"tgt_is_causal": True, "memory_is_causal": True}
+        masks = {"memory_key_padding_mask": hidden, "memory_mask": blocked}
+        z = layer(tgt, memory, memory_labels=towards, **options, **masks)
+        for row, keys in enumerate((slice(0, 3), slice(3, 7))):
+            own = {"memory_key_padding_mask": hidden[keys], "memory_mask": blocked[5 * row : 5 * row + 5, keys]}
+            labels = LABELER(5, keys.stop - keys.start, q_offset=0)
+            close(z[row], layer(tgt[row], memory[keys], memory_labels=labels, **options, **own))
+        with pytest.raises(ValueError, match=r"^memory_labels must cover \[N_q, N_k\] = \[10, 7\], got \[5, 7\]"):
+            layer(tgt, memory, memory_labels=LABELER(5, 7, ptr=ptr, q_ptr=torch.tensor([0, 2, 5])))
+        with pytest.raises(ValueError, match=r"^memory must have shape \[T, E\], as the memory_labels are packed"):
+            layer(tgt, memory[None].expand(2, 7, 12), memory_labels=towards)
+
     def test_tables_tied_to_the_memorys(self):
         tables = RelationTables(5, 4, dtype=F64)
         layer = make(tables=tables, memory_tables=tables)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch_geometric import EdgeIndex
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
+from torch_geometric.utils import add_self_loops, remove_self_loops
 
 import relgraph as rg
 from relgraph.pyg import RelationConv
@@ -47,14 +48,35 @@ LAYERS = [{**case, "per_head": ("bias",)} if case["per_head"] == "bias" else cas
 LAYERS += [
     {"num_relations": None}, {"num_relations": None, "edge_dim": 3}, {"tie_tables": True, "edge_dim": 2},
     {"concat": False, "beta": True}, {"beta": True}, {"root_weight": False, "bias": False},
+    {"edge_dim": 2, "edge_terms": ("key",)}, {"edge_dim": 2, "edge_terms": ("value",), "tie_tables": True},
+    {"tie_projections": ("value",)}, {"tie_projections": ("query", "value")}, {"root_weight": False, "out_bias": True},
+    {"add_self_loops": True, "edge_dim": 2, "loop_relation": 2}, {"add_self_loops": True, "fill_value": 0.5},
+    {"score": rg.score.Softcap(0.5), "tables": ("key", "bias", "query")}, {"score": rg.score.LeakyReLU()},
+    {"score": lambda scores: scores.sin() + scores, "value_map": 2}, {"score": nn.Softplus(), "value_map": True},
+    {"value_map": True, "tables": ()}, {"value_map": 3, "edge_dim": 2}, {"value_map": 2, "add_self_loops": True},
 ]  # fmt: skip
+LAYERS += [{"score": rg.score.Additive.learned(2, 3, activation), **options} for activation, options in (
+    ("leaky_relu", {}), (torch.tanh, {"edge_dim": 2}), ("relu", {"num_relations": None, "edge_dim": 2}),
+    ("elu", {"tables": ("key", "bias"), "value_map": True, "edge_dim": 2, "edge_terms": ("key",)}),
+)]  # fmt: skip
+LAYERS += [{"score": rg.score.Bilinear(nn.Parameter(torch.randn(*heads, R, 3, 3))), **options} for heads, options in (
+    ([], {"tables": ()}), ([2], {"tables": ("key", "query", "bias")}), ([2], {"edge_dim": 2, "value_map": 2}),
+)]  # fmt: skip
+
+
+def _move(conv):
+    """Away from where maps and biases begin."""
+    with torch.no_grad():
+        for parameter in conv.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
 
 @pytest.mark.parametrize("options", LAYERS)
 def test_both_ways_agree_with_all_gradients(options, graph):
     x, edge_index, edge_type = graph
-    fused = layer(**options)
-    edgewise = Edgewise(5, 3, heads=2, **{"num_relations": R, **options}).to(F64)
+    fused = layer(**copy.deepcopy(options))
+    _move(fused)
+    edgewise = Edgewise(5, 3, heads=2, **{"num_relations": R, **copy.deepcopy(options)}).to(F64)
     edgewise.load_state_dict(fused.state_dict())
     attr = torch.randn(E, fused.edge_dim, dtype=F64) if fused.edge_dim else None
     found = []
@@ -292,6 +314,17 @@ def test_compiles_without_breaks_and_with_edge_index(graph):
     torch.testing.assert_close(alpha, wanted[order])
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiles_whole_with_score_and_maps(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(score=rg.score.Additive.learned(2, 3), value_map=2, tie_projections=("value",))
+    order = edge_index[1].argsort(stable=True)
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
+    given = (x, edge_index[:, order], edge_type[order], None)
+    for one, other in zip(outputs_and_grads(compiled, *given), outputs_and_grads(conv, *given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("kind", [RelationConv, Edgewise])
 def test_dropout_leaves_the_returned_weights(kind, graph):
     conv = kind(5, 3, heads=2, num_relations=R, dropout=0.5).to(F64)
@@ -324,6 +357,95 @@ def test_copies_autocast_dropout_and_repr(graph):
     tied = layer(per_head=["key"], tables=["value", "key", "bias"])
     assert repr(tied).endswith("num_relations=4, tables=('key', 'value', 'bias'), per_head=('key',))")
     assert repr(layer(num_relations=None)) == "RelationConv(5, 3, heads=2)"
+    shown = repr(layer(tables=["bias"], score=torch.sin, value_map=2))
+    assert shown.endswith("tables=('bias',), per_head=True, score=sin, value_map=2)")
+    shown = repr(layer(num_relations=None, score=rg.score.Additive.learned(2, 3)))
+    assert shown == "RelationConv(5, 3, heads=2, score=Additive([2, 3], activation='leaky_relu'))"
+
+
+def test_maps_and_scores_are_parameters(graph):
+    conv = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
+    names = {name for name, _ in conv.named_parameters() if not name.startswith("lin_")}
+    assert names == {"score.weight", "value_map.bases", "value_map.coefficients"}
+    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))  # maps begin as the identity
+    before = conv(*graph)
+    _move(conv)
+    other = layer(score=rg.score.Bilinear.learned(R, 2, 3), value_map=2, tables=())
+    other.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(other(*graph), conv(*graph))
+    assert not torch.allclose(conv(*graph), before)
+    conv.reset_parameters()
+    torch.testing.assert_close(conv(*graph), _plain(conv)(*graph))
+
+
+def _plain(conv):
+    """The layer without scores and maps, whose other weights are the same."""
+    plain = RelationConv(5, 3, heads=2).to(F64)
+    plain.load_state_dict({name: x for name, x in conv.state_dict().items() if name.startswith("lin_")})
+    return lambda x, edge_index, _: plain(x, edge_index)
+
+
+def test_value_maps_against_loops(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(value_map=True, tables=(), root_weight=False)
+    _move(conv)
+    out, (_, alpha) = conv(x, edge_index, edge_type, return_attention_weights=True)
+    expected, values = torch.zeros(N, 2, 3, dtype=F64), conv.lin_value(x).view(N, 2, 3)
+    for e, (source, target) in enumerate(edge_index.T.tolist()):
+        for head in range(2):
+            value = values[source, head]
+            if edge_type[e] >= 0:
+                value = conv.value_map.maps[head, edge_type[e]] @ value
+            expected[target, head] += alpha[e, head] * value
+    torch.testing.assert_close(out, expected.flatten(1))
+
+
+@pytest.mark.parametrize("kind", [RelationConv, Edgewise])
+def test_self_loops_are_those_of_pyg(kind, graph):
+    x, edge_index, edge_type = graph
+    attr = torch.randn(E, 2, dtype=F64)
+    options = {"num_relations": R, "edge_dim": 2, "heads": 2}
+    conv = kind(5, 3, **options, add_self_loops=True, loop_relation=1).to(F64)
+    plain = RelationConv(5, 3, **options).to(F64)
+    plain.load_state_dict(conv.state_dict())
+    index, features = remove_self_loops(edge_index, attr)
+    index, features = add_self_loops(index, features, fill_value="mean", num_nodes=N)
+    types = torch.cat([edge_type[edge_index[0] != edge_index[1]], torch.full((N,), 1)])
+    expected, (_, wanted) = plain(x, index, types, features, return_attention_weights=True)
+    labels = rg.EdgeLabels(edge_index, edge_type, R, q_len=N)
+    for given in ((edge_index, edge_type), (labels, None)):
+        out, (found, alpha) = conv(x, *given, attr, return_attention_weights=True)
+        torch.testing.assert_close(out, expected)
+        torch.testing.assert_close(alpha, wanted)
+        assert torch.equal(found, index)
+
+
+def test_self_loops_of_fewer_sources_and_in_records(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(add_self_loops=True, loop_relation=3)
+    few = torch.stack([edge_index[0] % 3, edge_index[1]])
+    _, (found, _) = conv((x[:3], x), few, edge_type, return_attention_weights=True)
+    kept = int((few[0] != few[1]).sum())
+    assert torch.equal(found[:, kept:], torch.arange(3).repeat(2, 1))
+    with rg.record_attention(conv) as record:
+        conv(x, edge_index, edge_type)
+    mass = record[""][0].label_mass
+    torch.testing.assert_close(
+        mass[:, -1], torch.tensor([[0.0, 0, 0, 1]] * 2, dtype=F64)
+    )  # the node has its loop alone
+    assert bool((mass[:, :-1, 3] > 0).all())
+
+
+def test_explainer_of_a_layer_with_self_loops(graph):
+    x, edge_index, edge_type = graph
+    conv = layer(add_self_loops=True, score=rg.score.Additive.learned(2, 3), value_map=True).eval()
+    explainer = Explainer(
+        conv, GNNExplainer(epochs=2), explanation_type="model", edge_mask_type="object", node_mask_type=None,
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )  # fmt: skip
+    before = conv(x, edge_index, edge_type)
+    assert explainer(x, edge_index, edge_type=edge_type).edge_mask.shape == (E,)
+    assert torch.equal(conv(x, edge_index, edge_type), before)
 
 
 def test_bad_options():
@@ -339,12 +461,48 @@ def test_bad_options():
         ({"num_relations": 2, "tables": ("key", "keys")}, "unknown tables 'keys'|unknown kinds 'keys'"),
         ({"num_relations": 2, "tables": ("key",), "tie_tables": True}, "tied tables must be of the kinds"),
         ({"names": ["a"]}, "names must be left out without num_relations"),
+        ({"names": ["a"], "tables": (), "value_map": 1, "num_relations": 1}, "names must be left out without tables"),
+        ({"num_relations": 2, "tables": ()}, "tables must hold different kinds"),
+        ({"value_map": True}, "value_map must be False .* with num_relations=None"),
+        ({"value_map": 0, "num_relations": 2}, "value_map must be at least 1, got 0"),
+        ({"score": rg.score.Bilinear.learned(2, 1, 3)}, "score=Bilinear needs num_relations"),
+        (
+            {"score": rg.score.Bilinear.learned(2, 1, 3), "num_relations": 4},
+            r"score.weight must have shape .* = \[4, 3, 3\] or \[1, 4, 3, 3\], got \[1, 2, 3, 3\]",
+        ),
+        ({"score": rg.score.Additive.learned(2, 3)}, r"score.weight must have shape .*, got \[2, 3\]"),
+        (
+            {"score": rg.score.Additive.learned(1, 3), "num_relations": 2, "tables": ("query",)},
+            "tables must leave out 'query' with score=Additive, got",
+        ),
+        ({"tie_projections": ("key",)}, "unknown tie_projections 'key'"),
+        ({"tie_projections": ("value", "value")}, "tie_projections must hold different ones"),
+        ({"in_channels": (5, 4), "tie_projections": ("query",)}, "tie_projections may hold 'query' if"),
+        ({"edge_terms": ()}, "edge_terms must hold different ones of .* 1 at least"),
+        ({"out_bias": True}, "out_bias must be False with root_weight"),
+        ({"fill_value": "median"}, "unknown fill_value 'median'"),
+        ({"fill_value": float("nan")}, "fill_value must be finite"),
+        ({"fill_value": torch.ones(3)}, "fill_value must be a number or a string without edge_dim"),
+        ({"fill_value": torch.ones(3), "edge_dim": 2}, r"fill_value must have shape \[F\] = \[2\], got"),
+        ({"loop_relation": 0}, "loop_relation must be at most -1, got 0"),
+        ({"loop_relation": 2, "num_relations": 2}, "loop_relation must be at most 1, got 2"),
+        ({"loop_relation": -2}, "loop_relation must be at least -1"),
     ):
         with pytest.raises(ValueError, match=message):
             RelationConv(**{"in_channels": 5, "out_channels": 3, **options})
-    for name in ("concat", "beta", "bias", "root_weight", "tie_tables"):
+    for name in ("concat", "beta", "bias", "root_weight", "tie_tables", "out_bias", "add_self_loops"):
         with pytest.raises(TypeError, match=f"{name} must be a bool, got int"):
             RelationConv(5, 3, **{name: 1})
+    for options, message in (
+        ({"score": "tanh"}, "score must be one of relgraph.score, a function of scores or None, got str"),
+        ({"score": rg.score.Additive}, "score must be .*, got the class Additive"),
+        ({"value_map": 1.5}, "value_map must be a bool or the number of bases, an int, got float"),
+        ({"tie_projections": "value"}, "tie_projections must be a sequence of strings"),
+        ({"edge_terms": 3}, "edge_terms must be a sequence of strings"),
+        ({"fill_value": None}, "fill_value must be a float, got NoneType"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            RelationConv(5, 3, **{"num_relations": 2, **options})
     with pytest.raises(TypeError, match="in_channels must be an int, got float"):
         RelationConv(5.0, 3)
     with pytest.raises(NotImplementedError, match="decomposed_layers must be 1, got 2"):
@@ -377,6 +535,11 @@ def test_bad_calls(graph):
             ValueError,
             lambda: conv((x, x.to("meta")), edge_index, edge_type),
             r"x\[1\] must be on the device of the layer, cpu",
+        ),
+        (
+            ValueError,
+            lambda: RelationConv((-1, -1), 3, tie_projections=("query",)).to(F64)((x, x[:, :4]), edge_index),
+            "x must be sources and targets of one width, .* got 5 and 4",
         ),
         (ValueError, lambda: backwards(x, labels), "must be .* with flow='target_to_source', got EdgeLabels"),
         (ValueError, lambda: backwards(x, adjacency), "must be .* with flow='target_to_source', got Tensor"),

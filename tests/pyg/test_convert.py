@@ -1,4 +1,4 @@
-"""TransformerConv and what it becomes give the same."""
+"""TransformerConv, GATv2Conv and what they become give the same."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from torch_geometric.nn import TransformerConv
+from torch_geometric.nn import GATv2Conv, TransformerConv
 from torch_geometric.nn.aggr import SoftmaxAggregation
 
-from relgraph.pyg import from_transformer_conv
+from relgraph.pyg import from_gatv2_conv, from_transformer_conv
 from tests.cases import F64
 
 OPTIONS = list(itertools.product([True, False], repeat=5))
@@ -88,3 +88,105 @@ def test_what_cannot_be_converted():
         from_transformer_conv(TransformerConv(5, 3, aggr=SoftmaxAggregation()))
     with pytest.raises(NotImplementedError, match="decomposed_layers must be 1, got 3"):
         from_transformer_conv(TransformerConv(5, 3, decomposed_layers=3))
+
+
+def gatv2(**options):
+    conv = GATv2Conv(options.pop("in_channels", 5), 3, **{"heads": 2, **options}).to(F64)
+    for parameter in conv.parameters():  # a bias begins as zeros
+        torch.nn.init.normal_(parameter)
+    return conv
+
+
+def by_name(conv, grads):
+    """Gradients of a GATv2Conv, or of what became of it, by GATv2Conv's names."""
+    mine = dict(zip((name for name, _ in conv.named_parameters()), grads, strict=True))
+    if isinstance(conv, GATv2Conv):
+        return mine
+    names = {"lin_key": "lin_l", "lin_query": "lin_r", "lin_skip.weight": "res.weight", "lin_skip.bias": "bias"}
+    names |= {"out_bias": "bias", "score.weight": "att"}
+    found = {}
+    for name, grad in mine.items():
+        old = next((old for old in names if name.startswith(old)), None)
+        found[name if old is None else name.replace(old, names[old])] = grad[None] if name == "score.weight" else grad
+    return found
+
+
+def assert_same_with_gradients(theirs, ours, nodes, edge_index, attr):
+    found = []
+    for conv, given in ((theirs, {"edge_attr": attr}), (ours, {"edge_attr": attr})):
+        given = {} if attr is None else given
+        out, (index, alpha) = conv(nodes, edge_index, **given, return_attention_weights=True)
+        leaves = [*(nodes if isinstance(nodes, tuple) else [nodes]), *([] if attr is None else [attr])]
+        grads = torch.autograd.grad(out.sin().sum() + alpha.cos().sum(), [*leaves, *conv.parameters()])
+        found.append([out, index, alpha, *grads[: len(leaves)], by_name(conv, grads[len(leaves) :])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("bipartite", [False, True])
+@pytest.mark.parametrize("edge_dim", [None, 4])
+@pytest.mark.parametrize(
+    ("concat", "residual", "bias", "share_weights"), list(itertools.product([True, False], repeat=4))
+)
+def test_gatv2_with_all_gradients(concat, residual, bias, share_weights, edge_dim, bipartite):
+    widths = (5, 5) if share_weights else (5, 4)
+    theirs = gatv2(
+        in_channels=widths if bipartite else 5, concat=concat, residual=residual, bias=bias,
+        share_weights=share_weights, edge_dim=edge_dim, negative_slope=0.2 if concat else 0.3,
+    )  # fmt: skip
+    nodes = torch.randn(6, 5, dtype=F64, requires_grad=True)
+    if bipartite:
+        nodes = (nodes, torch.randn(6, widths[1], dtype=F64, requires_grad=True))
+    attr = None if edge_dim is None else torch.randn(20, edge_dim, dtype=F64, requires_grad=True)
+    assert_same_with_gradients(theirs, from_gatv2_conv(theirs), nodes, torch.randint(6, (2, 20)), attr)
+
+
+@pytest.mark.parametrize("fill", ["mean", "add", "min", "max", "mul", 0.5, None, torch.tensor([1.0, 2.0, 3.0, 4.0])])
+@pytest.mark.parametrize("options", [{}, {"flow": "target_to_source"}, {"aggr": "mean"}, {"heads": 1, "dropout": 0.5}])
+def test_gatv2_and_its_self_loops(fill, options):
+    theirs = gatv2(edge_dim=4, fill_value=fill, **options).eval()
+    edge_index = torch.cat([torch.randint(6, (2, 17)), torch.tensor([[2, 2, 3], [2, 2, 3]])], 1)
+    attr = torch.randn(20, 4, dtype=F64, requires_grad=True)
+    ours = from_gatv2_conv(theirs)
+    assert_same_with_gradients(theirs, ours, torch.randn(6, 5, dtype=F64, requires_grad=True), edge_index, attr)
+    plain = gatv2(add_self_loops=False)
+    nodes = torch.randn(6, 5, dtype=F64, requires_grad=True)
+    assert_same_with_gradients(plain, from_gatv2_conv(plain), nodes, edge_index, None)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_gatv2_with_edge_types(loops):
+    theirs = gatv2(edge_dim=4, add_self_loops=loops, fill_value=0.0)
+    ours = from_gatv2_conv(theirs, edge_types=True, names=list("abcd"))
+    x, edge_index, types = torch.randn(6, 5, dtype=F64), torch.randint(6, (2, 20)), torch.randint(4, (20,))
+    torch.testing.assert_close(ours(x, edge_index, types), theirs(x, edge_index, one_hot(types, 4).to(F64)))
+    assert torch.equal(ours.tables.key()[0], theirs.lin_edge.weight[:3].T)
+
+
+def test_gatv2_lazy_and_reset():
+    theirs = GATv2Conv((-1, -1), 3, heads=2, edge_dim=2)
+    given = (torch.randn(4, 5), torch.randn(4, 7)), torch.randint(4, (2, 9)), torch.randn(9, 2)
+    expected = theirs(*given)
+    ours = from_gatv2_conv(theirs)
+    torch.testing.assert_close(ours(given[0], given[1], edge_attr=given[2]), expected)
+    assert ours.score.weight.data_ptr() != theirs.att.data_ptr()
+    before = {name: value.clone() for name, value in ours.state_dict().items()}
+    ours.reset_parameters()
+    assert not any(torch.equal(before[name], value) for name, value in ours.state_dict().items() if "bias" not in name)
+
+
+def test_what_of_gatv2_cannot_be_converted():
+    with pytest.raises(TypeError, match="conv must be a GATv2Conv, got TransformerConv"):
+        from_gatv2_conv(TransformerConv(5, 3))
+    with pytest.raises(ValueError, match="must know its sizes"):
+        from_gatv2_conv(GATv2Conv(-1, 3))
+    with pytest.raises(ValueError, match="edge_types needs a layer with edge_dim"):
+        from_gatv2_conv(GATv2Conv(5, 3), edge_types=True)
+    with pytest.raises(NotImplementedError, match="edge_types needs .* fill_value=0, got fill_value='mean'"):
+        from_gatv2_conv(GATv2Conv(5, 3, edge_dim=2), edge_types=True)
+    with pytest.raises(ValueError, match="conv must have an aggr without weights"):
+        from_gatv2_conv(GATv2Conv(5, 3, aggr=SoftmaxAggregation()))
+    with pytest.raises(ValueError, match="negative_slope must be at least 0, got -0.1"):
+        from_gatv2_conv(GATv2Conv(5, 3, negative_slope=-0.1))
+    with pytest.raises(NotImplementedError, match="decomposed_layers must be 1, got 3"):
+        from_gatv2_conv(GATv2Conv(5, 3, decomposed_layers=3))

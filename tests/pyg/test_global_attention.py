@@ -22,8 +22,8 @@ def graph(*ptr):
     return rg.Graph(EDGES, 5, ptr=torch.tensor(ptr) if ptr else None)
 
 
-def layer(num_labels=LABELER.num_labels):
-    return RelationGlobalAttention(8, heads=2, num_labels=num_labels).to(F64)
+def layer(num_labels=LABELER.num_labels, **options):
+    return RelationGlobalAttention(8, heads=2, num_labels=num_labels, **options).to(F64)
 
 
 @pytest.fixture
@@ -131,6 +131,31 @@ def test_pickle_reset_and_repr(x):
         "RelationGlobalAttention(8, heads=2, num_labels=5, tables=('key', 'value'), per_head=False)"
     )
     assert repr(layer(None)) == "RelationGlobalAttention(8, heads=2)"
+    assert repr(layer(score=rg.score.Softcap(5.0), value_map=True)).endswith(
+        ", score=Softcap(cap=5.0), value_map=True)"
+    )
+
+
+SCORES = {
+    "softcap": lambda: rg.score.Softcap(1.0),
+    "additive": lambda: rg.score.Additive.learned(2, 4, dtype=F64),
+    "bilinear": lambda: rg.score.Bilinear.learned(LABELER.num_labels, 2, 4, dtype=F64),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_and_maps_within_each_graph(name, x):
+    labeled = layer(score=SCORES[name](), value_map=2)
+    torch.nn.init.normal_(labeled.attention.value_map.coefficients)
+    out = labeled(x, LABELER(graph(0, 3, 5)))
+    plain = layer()
+    plain.load_state_dict(labeled.state_dict(), strict=False)
+    assert not torch.allclose(plain(x, LABELER(graph(0, 3, 5))), out)
+    torch.testing.assert_close(out[3:], labeled(x[3:], LABELER(rg.Graph(torch.tensor([[0], [1]]), 2))))
+    torch.testing.assert_close(out[:3], labeled(x[:3], LABELER(rg.Graph(EDGES[:, :2], 3))))
+    other = layer(score=SCORES[name](), value_map=2)
+    other.load_state_dict(labeled.state_dict())
+    torch.testing.assert_close(other(x, LABELER(graph(0, 3, 5))), out)
 
 
 def test_bad_input(x):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import HeteroData
-from torch_geometric.nn import HeteroConv, to_hetero
+from torch_geometric.nn import HeteroConv, HGTConv, to_hetero
 
 import relgraph as rg
 from relgraph.pyg import RelationConv, RelationHeteroConv, from_hetero_data
@@ -98,6 +98,83 @@ def test_with_one_kind_it_is_relation_conv(x):
     torch.testing.assert_close(conv({"paper": x["paper"]}, {kind: edge_index})["paper"], expected)
 
 
+@pytest.fixture
+def hgt():
+    """HGT's layer, with priors of the relations that are not all 1."""
+    conv = HGTConv({"author": 5, "paper": 6}, 8, METADATA, heads=2).to(F64)
+    for prior in conv.p_rel.values():
+        nn.init.normal_(prior)
+    return conv
+
+
+def messages(hgt, x):
+    """What HGTConv sums into each node, before it projects and mixes: the attention itself."""
+    found = []
+    with hgt.register_propagate_forward_hook(lambda _, __, out: found.append(out)):
+        hgt(x, EDGES)
+    return dict(zip(x, found[0].split([nodes.shape[0] for nodes in x.values()]), strict=True))
+
+
+def from_hgt(hgt):
+    """Our layer with its weights: W[r] of the scores is its k_rel by its prior, W[r] of the values its v_rel."""
+    score = rg.score.Bilinear.learned(3, 2, 4)
+    conv = layer(score=score, value_map=True, tables=(), root_weight=False)
+    with torch.no_grad():
+        for kind in METADATA[0]:
+            theirs = hgt.kqv_lin.lins[kind]
+            for part, lin in enumerate((conv.lin_key, conv.lin_query, conv.lin_value)):
+                lin[kind].weight.copy_(theirs.weight[8 * part : 8 * part + 8])
+                lin[kind].bias.copy_(theirs.bias[8 * part : 8 * part + 8])
+        for number, triple in enumerate(METADATA[1]):
+            prior = hgt.p_rel["__".join(triple)][0]
+            for head in range(2):
+                place = head * 3 + number
+                score.weight[head, number] = hgt.k_rel.weight[place].T * prior[head]
+                conv.value_map.maps[head, number] = hgt.v_rel.weight[place].T
+    return conv
+
+
+def test_bilinear_scores_and_maps_are_hgt(x, hgt):
+    conv = from_hgt(hgt)
+    nodes = {kind: part.clone().requires_grad_() for kind, part in x.items()}
+    others = {kind: part.clone().requires_grad_() for kind, part in x.items()}
+    expected, out = messages(hgt, nodes), conv(others, EDGES)
+    for kind in METADATA[0]:
+        torch.testing.assert_close(out[kind], expected[kind], atol=1e-10, rtol=0)
+    sum(part.sin().sum() for part in expected.values()).backward()
+    sum(part.sin().sum() for part in out.values()).backward()
+    for kind in METADATA[0]:
+        torch.testing.assert_close(others[kind].grad, nodes[kind].grad)
+        theirs, mine = hgt.kqv_lin.lins[kind], [p[kind] for p in (conv.lin_key, conv.lin_query, conv.lin_value)]
+        torch.testing.assert_close(torch.cat([lin.weight.grad for lin in mine]), theirs.weight.grad)
+        torch.testing.assert_close(torch.cat([lin.bias.grad for lin in mine]), theirs.bias.grad)
+    for number, triple in enumerate(METADATA[1]):
+        prior = hgt.p_rel["__".join(triple)]
+        for head in range(2):
+            place, grad = head * 3 + number, conv.score.weight.grad[head, number]
+            torch.testing.assert_close(grad.T * prior[0, head], hgt.k_rel.weight.grad[place])
+            torch.testing.assert_close((grad.T * hgt.k_rel.weight[place]).sum(), prior.grad[0, head])
+            torch.testing.assert_close(conv.value_map.maps.grad[head, number].T, hgt.v_rel.weight.grad[place])
+
+
+def test_scores_and_maps_are_kept(x):
+    make = lambda: layer(score=rg.score.Additive.learned(2, 4), value_map=2)  # noqa: E731
+    conv, other = make(), make()
+    nn.init.normal_(conv.value_map.coefficients)
+    other.load_state_dict(conv.state_dict())
+    before = conv(x, EDGES)
+    assert all(torch.equal(other(x, EDGES)[kind], before[kind]) for kind in x)
+    assert repr(conv).startswith(
+        "RelationHeteroConv({'author': 5, 'paper': 6}, 4, heads=2, tables=('key', 'value'), per_head=True, "
+        "score=Additive([2, 4], activation='leaky_relu'), value_map=2; "
+    )
+    conv.reset_parameters()
+    assert conv.value_map.coefficients[0].tolist() == [1.0, 0.0]
+    assert repr(layer(value_map=True, tables=())).endswith(
+        "heads=2, value_map=True; 2 kinds of nodes, 3 kinds of edges)"
+    )
+
+
 def test_compiles_whole(x):
     torch._dynamo.reset()
     conv = layer()
@@ -171,6 +248,16 @@ def test_bad_input(x):
         RelationHeteroConv({"author": 5}, 4, METADATA)
     with pytest.raises(ValueError, match="in_channels must be at least 1, or -1"):
         RelationHeteroConv(0, 4, METADATA)
+    for error, options, message in (
+        (ValueError, {"score": rg.score.Bilinear.learned(2, 2, 4)}, r"score.weight must have shape .*\[2, 3, 4, 4\]"),
+        (ValueError, {"score": rg.score.Additive.learned(2, 4), "tables": ("query",)}, "tables must leave out 'query'"),
+        (ValueError, {"tables": ()}, "tables must hold different kinds"),
+        (ValueError, {"value_map": 0}, "value_map must be at least 1"),
+        (TypeError, {"score": 1.0}, "score must be one of relgraph.score, .* got float"),
+        (TypeError, {"value_map": "all"}, "value_map must be a bool or the number of bases"),
+    ):
+        with pytest.raises(error, match=message):
+            layer(**options)
     conv = layer()
     with pytest.raises(TypeError, match="x_dict must be a dict by kind, got Tensor"):
         conv(x["paper"], EDGES)

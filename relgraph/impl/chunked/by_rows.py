@@ -30,11 +30,16 @@ def needed(call: Call) -> bool:
     return not named or call.value_map is not None or call.edge is not None
 
 
-@torch.compiler.disable(
-    reason="chunked computes scores by rows outside compiled code; use impl='dense' for a full graph"
-)
 def attend(call: Call) -> Answer:
     """Attention block by block of query rows; compiled code breaks its graph here."""
+    if torch.compiler.is_compiling():
+        # not a decorator: that would load the compiler with relgraph
+        outside: Any = torch.compiler.disable(_attend, reason="scores by rows need impl='dense' for a full graph")
+        return outside(call)
+    return _attend(call)
+
+
+def _attend(call: Call) -> Answer:
     seed = torch.randint(1 << 62, ()) if call.dropout_p > 0.0 and call.keep is None else None
     like = call.query.new_empty(0, dtype=accumulation_dtype(call.query.dtype))
     output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *learned(call.score, like))

@@ -135,8 +135,7 @@ class _Work:
             own = self.query
             if label < self.num_labels:
                 own = self.query @ self._table(weight[..., label, :, :])
-            if places.shape[0]:
-                scores = scores.index_copy(1, places, sampled_dot(own, self.key, pattern))
+            scores = scores.index_copy(1, places, sampled_dot(own, self.key, pattern))
         return scores
 
     def _mapped(self, maps: ValueMap, weights: Tensor) -> Tensor:

@@ -1,0 +1,442 @@
+"""Labels of their own for both sides and the memory, with graphs as source; learned positions of a Transformer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import relgraph as rg
+from relgraph.nn import LearnedPositions, RelationTransformer
+from relgraph.nn.memory import attend_by_borders
+
+from .helpers import F64, close, fill_tables
+
+SIZES = (3, 0, 5, 1)
+DISTANCES, PATHS = rg.ClippedDistance(2), rg.ShortestPath(2)
+
+
+def chain(size):
+    steps = torch.arange(max(size - 1, 0))
+    return rg.Graph(torch.stack([steps, steps + 1]), size)
+
+
+GRAPHS = [chain(size) for size in SIZES]
+BATCH = rg.Graph.batch(GRAPHS)
+REAL = [index for index, size in enumerate(SIZES) if size]
+
+
+def make(*, seed=0, **options):
+    torch.manual_seed(seed)
+    given = {"encoder_labeler": PATHS, "max_distance": 2, "dtype": F64, **options}
+    model = fill_tables(RelationTransformer(12, 3, 2, 2, 20, **given))
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, LearnedPositions):
+                module.weight.normal_()
+    return model.eval()
+
+
+def inputs(length=4):
+    torch.manual_seed(1)
+    return torch.randn(sum(SIZES), 12, dtype=F64), torch.randn(len(SIZES), length, 12, dtype=F64)
+
+
+def rows_of(graph):
+    return slice(int(BATCH.ptr[graph]), int(BATCH.ptr[graph + 1]))
+
+
+def one_by_one(model, nodes, tgt, **options):
+    """The outputs of the graphs that have nodes, each with its target, unbatched."""
+    return torch.stack([model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], **options) for g in REAL])
+
+
+def step_by_step(model, tgt, memory, chunks, *, labels=None, towards=None, again=False, **options):
+    cache, pieces, start = model.new_cache(), [], 0
+    for size in chunks:
+        stop = start + size
+        more = {} if labels is None else {"tgt_labels": labels(size, stop, q_offset=start)}
+        if towards is not None:
+            more["memory_labels"] = towards(start, stop)
+        given = {"memory": memory, **options} if again or start == 0 else {"memory": None}
+        pieces.append(model.decode(tgt[:, start:stop], cache=cache, **given, **more))
+        start = stop
+    return torch.cat(pieces, 1)
+
+
+OPTIONS = [
+    {},
+    {"positions": "none"},
+    {"positions": "both"},
+    {"positions": ("none", "sinusoidal")},
+    {"positions": "learned", "max_len": 5},
+    {"positions": ("learned", "relative"), "max_len": 5, "per_head": True},
+    {"num_kv_heads": 1, "tables": ("key", "bias")},
+    {"encoder_labeler": rg.EdgeType(1, inverse=True, self_loop=True)},
+    {"encoder_labeler": DISTANCES + PATHS},
+    {"encoder_labeler": rg.Window(1), "per_head": True},
+    {"memory_labeler": DISTANCES},
+]
+
+
+class TestGraphsIn:
+    @pytest.mark.parametrize("options", OPTIONS, ids=str)
+    def test_packed_is_graph_by_graph(self, options):
+        model, (nodes, tgt) = make(**options), inputs()
+        graphs = BATCH
+        if isinstance(model.encoder.layers[0].labeler, rg.EdgeType):
+            graphs = BATCH.with_edges(BATCH.edge_index, torch.zeros(BATCH.num_edges, dtype=torch.long))
+            single = [g.with_edges(g.edge_index, torch.zeros(g.num_edges, dtype=torch.long)) for g in GRAPHS]
+            alone = torch.stack([model(nodes[rows_of(g)], tgt[g], src_labels=single[g]) for g in REAL])
+        else:
+            alone = one_by_one(model, nodes, tgt)
+        close(model(nodes, tgt, src_labels=graphs)[REAL], alone)
+        close(model(nodes, tgt, src_labels=model.encoder.layers[0].labeler(graphs))[REAL], alone)
+
+    @pytest.mark.parametrize("options", OPTIONS[:6], ids=str)
+    def test_packed_is_padded(self, options):
+        model, (nodes, tgt) = make(**options), inputs()
+        padding = torch.arange(5) >= torch.tensor(SIZES)[:, None]
+        padded = nodes.new_zeros(4, 5, 12)
+        padded[~padding] = nodes
+        masks = {"src_key_padding_mask": padding, "memory_key_padding_mask": padding}
+        wanted = model(padded, tgt, src_labels=rg.labels.padded(PATHS(BATCH), 5), **masks)
+        close(model(nodes, tgt, src_labels=BATCH), wanted)
+        causal = {"memory_is_causal": True, "tgt_is_causal": False}
+        wanted = model(padded, tgt, src_labels=rg.labels.padded(PATHS(BATCH), 5), **masks, **causal)
+        close(model(nodes, tgt, src_labels=BATCH, **causal), wanted)
+
+    def test_a_mask_of_the_memory_and_hidden_nodes(self):
+        model, (nodes, tgt) = make(), inputs()
+        blocked = torch.rand(4, 5) < 0.3
+        got = model(nodes, tgt, src_labels=BATCH, memory_mask=blocked)
+        for g, wanted in zip(REAL, [model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g],
+                                          memory_mask=blocked[:, : SIZES[g]]) for g in REAL], strict=True):  # fmt: skip
+            close(got[g], wanted)
+        hidden = torch.tensor([False, True, False, False, False, True, True, False, False])
+        added = torch.zeros(9, dtype=F64).masked_fill(hidden, float("-inf"))
+        hide = torch.stack([model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g],
+                                  memory_key_padding_mask=hidden[rows_of(g)]) for g in REAL])  # fmt: skip
+        for mask in (hidden, added):
+            close(model(nodes, tgt, src_labels=BATCH, memory_key_padding_mask=mask)[REAL], hide)
+            nothing = torch.zeros(4, 5, dtype=torch.bool)
+            options = {"memory_key_padding_mask": mask, "memory_mask": nothing}
+            close(model(nodes, tgt, src_labels=BATCH, **options)[REAL], hide)
+
+    def test_gradients(self):
+        model, (nodes, tgt) = make(memory_labeler=DISTANCES, positions="learned", max_len=5), inputs(3)
+        weights = torch.randn(len(REAL), 3, 12, dtype=F64)
+        found = []
+        for run in (lambda *x: model(*x, src_labels=BATCH)[REAL], lambda *x: one_by_one(model, *x)):
+            x, y = nodes.clone().requires_grad_(), tgt.clone().requires_grad_()
+            model.zero_grad()
+            (run(x, y) * weights).sum().backward()
+            found.append([x.grad, y.grad, *(p.grad for p in model.parameters())])
+        for got, wanted in zip(*found, strict=True):
+            close(got, wanted)
+        assert all(p.grad.abs().sum() > 0 for p in model.parameters())
+
+    def test_no_graphs_and_no_rows(self):
+        model = make()
+        empty = rg.Graph(torch.zeros(2, 0, dtype=torch.long), 0, ptr=torch.tensor([0]))
+        assert model(torch.zeros(0, 12, dtype=F64), torch.zeros(0, 4, 12, dtype=F64), src_labels=empty).shape == (
+            0,
+            4,
+            12,
+        )
+        nodes, _ = inputs()
+        assert model(nodes, torch.zeros(4, 0, 12, dtype=F64), src_labels=BATCH).shape == (4, 0, 12)
+
+    def test_syntax_of_a_source_sentence(self):
+        trees = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2, -1, 4]), ptr=torch.tensor([0, 4, 6]))
+        labeler = DISTANCES + rg.TreeRelation()
+        model, tgt = make(encoder_labeler=labeler), torch.randn(2, 3, 12, dtype=F64)
+        words = torch.randn(6, 12, dtype=F64)
+        first = rg.Graph.from_parents(torch.tensor([1, -1, 1, 2]))
+        close(model(words, tgt, src_labels=trees)[0], model(words[:4], tgt[0], src_labels=first))
+        assert model.encoder.layers[0].self_attn.tables.num_labels == labeler.num_labels
+        assert model.decoder.layers[0].self_attn.tables.num_labels == 5
+
+
+class TestByHand:
+    @pytest.mark.parametrize("positions", ["none", "learned", ("sinusoidal", "learned")])
+    def test_encoder_and_decoder_composed(self, positions):
+        options = {"positions": positions, "max_len": 5, "decoder_labeler": rg.BucketedDistance(8, 16)}
+        options |= {"memory_labeler": DISTANCES, "memory_tables": ("key", "bias")}
+        model, (nodes, tgt) = make(**options), inputs()
+        layer = rg.RelationEncoderLayer(12, 3, 20, labeler=PATHS, dtype=F64)
+        encoder = rg.RelationEncoder(layer, 2, nn.LayerNorm(12, dtype=F64))
+        layer = rg.RelationDecoderLayer(
+            12, 3, 20, labeler=rg.BucketedDistance(8, 16), dtype=F64, num_memory_labels=5,
+            memory_tables=("key", "bias"), memory_names=DISTANCES.names,
+        )  # fmt: skip
+        decoder = rg.RelationDecoder(layer, 2, nn.LayerNorm(12, dtype=F64))
+        state = {k: v for k, v in model.state_dict().items() if "positions" not in k}
+        nn.ModuleDict({"encoder": encoder, "decoder": decoder}).load_state_dict(state)
+        x, y = nodes, tgt
+        if model.positions is not None:
+            sizes = torch.tensor(SIZES)
+            within = torch.cat([torch.arange(size) for size in SIZES])
+            assert int(sizes.sum()) == len(within)
+            coded = within if isinstance(model.positions, LearnedPositions) else within.double()
+            x = nodes + model.positions.encode(coded)
+        if model.tgt_positions is not None:
+            y = tgt + model.tgt_positions.weight[:4]
+        memory = encoder.eval()(x, labels=PATHS(BATCH))
+        close(model.encode(nodes, src_labels=BATCH), memory)
+        towards = DISTANCES(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)
+        wanted = decoder.eval()(y, memory, memory_labels=towards, tgt_is_causal=True)
+        close(model(nodes, tgt, src_labels=BATCH), wanted)
+        close(model(nodes, tgt, src_labels=BATCH, memory_labels=towards), wanted)
+        padded = DISTANCES(4, 5, q_offset=0)
+        close(model(nodes, tgt, src_labels=BATCH, memory_labels=padded), wanted)
+        close(model(nodes, tgt, src_labels=BATCH, tgt_labels=rg.BucketedDistance(8, 16)(4)), wanted)
+
+    def test_cross_labels_of_ones_own(self):
+        model, (nodes, tgt) = make(memory_labeler=rg.ClippedDistance(1)), inputs()
+        ids = [torch.randint(-1, 3, (4, size)) for size in SIZES]
+        blocks = rg.BlockLabels.from_blocks(ids, 3)
+        padded = torch.stack([nn.functional.pad(x, (0, 5 - x.shape[1])) for x in ids])
+        alone = torch.stack(
+            [model(nodes[rows_of(g)], tgt[g], src_labels=GRAPHS[g], memory_labels=ids[g]) for g in REAL]
+        )
+        for labels in (blocks, rg.DenseLabels(padded, 3), padded):
+            close(model(nodes, tgt, src_labels=BATCH, memory_labels=labels)[REAL], alone)
+
+        def towards(start, stop):
+            return padded[:, start:stop]
+
+        memory = model.encode(nodes, src_labels=BATCH)
+        close(step_by_step(model, tgt, memory, (1, 2, 1), towards=towards, memory_ptr=BATCH.ptr)[REAL], alone)
+
+    def test_labels_of_the_target(self):
+        model, (nodes, tgt) = make(decoder_labeler=rg.ClippedDistance(1)), inputs()
+        ids = torch.randint(0, 3, (4, 4, 4))
+        wanted = model(nodes, tgt, src_labels=BATCH, tgt_labels=rg.DenseLabels(ids, 3))
+        assert (wanted - model(nodes, tgt, src_labels=BATCH)).abs().max() > 1e-3
+        memory = model.encode(nodes, src_labels=BATCH)
+
+        def labels(size, stop, q_offset):
+            return rg.DenseLabels(ids[:, q_offset:stop, :stop], 3)
+
+        close(step_by_step(model, tgt, memory, (2, 1, 1), labels=labels, memory_ptr=BATCH.ptr), wanted)
+
+
+class TestDecoding:
+    @pytest.mark.parametrize("again", [False, True])
+    @pytest.mark.parametrize("chunks", [(4,), (1, 1, 1, 1), (3, 1)])
+    @pytest.mark.parametrize("options", OPTIONS[:6] + OPTIONS[-1:], ids=str)
+    def test_step_by_step(self, options, chunks, again):
+        model, (nodes, tgt) = make(**options), inputs()
+        wanted = model(nodes, tgt, src_labels=BATCH)
+        with torch.no_grad():
+            memory = model.encode(nodes, src_labels=BATCH)
+            close(step_by_step(model, tgt, memory, chunks, again=again, memory_ptr=BATCH.ptr), wanted)
+        close(model.decode(tgt, memory, memory_ptr=BATCH.ptr), wanted)
+
+    def test_beams(self):
+        model, (nodes, tgt) = make(), inputs()
+        with torch.no_grad():
+            memory, cache = model.encode(nodes, src_labels=BATCH), model.new_cache()
+            model.decode(tgt[:, :2], memory, memory_ptr=BATCH.ptr, cache=cache)
+            index = torch.tensor([2, 2, 0])
+            cache.reorder(index)
+            new = torch.randn(3, 1, 12, dtype=F64)
+            got = model.decode(new, None, cache=cache)
+        for row, g in enumerate(index.tolist()):
+            whole = torch.cat([tgt[g, :2], new[row]])
+            close(got[row, 0], model(nodes[rows_of(g)], whole, src_labels=GRAPHS[g])[-1])
+
+    def test_without_a_cache_nothing_is_padded(self):
+        _, tgt = inputs()
+        memory = torch.randn(9, 12, dtype=F64)
+        kept, padding, labels = attend_by_borders(tgt, memory, BATCH.ptr, None, None, pads=False)
+        assert kept is memory and padding is None and repr(labels).startswith("DistanceLabels(q_len=16, k_len=9")
+        rows, padding, labels = attend_by_borders(tgt, memory, BATCH.ptr, None, None, pads=True)
+        assert rows.shape == (4, 5, 12) and padding.sum(1).tolist() == [2, 5, 0, 4] and labels is None
+
+
+class TestLearned:
+    def test_added_to_both_sides(self):
+        model, bare = (
+            make(positions="learned", encoder_labeler=None, max_len=6),
+            make(positions="none", encoder_labeler=None),
+        )
+        bare.load_state_dict({k: v for k, v in model.state_dict().items() if "positions" not in k})
+        src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+        close(model(src, tgt), bare(src + model.positions.weight, tgt + model.tgt_positions.weight[:5]))
+        assert [k for k in model.state_dict() if "positions" in k] == ["positions.weight", "tgt_positions.weight"]
+        before = model.positions.weight.detach().clone()
+        model.reset_parameters()
+        assert not torch.equal(before, model.positions.weight)
+        big = RelationTransformer(64, 4, 1, 1, 8, positions="learned", max_len=400)
+        assert big.tgt_positions.weight.std().item() == pytest.approx(0.125, rel=0.05)
+
+    @pytest.mark.parametrize("chunks", [(5,), (2, 3), (1,) * 5])
+    def test_piece_by_piece_with_padding_on_the_left(self, chunks):
+        model = make(positions="learned", encoder_labeler=None, max_len=6)
+        src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+        padding = torch.tensor([[True, True, False, False, False], [False] * 5])
+        wanted = model(src, tgt, tgt_key_padding_mask=padding)
+        close(wanted[0, 2:], model(src[0], tgt[0, 2:]))
+        cache, pieces, start = model.new_cache(), [], 0
+        for size in chunks:
+            rows = slice(start, start + size)
+            pieces.append(
+                model.decode(tgt[:, rows], model.encode(src), tgt_key_padding_mask=padding[:, rows], cache=cache)
+            )
+            start += size
+        close(torch.cat(pieces, 1)[1], wanted[1])
+        close(torch.cat(pieces, 1)[0, 2:], wanted[0, 2:])
+
+    def test_beyond_the_last(self):
+        model = make(positions="learned", encoder_labeler=None, max_len=4)
+        src, tgt = torch.randn(2, 4, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+        with pytest.raises(ValueError, match="^tgt must lie within the max_len = 4 learned positions, .* position 4"):
+            model(src, tgt)
+        with pytest.raises(ValueError, match="^src must lie within the max_len = 4"):
+            model(tgt, src)
+        nodes, tgt = inputs()
+        with pytest.raises(ValueError, match="^src must lie within the max_len = 4"):
+            make(positions="learned", max_len=4)(nodes, tgt, src_labels=BATCH)
+        model, cache = make(positions=("none", "learned"), max_len=4), make().new_cache()
+        memory = model.encode(nodes, src_labels=BATCH)
+        model.decode(tgt[:, :3], memory, memory_ptr=BATCH.ptr, cache=cache)
+        with pytest.raises(ValueError, match="^tgt must lie within the max_len = 4 .* position 4"):
+            model.decode(tgt[:, :2], None, cache=cache)
+        assert len(cache) == 3
+        close(model.decode(tgt[:, 3:], None, cache=cache)[REAL], one_by_one(model, nodes, tgt)[:, 3:])
+
+
+class TestModule:
+    def test_defaults_have_the_keys_that_they_had(self):
+        model = RelationTransformer(12, 3, 1, 1, 20, max_distance=2, positions="both")
+        assert not [k for k in model.state_dict() if "positions" in k or "multihead_attn.tables" in k]
+        labeled = make(memory_labeler=DISTANCES)
+        assert [k for k in labeled.state_dict() if "0.multihead_attn.tables" in k and k.endswith("rows")] == [
+            "decoder.layers.0.multihead_attn.tables.key.rows", "decoder.layers.0.multihead_attn.tables.value.rows",
+        ]  # fmt: skip
+        assert labeled.decoder.layers[0].multihead_attn.tables.key.names == DISTANCES.names
+        assert repr(labeled).startswith("RelationTransformer(\n  12, nhead=3, memory_labeler=ClippedDistance(2)\n")
+
+    def test_the_memorys_labeler_alone(self):
+        model = make(encoder_labeler=None, positions="none", memory_labeler=DISTANCES)
+        src, tgt = torch.randn(2, 6, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+        wanted = model(src, tgt)
+        close(model(src, tgt, memory_labels=DISTANCES(5, 6)), wanted)
+        close(step_by_step(model, tgt, model.encode(src), (2, 1, 2)), wanted)
+        close(model(src[0], tgt[0]), wanted[0])
+
+    @pytest.mark.parametrize(
+        ("options", "error", "match"),
+        [
+            ({"positions": ("none",)}, ValueError, "positions must be a string, or two of them .* got 1"),
+            ({"positions": ("none", "absolute")}, ValueError, "unknown positions 'absolute'"),
+            ({"positions": "learned"}, ValueError, "max_len must be given with learned positions, got None"),
+            ({"positions": "learned", "max_len": 0}, ValueError, "max_len must be at least 1, got 0"),
+            ({"encoder_labeler": rg.ShortestPath}, TypeError, "encoder_labeler must be callable .* class ShortestPath"),
+            ({"decoder_labeler": 5}, TypeError, "decoder_labeler must be callable .* got int"),
+            ({"memory_labeler": "d"}, TypeError, "memory_labeler must be callable .* got str"),
+            (
+                {"tables": rg.RelationTables(5, 4)},
+                ValueError,
+                "encoder_labeler.num_labels must be that of the tables, 5, got 4",
+            ),
+            ({"memory_tables": "key"}, TypeError, "memory_tables must be a sequence of kinds"),
+        ],
+    )
+    def test_bad_arguments(self, options, error, match):
+        with pytest.raises(error, match=f"^{match}"):
+            make(**options)
+
+
+class TestRefused:
+    def check(self, match, *, error=ValueError, options=None, **given):
+        nodes, tgt = inputs()
+        with pytest.raises(error, match=f"^{match}"):
+            make(**(options or {}))(**{"src": nodes, "tgt": tgt, "src_labels": BATCH, **given})
+
+    def test_sources_without_borders(self):
+        match = r"src_labels must be packed, with the borders \(ptr\) of 4 graphs, as src has shape \[9, 12\] and tgt"
+        whole = rg.Graph(BATCH.edge_index, 9)
+        self.check(f"{match} .* got DenseLabels", src_labels=whole)
+        self.check(f"{match} .* got None$", src_labels=None, options={"encoder_labeler": None, "positions": "none"})
+        nodes, tgt = inputs()
+        with pytest.raises(ValueError, match=r"^memory_ptr must be the borders of 4 graphs, as memory has .* got None"):
+            make().decode(tgt, nodes)
+
+    def test_graphs_that_are_not_one_per_row(self):
+        _, tgt = inputs()
+        match = "src_labels must have the borders of one graph for each batch row of tgt, .* got 4 graphs and a tgt of"
+        self.check(rf"{match} shape \[3, 4, 12\]", tgt=tgt[:3])
+        self.check(rf"{match} shape \[4, 12\]", tgt=tgt[0])
+
+    def test_labelers_of_the_wrong_side(self):
+        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: "
+        self.check(f"src_{match.format('encoder')}graph must be a Graph", error=TypeError, src_labels=None)
+        self.check(f"tgt_{match.format('decoder')}", error=TypeError, options={"decoder_labeler": PATHS})
+        self.check(f"memory_{match.format('memory')}", error=TypeError, options={"memory_labeler": PATHS})
+
+    def test_labels_that_do_not_fit(self):
+        self.check(r"src_labels must cover \[N_q, N_k\] = \[9, 9\], got \[8, 8\]", src_labels=rg.ShortestPath(2)(
+            rg.Graph.batch([chain(n) for n in (3, 0, 4, 1)])))  # fmt: skip
+        self.check("src_labels must have num_labels = 4, got 5", src_labels=rg.ShortestPath(3)(BATCH))
+        self.check(r"tgt_labels must cover \[N_q, N_k\] = \[4, 4\], got \[3, 3\]", tgt_labels=DISTANCES(3))
+        self.check("tgt_labels must have num_labels = 5, got 3", tgt_labels=rg.ClippedDistance(1)(4))
+        self.check("tgt_labels must not be packed, .* got BlockLabels", tgt_labels=PATHS(BATCH))
+        crossing = {"memory_labeler": DISTANCES}
+        match = r"memory_labels must cover \[N_q, N_k\] = \[4, 5\], got \[4, 9\]"
+        self.check(match, memory_labels=DISTANCES(4, 9), options=crossing)
+        packed = DISTANCES(16, 9, ptr=torch.tensor([0, 3, 3, 7, 9]), q_ptr=torch.arange(5) * 4)
+        self.check(r"memory_labels must have the borders \(ptr\) of src_labels", memory_labels=packed, options=crossing)
+        packed = DISTANCES(16, 9, ptr=BATCH.ptr, q_ptr=torch.tensor([0, 3, 8, 12, 16]))
+        self.check(r"memory_labels must have borders \(q_ptr\) at every 4", memory_labels=packed, options=crossing)
+
+    def test_ids_without_tables(self):
+        bare = {"encoder_labeler": None, "positions": "none"}
+        end = "carry no ids for a layer without tables, which would ignore them: give the model an argument"
+        labels = PATHS(BATCH)
+        self.check(f"src_labels must say who attends and {end} encoder_labeler", src_labels=labels, options=bare)
+        self.check(f"tgt_labels .* {end} decoder_labeler", tgt_labels=DISTANCES(4), options={"positions": "none"})
+        self.check(f"memory_labels .* {end} memory_labeler", memory_labels=DISTANCES(4, 5, q_offset=0))
+        self.check("src_labels must be Labels, .* got Graph", src_labels=BATCH, options=bare, error=TypeError)
+
+    @pytest.mark.parametrize(
+        ("given", "error", "match"),
+        [
+            ({"memory_ptr": torch.tensor([0, 3, 9])}, ValueError, "memory_ptr must have the borders of one graph for"),
+            ({"memory_ptr": torch.tensor([0, 3, 3, 8, 8])}, ValueError, "memory_ptr must start at 0, .* end at 9"),
+            ({"memory_ptr": [0, 9]}, TypeError, "memory_ptr must be a Tensor, got list"),
+            ({"memory": None}, ValueError, "memory_ptr must be left out when memory is None"),
+            (
+                {"memory": torch.zeros(4, 5, 12, dtype=F64)},
+                ValueError,
+                r"memory must have shape \[T, E\] with memory_ptr",
+            ),
+            (
+                {"memory_labels": rg.Window()(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)},
+                ValueError,
+                "memory_ptr must be left out with packed memory_labels",
+            ),
+            (
+                {"memory_key_padding_mask": torch.zeros(4, 5, dtype=torch.bool)},
+                ValueError,
+                r"memory_key_padding_mask must have shape \[N_k\] = \[9\], got \[4, 5\]",
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("cached", [False, True])
+    def test_borders_of_the_memory(self, given, error, match, cached):
+        nodes, tgt = inputs()
+        model = make()
+        cache = model.new_cache() if cached else None
+        with pytest.raises(error, match=f"^{match}"):
+            model.decode(**{"tgt": tgt, "memory": nodes, "memory_ptr": BATCH.ptr, "cache": cache, **given})
+
+    def test_packed_cross_labels_with_a_cache(self):
+        nodes, tgt = inputs()
+        labels = rg.Window()(16, 9, ptr=BATCH.ptr, q_ptr=torch.arange(5) * 4)
+        model = make()
+        close(model.decode(tgt, nodes, memory_labels=labels), model.decode(tgt, nodes, memory_ptr=BATCH.ptr))
+        with pytest.raises(NotImplementedError, match="^memory_labels must not be packed with a cache"):
+            model.decode(tgt, nodes, memory_labels=labels, cache=model.new_cache())
