@@ -107,7 +107,8 @@ class _ByRows(torch.autograd.Function):
         for unit, rows, mine in _blocks(_with(ctx.call, saved[:count]), ctx.seed):
             inputs = [None if x is None else x.detach() for x in _learned(mine)]
             wanted = [x.requires_grad_() for x in _chosen(inputs, needs)] + closed
-            with torch.enable_grad():
+            # as in forward: the implementations choose their own precision
+            with torch.enable_grad(), torch.autocast(call.query.device.type, enabled=False):
                 answer = dense.attend(_with(mine, inputs))
             pieces = (answer.output, answer.lse, *(answer.mass or ()))
             used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
