@@ -108,7 +108,7 @@ class _ByRows(torch.autograd.Function):
             inputs = [None if x is None else x.detach() for x in _learned(mine)]
             wanted = [x.requires_grad_() for x in _chosen(inputs, needs)] + closed
             # as in forward: the implementations choose their own precision
-            with torch.enable_grad(), torch.autocast(call.query.device.type, enabled=False):
+            with torch.enable_grad(), torch.autocast(mine.query.device.type, enabled=False):
                 answer = dense.attend(_with(mine, inputs))
             pieces = (answer.output, answer.lse, *(answer.mass or ()))
             used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
