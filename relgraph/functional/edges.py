@@ -101,9 +101,8 @@ def edge_attention(  # noqa: D417
     )  # fmt: skip
     name = "edges" if impl is None else check.choice("impl", impl, ("edges", "triton"))
     check.boolean("need_weights", need_weights)
-    if name == "triton" and (edge_attr is not None or need_weights):
-        what = "need_weights" if need_weights else "edge_attr"
-        raise NotImplementedError(f"impl='triton' does not support {what} here; use impl='edges'")
+    if name == "triton" and need_weights:
+        raise NotImplementedError("impl='triton' does not support need_weights here; use impl='edges'")
     if choose(call, name) == "triton":
         return leave(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call)
