@@ -18,6 +18,8 @@ from torch.nn import functional
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 
+__all__ = ["Additive", "Bilinear", "LeakyReLU", "Softcap"]
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),
     "tanh": torch.tanh,
@@ -57,13 +59,26 @@ class Softcap:
             raise ValueError(f"cap must be positive, got {self.cap}")
 
     def __call__(self, scores: Tensor) -> Tensor:
+        """Change finished scores.
+
+        Args:
+            scores: ``[...]``, floating.
+
+        Returns:
+            The changed scores, ``[...]``.
+
+        Raises:
+            TypeError: scores that are no tensor.
+            ValueError: scores that are not floating.
+        """
+        check.floating("scores", scores)
         return torch.tanh(scores / self.cap) * self.cap
 
-    def apply_(self, scores: Tensor) -> Tensor:
+    def _apply_(self, scores: Tensor) -> Tensor:
         """Change scores in place."""
         return scores.div_(self.cap).tanh_().mul_(self.cap)
 
-    def derivative_(self, finished: Tensor) -> Tensor:
+    def _derivative_(self, finished: Tensor) -> Tensor:
         """Turn finished scores into the derivative there, in place."""
         return finished.div_(self.cap).square_().neg_().add_(1.0)
 
@@ -98,13 +113,26 @@ class LeakyReLU:
             raise ValueError(f"negative_slope must be at least 0, got {self.negative_slope}")
 
     def __call__(self, scores: Tensor) -> Tensor:
+        """Change finished scores.
+
+        Args:
+            scores: ``[...]``, floating.
+
+        Returns:
+            The changed scores, ``[...]``.
+
+        Raises:
+            TypeError: scores that are no tensor.
+            ValueError: scores that are not floating.
+        """
+        check.floating("scores", scores)
         return functional.leaky_relu(scores, self.negative_slope)
 
-    def apply_(self, scores: Tensor) -> Tensor:
+    def _apply_(self, scores: Tensor) -> Tensor:
         """Change scores in place."""
         return functional.leaky_relu_(scores, self.negative_slope)
 
-    def derivative_(self, finished: Tensor) -> Tensor:
+    def _derivative_(self, finished: Tensor) -> Tensor:
         """Turn finished scores into the derivative there, in place; 0 counts as negative, as in torch."""
         negative = finished <= 0.0
         return finished.fill_(1.0).masked_fill_(negative, self.negative_slope)
@@ -157,6 +185,16 @@ class Additive(nn.Module):
     ) -> Additive:
         """A score with a parameter ``[num_heads, head_dim]``, drawn as Glorot and Bengio 2010 do.
 
+        Args:
+            num_heads: H, of queries.
+            head_dim: D.
+            activation: as of the class.
+            device: where the parameter lives.
+            dtype: its floating type.
+
+        Returns:
+            The score.
+
         Raises:
             TypeError: sizes that are not ints.
             ValueError: sizes below 1, or a parameter of more than 2³¹ numbers.
@@ -173,7 +211,7 @@ class Additive(nn.Module):
         if isinstance(self.weight, nn.Parameter):
             nn.init.xavier_uniform_(self.weight if self.weight.dim() == 2 else self.weight[None])
 
-    def act(self, x: Tensor) -> Tensor:
+    def _act(self, x: Tensor) -> Tensor:
         """The activation of every number."""
         act = ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
         return applied(act, x, "activation")
@@ -215,6 +253,16 @@ class Bilinear(nn.Module):
         cls, num_labels: int, num_heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
     ) -> Bilinear:
         """A score with a parameter ``[num_heads, num_labels, head_dim, head_dim]``, which begins as the dot product.
+
+        Args:
+            num_labels: R.
+            num_heads: H, of queries.
+            head_dim: D.
+            device: where the parameter lives.
+            dtype: its floating type.
+
+        Returns:
+            The score.
 
         Raises:
             TypeError: sizes that are not ints.

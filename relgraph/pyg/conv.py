@@ -352,7 +352,7 @@ class RelationConv(MessagePassing):
         if edge_attr is not None and to_value is not None:
             values = values + to_value(edge_attr).view(-1, self.heads, self.out_channels)
         if isinstance(self.score, Additive):
-            scores = (self.score.act(query_i + keys) * self.score.weight).sum(-1)
+            scores = (self.score._act(query_i + keys) * self.score.weight).sum(-1)
         else:
             terms = query_i * keys + key_j * rows.get("query_table", 0.0)
             scores = terms.sum(-1) / math.sqrt(self.out_channels)

@@ -156,14 +156,16 @@ GOOD_CALLS = {
             "edge_key": ("edge_attr",),
         },
     ),
-    "score.Softcap": lambda: Good(rg.score.Softcap, {"cap": 3.0}),
-    "score.LeakyReLU": lambda: Good(rg.score.LeakyReLU, {"negative_slope": 0.1}),
-    "score.Additive": lambda: Good(rg.score.Additive, {"weight": torch.randn(2, 4), "activation": "tanh"}),
-    "score.Additive.learned": lambda: Good(
+    "Softcap": lambda: Good(rg.score.Softcap, {"cap": 3.0}),
+    "Softcap.__call__": lambda: Good(rg.score.Softcap(3.0), {"scores": torch.randn(2, 3)}),
+    "LeakyReLU.__call__": lambda: Good(rg.score.LeakyReLU(0.2), {"scores": torch.randn(2, 3)}),
+    "LeakyReLU": lambda: Good(rg.score.LeakyReLU, {"negative_slope": 0.1}),
+    "Additive": lambda: Good(rg.score.Additive, {"weight": torch.randn(2, 4), "activation": "tanh"}),
+    "Additive.learned": lambda: Good(
         rg.score.Additive.learned, {"num_heads": 3, "head_dim": 4, "activation": "tanh", "device": "cpu", "dtype": None}
     ),
-    "score.Bilinear": lambda: Good(rg.score.Bilinear, {"weight": torch.randn(3, 4, 4)}),
-    "score.Bilinear.learned": lambda: Good(
+    "Bilinear": lambda: Good(rg.score.Bilinear, {"weight": torch.randn(3, 4, 4)}),
+    "Bilinear.learned": lambda: Good(
         rg.score.Bilinear.learned, {"num_labels": 3, "num_heads": 2, "head_dim": 4, "device": "cpu", "dtype": None}
     ),
     "relation_attention (chunked)": lambda: Good(

@@ -122,7 +122,7 @@ def test_packed_graphs_keep_the_keys_that_are_left():
     assert blocks.rows(1, 4).cols(1, 4).ids.tolist() == [3, 4, 5, 7, 8]
     nothing = BlockLabels(torch.zeros(0, dtype=torch.long), 1, torch.tensor([0]))
     assert nothing.cols(0, 0) == nothing.rows(0, 0) == nothing
-    with pytest.raises(ValueError, match="labels must cover each graph's nodes against themselves"):
+    with pytest.raises(ValueError, match="labels must have equal q_ptr and k_ptr, got different borders"):
         padded(blocks.cols(1, 4))
 
 

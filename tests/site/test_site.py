@@ -19,6 +19,7 @@ MODULES = (
     *(
         "relgraph",
         "relgraph.functional",
+        "relgraph.score",
         "relgraph.labels",
         "relgraph.labelers",
         "relgraph.nn",

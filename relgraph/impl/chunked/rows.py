@@ -130,9 +130,9 @@ class RowBlock:
         flat = self.flat(scores)
         torch.baddbmm(flat, self.rows_of(problem.query), keys, beta=beta, alpha=problem.scale, out=flat)
         if problem.score is not None:
-            problem.score.apply_(scores)
+            problem.score._apply_(scores)
             if need_slope:
-                self.slope = problem.score.derivative_(self.buffer(-1).copy_(scores))
+                self.slope = problem.score._derivative_(self.buffer(-1).copy_(scores))
         if problem.mask is not None:
             self._mask(scores, problem.mask)
         ids.hide(scores)

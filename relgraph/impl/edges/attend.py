@@ -115,7 +115,7 @@ class _Work:
                 summed = summed + rows[:, self.labels[at]]
             if vectors is not None and maps is not None:
                 summed = summed + vectors[:, at] @ maps
-            return (score.act(summed) @ weight).squeeze(-1) * self.call.scale
+            return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
 
         step = max(RUN_NUMBERS // max(lanes * self.query.shape[-1], 1), 1)
         runs = [slice(start, start + step) for start in range(0, pairs, step)]
