@@ -206,10 +206,28 @@ def test_second_derivatives():
             lambda x, impl=impl: rg.relation_attention(x, x, x, None, score=torch.tanh, impl=impl), [x], fast_mode=True
         )
     for score in (torch.tanh, rg.score.Softcap(2.0)):
-        z = rg.relation_attention(x, x, x, None, score=score, impl="chunked")
-        (grad,) = torch.autograd.grad(z.sum(), [x], create_graph=True)
-        with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
-            grad.sum().backward()
+        for q, k, v in ((x, x, x), (x.detach(), x, x.detach())):
+            z = rg.relation_attention(q, k, v, None, score=score, impl="chunked")
+            (grad,) = torch.autograd.grad(z.sin().sum(), [x], create_graph=True)
+            with pytest.raises(NotImplementedError, match="impl='chunked' has no second derivative; use impl='dense'"):
+                grad.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "score", [torch.tanh, rg.score.Additive(torch.randn(16), "tanh")], ids=["function", "additive"]
+)
+def test_gradients_of_many_blocks_are_summed_in_float32(score, monkeypatch):
+    monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 1)  # a block for each row
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 256, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    grads = []
+    for impl, dtype in (("reference", F64), ("dense", torch.bfloat16), ("chunked", torch.bfloat16)):
+        x = [t.detach().to(dtype).requires_grad_() for t in (q, k, v)]
+        z = rg.relation_attention(*x, None, score=score, impl=impl)
+        grads.append(torch.autograd.grad(z.float().square().sum() if dtype != F64 else z.square().sum(), x))
+    for exact, at_once, summed in zip(*grads, strict=True):
+        error, bound = ((g.double() - exact).square().mean().sqrt() for g in (summed, at_once))
+        assert error < 1.5 * bound
 
 
 @pytest.mark.parametrize(

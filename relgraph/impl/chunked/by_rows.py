@@ -1,8 +1,9 @@
 """Scores and values that the primitive does not know: some query rows at a time by ``dense``, again in backward.
 
 torch differentiates each block, so any function that it can differentiate may act on the scores. Memory grows with the
-number of keys, not with the number of pairs. Gradients of blocks are added in place: graphs of all blocks at once would
-scatter small allocations between large ones, so that their memory could not be used again.
+number of keys, not with the number of pairs. Each graph of a packed batch has blocks of its own. Gradients of blocks
+are added in place: the graphs of all blocks at once would scatter small allocations between large ones, so that their
+memory could not be used again.
 """
 
 from __future__ import annotations
@@ -101,7 +102,11 @@ class _ByRows(torch.autograd.Function):
         saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
         count = len(_learned(ctx.call))
         closed = saved[count:]  # all of them learn
-        grads = [torch.zeros_like(x) if need else None for x, need in zip(saved, needs, strict=True)]
+        # sums over blocks, in float32 at least
+        grads = [
+            torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
+            for x, need in zip(saved, needs, strict=True)
+        ]
         # cut like the call, the sums of gradients give the views that a block's gradients are added to
         sums = _with(ctx.call, [x if grad is None else grad for x, grad in zip(saved[:count], grads, strict=False)])
         for unit, rows, mine in _blocks(_with(ctx.call, saved[:count]), ctx.seed):
@@ -125,18 +130,20 @@ class _ByRows(torch.autograd.Function):
             for total, piece in zip(into, found, strict=True):
                 if piece is not None:
                     total.add_(piece.detach())
+        grads = [None if x is None else x.to(own.dtype) for x, own in zip(grads, saved, strict=True)]
         if torch.is_grad_enabled():  # create_graph=True: a second derivative may follow
-            found = iter(_Once.apply(ctx.call.query, *(x for x in grads if x is not None)))
+            made = _chosen(grads, needs)
+            found = iter(_Once.apply(len(made), *made, *_chosen(saved, needs)))
             grads = [x if x is None else next(found) for x in grads]
         return None, None, *grads
 
 
 class _Once(torch.autograd.Function):
-    """Gradients that have no derivative of their own; ``anchor`` learns, so that torch asks for it."""
+    """Gradients that have no derivative of their own; what they depend on is given, so that torch asks for it."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, *grads: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
-        return tuple(x.view_as(x) for x in grads)
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        return tuple(x.view_as(x) for x in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
