@@ -313,28 +313,22 @@ def applied(function: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tenso
     return y
 
 
-def learned(score: Any, like: Tensor) -> list[Tensor]:
-    """The leaves with a gradient that a user's function holds: a module's parameters, or tensors that it closes over.
-
-    Args:
-        score: what ``score=`` was given.
-        like: a tensor with the device and dtype of scores.
-    """
+def module_of(score: Any) -> nn.Module | None:
+    """The module that a user gave as a function of scores or as an activation; None if there is none."""
     function = score.activation if isinstance(score, Additive) else score
-    if function is None or isinstance(function, (str, Softcap, LeakyReLU, Bilinear)) or not torch.is_grad_enabled():
-        return []
-    found: dict[Tensor, None] = {}
-    nodes, seen = [function(like.new_zeros(1, 1, 1, 1)).grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            found[leaf] = None
-        nodes += [parent for parent, _ in node.next_functions]
-    return list(found)
+    return function if isinstance(function, nn.Module) and not isinstance(function, (Additive, Bilinear)) else None
+
+
+def with_parameters(score: Any, parameters: dict[str, Tensor]) -> Any:
+    """The same score, whose module computes with other parameters."""
+    module = module_of(score)
+    if module is None:
+        return score
+
+    def function(x: Tensor) -> Tensor:
+        return torch.func.functional_call(module, parameters, (x,))
+
+    return Additive(score.weight, function) if isinstance(score, Additive) else function
 
 
 def finish(score: Any, scores: Tensor) -> Tensor:

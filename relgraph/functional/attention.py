@@ -109,7 +109,8 @@ def relation_attention(
         scale: factor on the score terms that hold a vector; 1/√D by default, 1 for additive scores.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
         score: None for the scaled dot product. :class:`~relgraph.score.Softcap`, :class:`~relgraph.score.LeakyReLU` or
-            a function that acts on each number of a tensor changes the scores after scale and bias, before masks.
+            a function that acts on each number of a tensor changes the scores after scale and bias, before masks; it
+            must repeat itself, and be a module if it learns.
             :class:`~relgraph.score.Additive` and :class:`~relgraph.score.Bilinear` replace the dot product.
         row_scores: ``[B, H, N_q, R]`` (packed ``[T_q, H, R]``), floating: what each label adds to the scores of each
             query, unscaled, in place of ``key_table``; a tuple for a sum of labels.

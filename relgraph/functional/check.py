@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
@@ -59,7 +60,7 @@ def check_call(
     is_sum = isinstance(labels, SumLabels)
     checked = _check_tables(given, plan, query, value, is_sum)
     checked = _with_row_scores(row_scores, checked, plan, query, packed, is_sum)
-    check_score(score, query, plan, tables)
+    check_score(score, query, plan, checked)
     maps = _check_value_map(value_map, plan, query, value)
     mask = _check_mask(attn_mask, query, key, packed)
     check.boolean("is_causal", is_causal)
@@ -229,7 +230,7 @@ def _with_row_scores(
     return tuple(found)
 
 
-def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, ...]) -> None:
+def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Tables, ...]) -> None:
     """Raise unless ``score`` is one that fits query, labels and tables."""
     check_score_type(score)
     if not isinstance(score, (Additive, Bilinear)):
@@ -240,7 +241,7 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
     if isinstance(score, Additive):
         if not isinstance(score.activation, str):
             _check_function("activation", score.activation, query)
-        if tables[_KINDS.index("query_table")] is not None:
+        if any(table.query is not None for table in tables):
             raise ValueError("query_table must be None with score=Additive: a^Q would add to a^K before the activation")
         weight = check_score_weight(score, heads, size, None)
     else:
@@ -251,12 +252,27 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Any, .
 
 
 def _check_function(name: str, function: Any, query: Tensor) -> None:
-    """Raise unless a function keeps shape and dtype of a few numbers and torch can differentiate it."""
+    """Raise unless a function keeps shape and dtype of a few numbers, repeats itself, and torch can differentiate it.
+
+    Blocks are computed again in backward, so the function must repeat itself. Blocks compute with copies of what
+    learns, and they know a module's parameters only, so a plain function may not hold tensors that learn.
+    """
     device, like = query.device.type, accumulation_dtype(query.dtype)
-    few = query.new_zeros(1, 1, 2, 3, dtype=like).requires_grad_()
+    few = torch.linspace(-2.0, 2.0, 64, dtype=like, device=query.device).view(1, 1, 8, 8)
     as_computed = torch.autocast(device, enabled=False) if check.has_autocast(device) else nullcontext()
-    with torch.enable_grad(), as_computed:
-        applied(function, few, name)
+    with as_computed:
+        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or peek_interpreter_stack() is not None:
+            applied(function, few, name)  # nothing can be differentiated here
+            return
+        with torch.enable_grad():
+            if not isinstance(function, nn.Module) and applied(function, few, name).requires_grad:
+                raise ValueError(
+                    f"{name} must be an nn.Module if it learns: its parameters are known, "
+                    "got a function that holds a tensor with a gradient"
+                )
+            first, second = (applied(function, few.requires_grad_(), name).detach() for _ in range(2))
+        if few.device.type != "meta" and not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            raise ValueError(f"{name} must repeat itself, as it is computed again in backward, got a random function")
 
 
 def check_score_type(score: Any) -> None:

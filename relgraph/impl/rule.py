@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from relgraph.impl.edges.attend import attend as attend_edges
 from relgraph.impl.triton import limits
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
-from relgraph.score import Additive, Bilinear
+from relgraph.score import Additive, Bilinear, Named
 
 IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "reference": reference.attend,
@@ -181,7 +181,7 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         return
     if peek_interpreter_stack() is not None:
         what = "torch.func transforms (grad, vmap, jvp, ...)"
-    elif forward_ad._current_level >= 0 and any(_has_tangent(t) for t in _learnable(call)):
+    elif forward_ad._current_level >= 0 and (_by_user(call.score) or any(_has_tangent(t) for t in _learnable(call))):
         what = "forward-mode derivatives"
     else:
         return
@@ -191,11 +191,18 @@ def _check_transforms(call: Call, impl: str | None) -> None:
     )
 
 
+def _by_user(score: Any) -> bool:
+    """Whether a function of the user's is at work, which may hold tangents of its own."""
+    function = score.activation if isinstance(score, Additive) else score
+    return function is not None and not isinstance(function, (str, Named, Bilinear))
+
+
 def _learnable(call: Call) -> list[Tensor]:
     tables = [table for part in call.tables for table in part if table is not None]
     weight = [call.score.weight] if isinstance(call.score, (Additive, Bilinear)) else []
     more = [x for given in (call.value_map, call.edge) if given is not None for x in given if x is not None]
-    return [call.query, call.key, call.value, *tables, *weight, *more]
+    masks = [] if call.mask is None else [call.mask]
+    return [call.query, call.key, call.value, *masks, *tables, *weight, *more]
 
 
 def _has_tangent(tensor: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from relgraph.plan.parts import Csr, LabelPlan, Part, WrittenIds
@@ -28,7 +29,7 @@ def offset_of_rows(offset: int | Tensor, batch: range, graph: int | None, skippe
     """The key position of the first of these rows; ``skipped`` rows of their graph or batch row come before it."""
     if isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] > 1:
         offset = offset[batch.start : batch.stop] if graph is None else offset[graph]
-    return offset + skipped
+    return offset.to(torch.int64) + skipped if isinstance(offset, Tensor) else offset + skipped
 
 
 def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> Part:

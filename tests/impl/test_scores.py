@@ -143,21 +143,31 @@ def test_edge_vectors(kind, per_head, score):
         check(make(labels, kinds=tables, score=named, edge=tuple(options.values())), kind, [attr, *given])
 
 
+class Scaled(torch.nn.Module):
+    """A function of scores with a parameter whose gradient a hook doubles."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope = torch.nn.Parameter(torch.randn(1, dtype=F64))
+        self.slope.register_hook(lambda grad: 2 * grad)
+
+    def forward(self, x):
+        return torch.tanh(x * self.slope)
+
+
 def grown():
-    """Functions that hold what they learn in different ways: a module, a leaf, a tensor computed from a leaf."""
-    slope, module = leaf(1), torch.nn.PReLU(dtype=F64)
-    computed = slope.exp()
+    """Scores with a module that learns."""
+    module, scaled = torch.nn.PReLU(dtype=F64), Scaled()
     return {
         "module": (module, [module.weight]),
-        "leaf": (lambda scores: scores * slope, [slope]),
-        "computed": (lambda scores: scores * computed, [slope]),
-        "activation": (rg.score.Additive(leaf(3), lambda x: torch.tanh(x * slope)), [slope]),
+        "hooked": (scaled, [scaled.slope]),
+        "activation": (rg.score.Additive(leaf(3), scaled), [scaled.slope]),
     }
 
 
-@pytest.mark.parametrize("name", ["module", "leaf", "computed", "activation"])
+@pytest.mark.parametrize("name", ["module", "hooked", "activation"])
 @pytest.mark.parametrize("kind", ["distance", "edges only", "block"])
-def test_what_a_function_holds_learns(kind, name, monkeypatch):
+def test_a_module_learns(kind, name, monkeypatch):
     monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 30)
     score, held = grown()[name]
     case = make(KINDS[kind](7), kinds="kvb", score=score)
@@ -248,6 +258,7 @@ X = torch.randn(2, 2, 5, 4)
 LABELS = rg.ClippedDistance(1)(5)
 EDGES = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 3, q_len=5, default=2)
 SUM = rg.SumLabels(LABELS, LABELS)
+SLOPE = torch.ones(1, requires_grad=True)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +269,9 @@ SUM = rg.SumLabels(LABELS, LABELS)
         ({"score": lambda s: s.sum(-1)}, ValueError, "score must keep shape and dtype"),
         ({"score": lambda s: s.double()}, ValueError, "score must keep shape and dtype"),
         ({"score": lambda s: s.detach()}, ValueError, "score must be differentiable by torch"),
+        ({"score": lambda s: s * SLOPE}, ValueError, "score must be an nn.Module if it learns"),
+        ({"score": lambda s: s * SLOPE.exp()}, ValueError, "score must be an nn.Module if it learns"),
+        ({"score": torch.nn.RReLU()}, ValueError, "score must repeat itself, .* got a random function"),
         ({"score": lambda s: None}, TypeError, "score must give a tensor, got NoneType"),
         ({"score": rg.score.Additive(torch.randn(3))}, ValueError, r"score.weight must have shape \[D\] or \[H, D\]"),
         ({"score": rg.score.Additive(torch.randn(4), torch.detach)}, ValueError, "activation must be differentiable"),
@@ -307,3 +321,62 @@ def test_bad_input(options, error, message, monkeypatch):
     options = {"labels": LABELS, **options}
     with pytest.raises(error, match=message):
         rg.relation_attention(X, X, X, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_offsets_of_any_dtype(dtype, shape, monkeypatch):
+    monkeypatch.setattr(by_rows, "BLOCK_NUMBERS", 700)
+    offset = torch.full(shape, 100, dtype=dtype)
+    q, k = torch.randn(2, 1, 60, 4, dtype=F64), torch.randn(2, 1, 160, 4, dtype=F64)
+    labels = rg.ClippedDistance(90)(60, 160, q_offset=offset)
+    options = {"is_causal": True, "bias_table": torch.randn(181, dtype=F64), "score": torch.tanh}
+    got, wanted = (rg.relation_attention(q, k, k, labels, **options, impl=impl) for impl in ("chunked", "reference"))
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("impl", ["dense", "chunked"])
+def test_functions_without_gradients_around(impl):
+    x = torch.randn(1, 2, 6, 4)
+    wanted = rg.relation_attention(x, x, x, None, score=torch.tanh, impl="reference")
+    for mode in (torch.inference_mode(), torch.no_grad()):
+        with mode:
+            torch.testing.assert_close(rg.relation_attention(x, x, x, None, score=torch.tanh, impl=impl), wanted)
+
+
+@pytest.mark.parametrize("impl", ["dense", "reference"])
+def test_transforms_of_functions(impl):
+    x = torch.randn(2, 1, 2, 5, 4, dtype=F64)
+
+    def loss(x, impl=impl):
+        return rg.relation_attention(x, x, x, None, score=torch.tanh, impl=impl).sin().sum()
+
+    wanted = torch.autograd.grad(loss(t := x[0].clone().requires_grad_()), t)[0]
+    torch.testing.assert_close(torch.func.grad(loss)(x[0]), wanted)
+    torch.testing.assert_close(torch.vmap(loss)(x)[1], loss(x[1]))
+    with pytest.raises(NotImplementedError, match="forward-mode derivatives need impl='reference' or 'dense'"):
+        _forward_mode(x[0])
+
+
+def _forward_mode(x):
+    with torch.autograd.forward_ad.dual_level():
+        slope = torch.autograd.forward_ad.make_dual(torch.tensor(1.0, dtype=F64), torch.tensor(1.0, dtype=F64))
+        return rg.relation_attention(x, x, x, None, score=lambda s: s * slope, impl="chunked")
+
+
+def test_dropout_under_another_default_dtype():
+    torch.set_default_dtype(F64)
+    try:
+        x = torch.randn(1, 2, 6, 4, dtype=torch.float32)
+        z = rg.relation_attention(x, x, x, None, score=torch.tanh, dropout_p=0.2, impl="chunked")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert z.dtype == torch.float32
+
+
+def test_additive_scores_of_a_sum_without_query_tables():
+    labels = rg.SumLabels(rg.ClippedDistance(1)(4), rg.ClippedDistance(2)(4))
+    x, score = torch.randn(1, 2, 4, 8), rg.score.Additive(torch.randn(8))
+    tables = (torch.randn(3, 8), None)
+    z = rg.relation_attention(x, x, x, labels, tables, query_table=(None, None), score=score)
+    torch.testing.assert_close(z, rg.relation_attention(x, x, x, labels, tables, score=score))

@@ -19,10 +19,10 @@ from relgraph.impl import dense
 from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.parts import Unit, units
 from relgraph.plan import cut, offset_of_rows
-from relgraph.score import Additive, Bilinear, Named, learned
+from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
 BLOCK_NUMBERS = 1 << 18
-"""Scores per block; with additive scores numbers, D for each pair. 1 MiB in float32."""
+"""Numbers per block, 1 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
 
 
 def needed(call: Call) -> bool:
@@ -42,8 +42,9 @@ def attend(call: Call) -> Answer:
 
 def _attend(call: Call) -> Answer:
     seed = torch.randint(1 << 62, ()) if call.dropout_p > 0.0 and call.keep is None else None
-    like = call.query.new_empty(0, dtype=accumulation_dtype(call.query.dtype))
-    output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *learned(call.score, like))
+    module = module_of(call.score)
+    held = [] if module is None else [parameter for _, parameter in module.named_parameters()]
+    output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *held)
     return Answer(output, lse, tuple(mass) if call.need_mass else None)
 
 
@@ -79,7 +80,7 @@ def _with(call: Call, tensors: list[Any]) -> Call:
 
 
 class _ByRows(torch.autograd.Function):
-    """All blocks, forward and backward; inputs are those of :func:`_learned` and the tensors in a user's function."""
+    """All blocks, forward and backward; inputs are those of :func:`_learned` and the parameters of a user's module."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, seed: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, ...]:
@@ -100,8 +101,8 @@ class _ByRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
-        count = len(_learned(ctx.call))
-        closed = saved[count:]  # all of them learn
+        count, module = len(_learned(ctx.call)), module_of(ctx.call.score)
+        names = [] if module is None else [name for name, _ in module.named_parameters()]
         # sums over blocks, in float32 at least
         grads = [
             torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
@@ -111,10 +112,13 @@ class _ByRows(torch.autograd.Function):
         sums = _with(ctx.call, [x if grad is None else grad for x, grad in zip(saved[:count], grads, strict=False)])
         for unit, rows, mine in _blocks(_with(ctx.call, saved[:count]), ctx.seed):
             inputs = [None if x is None else x.detach() for x in _learned(mine)]
-            wanted = [x.requires_grad_() for x in _chosen(inputs, needs)] + closed
+            held = [x.detach() for x in saved[count:]]  # copies: hooks of the parameters wait for the sum
+            wanted = [x.requires_grad_() for x in _chosen([*inputs, *held], needs)]
             # as in forward: the implementations choose their own precision
             with torch.enable_grad(), torch.autocast(mine.query.device.type, enabled=False):
-                answer = dense.attend(_with(mine, inputs))
+                again = _with(mine, inputs)
+                again = replace(again, score=with_parameters(again.score, dict(zip(names, held, strict=True))))
+                answer = dense.attend(again)
             pieces = (answer.output, answer.lse, *(answer.mass or ()))
             used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
             if not used:
@@ -124,7 +128,6 @@ class _ByRows(torch.autograd.Function):
                 wanted,
                 [_rows_of(grad, unit, rows) for _, grad in used],
                 allow_unused=True,
-                retain_graph=bool(closed),  # a function's own graph serves all blocks
             )
             into = _chosen(_learned(_cut(sums, unit, rows)), needs) + _chosen(grads[count:], needs[count:])
             for total, piece in zip(into, found, strict=True):
@@ -158,8 +161,7 @@ def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Tensor]:
 def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call]]:
     """The units, their rows in blocks, and the call for each block, with its own dropout mask."""
     query, plan = call.query, call.plan
-    a_row = max(query.shape[1] * plan.k_len * (query.shape[-1] if isinstance(call.score, Additive) else 1), 1)
-    most = max(BLOCK_NUMBERS // a_row, 1)
+    most = max(BLOCK_NUMBERS // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
     number = 0
     for unit in units(plan, query.shape[0], max(most // max(plan.q_len, 1), 1)):
         for first in range(unit.queries.start, unit.queries.stop, most):
@@ -167,10 +169,18 @@ def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call
             mine = _cut(call, unit, rows)
             if seed is not None:
                 generator = torch.Generator(query.device).manual_seed((int(seed) + number) % (1 << 63))
-                keep = torch.empty(*mine.query.shape[:3], mine.plan.k_len, device=query.device)
+                options: dict[str, Any] = {"dtype": accumulation_dtype(query.dtype), "device": query.device}
+                keep = torch.empty(*mine.query.shape[:3], mine.plan.k_len, **options)
                 mine = replace(mine, keep=keep.bernoulli_(1.0 - call.dropout_p, generator=generator))
             yield unit, rows, mine
             number += 1
+
+
+def _numbers_per_pair(call: Call) -> int:
+    """How many numbers a block holds per pair: D of an additive score, one per map of a bilinear one or of values."""
+    width = call.query.shape[-1] if isinstance(call.score, Additive) else 1
+    maps = call.plan.num_labels[0] if isinstance(call.score, Bilinear) else 1
+    return max(width, maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
 
 
 def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:
