@@ -265,13 +265,14 @@ def _check_function(name: str, function: Any, query: Tensor) -> None:
             applied(function, few, name)  # nothing can be differentiated here
             return
         with torch.enable_grad():
-            if not isinstance(function, nn.Module) and applied(function, few, name).requires_grad:
+            first = applied(function, few, name)
+            if not isinstance(function, nn.Module) and first.requires_grad:
                 raise ValueError(
                     f"{name} must be an nn.Module if it learns: its parameters are known, "
                     "got a function that holds a tensor with a gradient"
                 )
-            first, second = (applied(function, few.requires_grad_(), name).detach() for _ in range(2))
-        if few.device.type != "meta" and not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            again = applied(function, few.requires_grad_(), name)
+        if few.device.type != "meta" and not torch.equal(first.detach().nan_to_num(), again.detach().nan_to_num()):
             raise ValueError(f"{name} must repeat itself, as it is computed again in backward, got a random function")
 
 

@@ -547,7 +547,9 @@ class TestBadInput:
         nn.utils.parametrize.register_parametrization(score, "weight", nn.Tanh())
         layer, x = RelationAttention(12, 3, num_labels=5, score=score, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
         for _ in range(2):
+            score.zero_grad()
             layer(x, labels=LABELER(5)).sum().backward()
+            assert all(parameter.grad.abs().sum() > 0 for parameter in score.parameters())
 
     @pytest.mark.parametrize(
         ("options", "given", "error", "match"),

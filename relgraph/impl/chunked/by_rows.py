@@ -18,7 +18,7 @@ from torch import Tensor
 from relgraph.impl import dense
 from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.parts import Unit, units
-from relgraph.plan import cut, offset_of_rows
+from relgraph.plan import LabelPlan, cut, offset_of_rows
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
 BLOCK_NUMBERS = 1 << 18
@@ -129,7 +129,7 @@ class _ByRows(torch.autograd.Function):
                 [_rows_of(grad, unit, rows) for _, grad in used],
                 allow_unused=True,
             )
-            into = _chosen(_learned(_cut(sums, unit, rows)), needs) + _chosen(grads[count:], needs[count:])
+            into = _chosen(_learned(_cut(sums, unit, rows, mine.plan)), needs) + _chosen(grads[count:], needs[count:])
             for total, piece in zip(into, found, strict=True):
                 if piece is not None:
                     total.add_(piece.detach())
@@ -166,7 +166,8 @@ def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call
     for unit in units(plan, query.shape[0], max(most // max(plan.q_len, 1), 1)):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
-            mine = _cut(call, unit, rows)
+            own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)
+            mine = _cut(call, unit, rows, own_plan)
             if seed is not None:
                 generator = torch.Generator(query.device).manual_seed((int(seed) + number) % (1 << 63))
                 options: dict[str, Any] = {"dtype": accumulation_dtype(query.dtype), "device": query.device}
@@ -188,8 +189,8 @@ def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:
     return x[unit.batch.start : unit.batch.stop, :, rows.start : rows.stop]
 
 
-def _cut(call: Call, unit: Unit, rows: range) -> Call:
-    """The same call for some rows of a unit; its tensors are views."""
+def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
+    """The same call for some rows of a unit, whose plan is given; its tensors are views."""
     batch = unit.batch
     at, queries, seen = (
         slice(batch.start, batch.stop),
@@ -211,7 +212,7 @@ def _cut(call: Call, unit: Unit, rows: range) -> Call:
         query=call.query[at, :, queries],
         key=call.key[at, :, seen],
         value=call.value[at, :, seen],
-        plan=cut(call.plan, batch, rows, unit.keys, unit.graph),
+        plan=plan,
         tables=tuple(map(own, call.tables)),
         mask=pairs(call.mask),
         keep=pairs(call.keep),

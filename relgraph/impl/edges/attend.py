@@ -100,7 +100,7 @@ class _Work:
         return output
 
     def _additive(self, score: Additive) -> Tensor:
-        """W · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale, ``[L, P]``: runs of pairs, computed again in backward."""
+        """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale``, ``[L, P]`` by runs, again in backward."""
         lanes, pairs, edge = self.query.shape[0], self.labels.shape[0], self.call.edge
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
         rows = None if self.tables.key is None else with_zero_row(self._table(self.tables.key))
