@@ -47,7 +47,7 @@ def record_attention(
 
     Every :class:`~relgraph.RelationAttention` in the model is recorded, also those within encoder and decoder layers,
     stacks, :class:`~relgraph.RelationTransformer` and :class:`~relgraph.pyg.RelationGlobalAttention`, and every
-    :class:`~relgraph.pyg.RelationConv`; a :class:`~relgraph.pyg.RelationHeteroConv` is not. The model's outputs do not
+    :class:`~relgraph.pyg.RelationConv` and :class:`~relgraph.pyg.RelationHeteroConv`. The model's outputs do not
     change. After the block, also if it raised, nothing is recorded any more.
 
     A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
@@ -68,7 +68,8 @@ def record_attention(
         :class:`~relgraph.functional.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is
         ``[B, H, N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for
         a sum, None for a layer without tables): ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H,
-        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers.
+        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers. A
+        RelationHeteroConv has its nodes and edges of all kinds end to end, in the order of its metadata.
 
     Raises:
         TypeError: ``model`` is not a module, or an option is not a bool.

@@ -18,9 +18,10 @@ Files, in the order in which data meets them:
 - ``data``, ``hetero_data``: between PyG's data objects and graphs for labelers.
 - ``transforms``: labels stored with the data.
 - ``adjacency``: nodes and edges in any of PyG's forms, checked.
+- ``messages``: scores and values edge by edge, for explainers and hooks.
 - ``conv``, ``hetero``, ``global_attention``: one layer each.
-- ``convert``: from PyG's TransformerConv.
-- ``record``: how ``record_attention`` records a RelationConv.
+- ``convert``: from PyG's TransformerConv and GATv2Conv.
+- ``record``: how ``record_attention`` records ``conv`` and ``hetero``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ try:
 except ImportError:
     raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'") from None
 
-from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows RelationConv
+from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows these layers
 from relgraph.pyg.conv import RelationConv as RelationConv
 from relgraph.pyg.convert import from_gatv2_conv as from_gatv2_conv
 from relgraph.pyg.convert import from_transformer_conv as from_transformer_conv

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.nn.functional import dropout
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
@@ -17,15 +15,14 @@ from torch_geometric.utils import is_sparse, softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.check import Maps
 from relgraph.functional.edges import edge_attention
-from relgraph.impl.terms import with_zero_row
 from relgraph.labels import EdgeLabels
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_tied
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_self_loops, with_values
+from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
 from relgraph.pyg.options import (
     check_fill,
     check_loop_relation,
@@ -38,9 +35,8 @@ from relgraph.pyg.options import (
     check_widths,
     shown_score,
 )
-from relgraph.score import Additive, Bilinear, Score, finish
+from relgraph.score import Bilinear, Score
 
-_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _OVERRIDABLE = ("message", "aggregate", "update")
 
 
@@ -339,24 +335,15 @@ class RelationConv(MessagePassing):
             TypeError: a function given as ``score`` that gives no tensor.
             ValueError: one that gives another shape or dtype, or a result without a gradient.
         """
-        rows = self._edge_rows(edge_type)
-        keys, values = key_j, value_j
-        if isinstance(self.score, Bilinear):
-            keys = _mapped(self.score.weight, key_j, edge_type)
-        if self.value_map is not None:
-            values = _mapped(_free(self.value_map()), value_j, edge_type)
-        keys, values = keys + rows.get("key_table", 0.0), values + rows.get("value_table", 0.0)
         to_key, to_value = self._edge_projections()
-        if edge_attr is not None and to_key is not None:
-            keys = keys + to_key(edge_attr).view(-1, self.heads, self.out_channels)
-        if edge_attr is not None and to_value is not None:
-            values = values + to_value(edge_attr).view(-1, self.heads, self.out_channels)
-        if isinstance(self.score, Additive):
-            scores = (self.score._act(query_i + keys) * self.score.weight).sum(-1)
-        else:
-            terms = query_i * keys + key_j * rows.get("query_table", 0.0)
-            scores = terms.sum(-1) / math.sqrt(self.out_channels)
-        alpha = softmax(finish(self.score, scores + rows.get("bias_table", 0.0)), index, ptr, size_i)
+        edge_key, edge_value = (
+            0.0 if edge_attr is None or lin is None else lin(edge_attr).view(-1, self.heads, self.out_channels)
+            for lin in (to_key, to_value)
+        )
+        scores, values = scores_and_values(
+            query_i, key_j, value_j, edge_type, self.tables, self.score, self.value_map, edge_key, edge_value
+        )
+        alpha = softmax(scores, index, ptr, size_i)
         self._alpha = alpha
         return (values * dropout(alpha, self.dropout, self.training)[..., None]).to(value_j.dtype)
 
@@ -379,25 +366,11 @@ class RelationConv(MessagePassing):
         one_for_both = self.tie_tables and "value" in self.edge_terms and self.lin_edge_value is None
         return self.lin_edge, self.lin_edge if one_for_both else self.lin_edge_value
 
-    def _edge_rows(self, edge_type: OptTensor) -> dict[str, Any]:
-        """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
-        if self.tables is None or edge_type is None or self.num_relations is None:
-            return {}
-        rows = {}
-        for name, table in self.tables().items():
-            slots = torch.where(edge_type < 0, self.num_relations, edge_type)
-            scalar = name == "bias_table"
-            table = table[..., None] if scalar else table
-            per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
-            rows[name] = per_edge[..., 0] if scalar else per_edge
-        return rows
-
     def _fused(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        hooked = any(getattr(self, f"_{name}_forward{pre}_hooks") for name in _HOOKED for pre in ("", "_pre"))
         overridden = any(getattr(type(self), name) is not getattr(RelationConv, name) for name in _OVERRIDABLE)
-        return plain and not (overridden or hooked or self.explain or _in_func_transform())
+        return plain and not (overridden or followed(self) or in_func_transform())
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
@@ -428,28 +401,6 @@ class RelationConv(MessagePassing):
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
         parts = f"heads={self.heads}{relations}{shown_score(self.score, self.value_map)}"
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {parts})"
-
-
-def _free(maps: Maps) -> Tensor:
-    """The map of each relation and head, ``[H, R, C, C]``, also of those that are given by bases."""
-    if isinstance(maps, Tensor):
-        return maps
-    coefficients, bases = maps
-    return torch.einsum("rk,hkij->hrij", coefficients, bases)
-
-
-def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:
-    """W[r_e] x_e of every edge, ``[E, H, C]``, with maps ``[R, C, C]`` or ``[H, R, C, C]``; x_e without a relation."""
-    assert edge_type is not None
-    found = x * (edge_type < 0)[:, None, None]
-    for relation, one in enumerate(maps.unbind(-3)):
-        found = found + (one @ x[..., None]).squeeze(-1) * (edge_type == relation)[:, None, None]
-    return found
-
-
-def _in_func_transform() -> bool:
-    """Whether a torch.func transform is active, which cannot differentiate the custom ops of ``edge_attention``."""
-    return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
 
 
 def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, Tensor]:

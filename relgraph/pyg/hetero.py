@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 from torch_geometric.data import HeteroData
+from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.nn.module_dict import ModuleDict
+from torch_geometric.utils import softmax
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -18,7 +21,8 @@ from relgraph.labels import EdgeLabels
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import RelationTables, check_tied
 from relgraph.nn.value_maps import make_value_maps
-from relgraph.pyg.adjacency import check_nodes, read_edges
+from relgraph.pyg.adjacency import Edges, check_nodes, read_edges, with_values
+from relgraph.pyg.messages import followed, in_func_transform, scores_and_values
 from relgraph.pyg.options import check_projections, check_score, check_table_kinds, shown_score
 from relgraph.score import Bilinear, Score
 
@@ -40,6 +44,21 @@ class _Projections(ModuleDict):
             lin.reset_parameters()
 
 
+class _Messages(MessagePassing):
+    """The messages of one kind of edge, after the softmax over all kinds: what PyG's explainers mask and read."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add", node_dim=0)
+
+    def forward(self, index: Tensor, values: Tensor, alpha: Tensor, nodes: int) -> Tensor:
+        """The sum of the weighted values of the edges into each node, ``[N, H, C]``."""
+        return self.propagate(index, values=values, alpha=alpha, size=(nodes, nodes))
+
+    def message(self, values: Tensor, alpha: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The weighted value of every edge, ``[E, H, C]``."""
+        return values * alpha[..., None]
+
+
 class RelationHeteroConv(nn.Module):
     """Nodes attend over their incoming edges of all kinds at once; (source kind, relation, target kind) is the label.
 
@@ -49,6 +68,11 @@ class RelationHeteroConv(nn.Module):
     ``tables=()`` this is the attention of :class:`~torch_geometric.nn.conv.HGTConv`, before its output projections. For
     edges with ``edge_attr`` use one
     :class:`~relgraph.pyg.RelationConv` per kind of edge in PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
+
+    The layer is no :class:`~torch_geometric.nn.conv.MessagePassing` itself, as that passes the messages of one set of
+    edges, and PyG's explainers look for one such module per kind of edge. It holds these in ``messages``. They compute
+    the output, more slowly, under explainers, which mask the messages of each kind and read their weights, with hooks
+    on them, and under ``torch.func`` transforms.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph; maps as in Hu et al.
     2020, "Heterogeneous Graph Transformer" (W^ATT and W^MSG).
@@ -116,6 +140,7 @@ class RelationHeteroConv(nn.Module):
                 names=["__".join(kind) for kind in self.edge_types],
             )  # fmt: skip
         self.value_map = make_value_maps(value_map, labels, out_channels, heads, {})
+        self.messages = ModuleDict({kind: _Messages() for kind in self.edge_types})  # pyright: ignore[reportArgumentType]
 
     def reset_parameters(self) -> None:
         """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
@@ -124,8 +149,11 @@ class RelationHeteroConv(nn.Module):
             reset()
 
     def forward(
-        self, x_dict: Mapping[str, Tensor] | HeteroData, edge_index_dict: Mapping[EdgeKind, Any] | None = None
-    ) -> dict[str, Tensor]:
+        self,
+        x_dict: Mapping[str, Tensor] | HeteroData,
+        edge_index_dict: Mapping[EdgeKind, Any] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> dict[str, Tensor] | tuple[dict[str, Tensor], dict[EdgeKind, Any]]:
         """The nodes after attention over their incoming edges.
 
         Args:
@@ -133,10 +161,14 @@ class RelationHeteroConv(nn.Module):
                 :class:`~torch_geometric.data.HeteroData`, which holds both dicts.
             edge_index_dict: ``[2, E]``, (source, target) by column (or a sparse adjacency, targets as rows), by kind of
                 edge, absent kinds left out.
+            return_attention_weights: None for the nodes only; True or False, either, for the weights too, as in PyG's
+                layers.
 
         Returns:
             A dict of ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without
-            incoming edges get only their root term.
+            incoming edges get only their root term. With weights ``(nodes, weights)``, the latter a dict by kind of
+            edge of ``(edge_index, alpha)``, ``alpha`` ``[E, H]`` before dropout (for a ``SparseTensor`` the adjacency
+            with alpha as its values). The weights of a node's edges of all kinds sum to one.
 
         Raises:
             TypeError: an argument of the wrong kind, such as edges with a HeteroData, which has its own.
@@ -152,6 +184,33 @@ class RelationHeteroConv(nn.Module):
             >>> conv(data)["paper"].shape
             torch.Size([3, 8])
         """
+        wanted = return_attention_weights is not None
+        if wanted:
+            check.boolean("return_attention_weights", return_attention_weights)
+        nodes, edges = self._read(x_dict, edge_index_dict)
+        labels = self._labels(nodes, edges)
+        query, key, value = (
+            torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
+            for out in (lin(nodes) for lin in (self.lin_query, self.lin_key, self.lin_value))
+        )
+        if in_func_transform() or any(followed(messages) for messages in self._messages_of(edges)):
+            out, alpha = self._pass_messages(query, key, value, labels, edges)
+        else:
+            out, alpha = self._attend(query, key, value, labels, wanted)
+        out = out.flatten(1) if self.concat else out.mean(1)
+        root = {} if self.lin_skip is None else self.lin_skip(nodes)
+        parts = zip(nodes, out.split([x.shape[0] for x in nodes.values()]), strict=True)
+        found = {kind: part + root[kind] if root else part for kind, part in parts}
+        if not wanted:
+            return found
+        assert alpha is not None and edges is not None
+        given = x_dict.edge_index_dict if isinstance(x_dict, HeteroData) else edge_index_dict
+        assert given is not None
+        weights = zip(edges, alpha.to(out.dtype).split(_counts(edges)), strict=True)
+        return found, {kind: with_values(given[kind], edges[kind], part) for kind, part in weights}
+
+    def _read(self, x_dict: Any, edge_index_dict: Any) -> tuple[dict[str, Tensor], dict[EdgeKind, Edges]]:
+        """The nodes and edges of a call by kind, checked, in the order of the metadata."""
         if isinstance(x_dict, HeteroData):
             if edge_index_dict is not None:
                 raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
@@ -160,51 +219,65 @@ class RelationHeteroConv(nn.Module):
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
         nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
         check.same_device(**{f"x_dict[{kind!r}]": x for kind, x in nodes.items()})
-        first, total = {}, 0
-        for kind, x in nodes.items():
-            first[kind], total = total, total + x.shape[0]
-        assert edge_index_dict is not None
-        labels = self._labels(nodes, first, total, edge_index_dict)
-        query, key, value = (
-            torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
-            for out in (lin(nodes) for lin in (self.lin_query, self.lin_key, self.lin_value))
-        )
-        out = edge_attention(
-            query, key, value, labels, **({} if self.tables is None else self.tables()),
-            dropout_p=self.dropout if self.training else 0.0, score=self.score,
-            value_map=None if self.value_map is None else self.value_map(),
-        )  # fmt: skip
-        assert isinstance(out, Tensor)
-        out = out.flatten(1) if self.concat else out.mean(1)
-        root = {} if self.lin_skip is None else self.lin_skip(nodes)
-        parts = out.split([x.shape[0] for x in nodes.values()])
-        return {kind: part + root[kind] if root else part for kind, part in zip(nodes, parts, strict=True)}
+        edges = {}
+        for kind in self.edge_types:
+            if kind not in edge_index_dict:
+                continue
+            source, _, target = kind
+            for end in (source, target):
+                if end not in nodes:
+                    raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
+            edges[kind] = _edges_of(kind, edge_index_dict[kind], (nodes[source].shape[0], nodes[target].shape[0]))
+            check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges[kind].index})
+        return nodes, edges
 
     def _nodes(self, kind: str, x: Any) -> Tensor:
         lin = self.lin_key[kind]
         assert isinstance(lin, Linear)
         return check_nodes(f"x_dict[{kind!r}]", x, lin.in_channels, lin.weight)
 
-    def _labels(
-        self, nodes: dict[str, Tensor], first: dict[str, int], total: int, given: Mapping[EdgeKind, Any]
-    ) -> EdgeLabels:
+    def _labels(self, nodes: dict[str, Tensor], edges: dict[EdgeKind, Edges]) -> EdgeLabels:
         """All edges over the concatenated nodes; the label of each is the number of its kind."""
         device = next(iter(nodes.values())).device
+        first, total = {}, 0
+        for kind, x in nodes.items():
+            first[kind], total = total, total + x.shape[0]
         index = [torch.zeros(2, 0, dtype=torch.int64, device=device)]
         ids = [torch.zeros(0, dtype=torch.int64, device=device)]
-        for number, kind in enumerate(self.edge_types):
-            if kind not in given:
-                continue
+        for kind, some in edges.items():
             source, _, target = kind
-            for end in (source, target):
-                if end not in nodes:
-                    raise ValueError(f"x_dict must hold the nodes of every edge given, {kind}, got no {end!r}")
-            sizes = (nodes[source].shape[0], nodes[target].shape[0])
-            edges = _edges_of(kind, given[kind], sizes)
-            check.same_device(**{"x_dict": nodes[source], f"edge_index_dict[{kind}]": edges})
-            index.append(edges.long() + torch.tensor([[first[source]], [first[target]]], device=device))
-            ids.append(torch.full_like(edges[0], number, dtype=torch.int64))
+            index.append(some.index.long() + torch.tensor([[first[source]], [first[target]]], device=device))
+            ids.append(torch.full_like(index[-1][0], self.edge_types.index(kind)))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        out = edge_attention(
+            query, key, value, labels, **({} if self.tables is None else self.tables()),
+            dropout_p=self.dropout if self.training else 0.0, score=self.score,
+            value_map=None if self.value_map is None else self.value_map(), need_weights=need_weights,
+        )  # fmt: skip
+        return out if isinstance(out, tuple) else (out, None)
+
+    def _pass_messages(
+        self, query: Tensor, key: Tensor, value: Tensor, labels: EdgeLabels, edges: dict[EdgeKind, Edges]
+    ) -> tuple[Tensor, Tensor]:
+        """The same in plain PyG: one softmax, then the messages of each kind of edge."""
+        source, target = labels.edge_index
+        scores, values = scores_and_values(
+            query[target], key[source], value[source], labels.ids, self.tables, self.score, self.value_map
+        )
+        alpha = softmax(scores, target, num_nodes=len(query))
+        kept, counts = dropout(alpha, self.dropout, self.training), _counts(edges)
+        out = torch.zeros_like(query)
+        parts = zip(labels.edge_index.split(counts, 1), values.split(counts), kept.split(counts), strict=True)
+        for messages, part in zip(self._messages_of(edges), parts, strict=True):
+            out = out + messages(*part, len(query))
+        return out, alpha
+
+    def _messages_of(self, edges: dict[EdgeKind, Edges]) -> list[_Messages]:
+        return [self.messages[kind] for kind in edges]  # pyright: ignore[reportArgumentType, reportReturnType]
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
@@ -245,10 +318,15 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
     return {kind: widths[kind] for kind in kinds}
 
 
-def _edges_of(kind: EdgeKind, given: Any, sizes: tuple[int, int]) -> Tensor:
+def _counts(edges: Mapping[EdgeKind, Edges]) -> list[int]:
+    """The number of edges of each kind."""
+    return [some.index.shape[1] for some in edges.values()]
+
+
+def _edges_of(kind: EdgeKind, given: Any, sizes: tuple[int, int]) -> Edges:
     """The edges of one kind; error messages name it."""
     try:
-        return read_edges(given, None, None, sizes, None, None).index
+        return read_edges(given, None, None, sizes, None, None)
     except (TypeError, ValueError) as error:
         raise type(error)(f"edge_index_dict[{kind}]: {error}") from None
 

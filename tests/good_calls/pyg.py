@@ -252,6 +252,7 @@ GOOD_CALLS = {
         {
             "x_dict": {"author": torch.randn(2, 8), "paper": torch.randn(3, 8)},
             "edge_index_dict": {TRIPLE: torch.tensor([[0, 1], [0, 2]])},
+            "return_attention_weights": True,
         },
         also={"x_dict": ("edge_index_dict",), "edge_index_dict": ("x_dict",)},
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.data import HeteroData
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.nn import HeteroConv, HGTConv, to_hetero
 
 import relgraph as rg
@@ -339,3 +341,116 @@ def test_takes_a_hetero_data():
         conv(data, data.edge_index_dict)
     with pytest.raises(TypeError, match="edge_index_dict must be a dict by kind, got NoneType"):
         conv(data.x_dict)
+
+
+OPTIONS = {
+    "tables": {"tables": ("key", "value", "query", "bias")},
+    "shared rows": {"per_head": False, "tie_tables": True},
+    "additive": {"score": lambda: rg.score.Additive.learned(2, 4)},
+    "maps": {"score": lambda: rg.score.Bilinear.learned(3, 2, 4), "value_map": 2, "tables": ()},
+    "mean": {"concat": False, "root_weight": False},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_messages_are_the_same_attention(options, x):
+    conv = layer(**{name: value() if name == "score" else value for name, value in options.items()})
+    found, weights = conv(x, EDGES, return_attention_weights=True)
+    seen = []
+    conv.messages[CITES].register_message_forward_hook(lambda _, given, out: seen.append((given[0]["alpha"], out)))
+    nodes = {kind: part.clone().requires_grad_() for kind, part in x.items()}
+    by_messages, others = conv(nodes, EDGES, return_attention_weights=False)
+    ((alpha, message),) = seen
+    torch.testing.assert_close(alpha, weights[CITES][1])
+    assert message.shape == (3, 2, 4)
+    for kind in x:
+        torch.testing.assert_close(by_messages[kind], found[kind])
+    for kind in EDGES:
+        assert weights[kind][0] is EDGES[kind]
+        torch.testing.assert_close(others[kind][1], weights[kind][1])
+
+
+def test_weights_of_a_node_sum_to_one_over_all_kinds(x):
+    conv = layer(dropout=0.5)
+    total = torch.zeros(4, 2, dtype=F64)
+    for kind, (index, alpha) in conv(x, EDGES, return_attention_weights=True)[1].items():
+        if kind[2] == "paper":
+            total.index_add_(0, index[1], alpha.detach())
+    torch.testing.assert_close(total[:3], torch.ones(3, 2, dtype=F64))
+    dense = torch.zeros(4, 4).index_put(tuple(EDGES[CITES].flip(0)), torch.ones(3))
+    sparse = {CITES: dense.to_sparse()}
+    (_, alpha) = conv(x, sparse, return_attention_weights=True)[1][CITES]
+    assert alpha.shape == (3, 2)
+    with pytest.raises(TypeError, match="return_attention_weights must be a bool"):
+        conv(x, EDGES, return_attention_weights=1)
+
+
+def test_record_attention(x):
+    conv = layer()
+    plain, (found, weights) = conv(x, EDGES), conv(x, EDGES, return_attention_weights=True)
+    with rg.record_attention(conv, weights=True) as record:
+        out = conv(x, EDGES)
+        _, asked = conv(x, EDGES, True)
+    assert all(torch.equal(out[kind], plain[kind]) and torch.equal(found[kind], plain[kind]) for kind in x)
+    assert asked.keys() == weights.keys()
+    for call in record[""]:
+        torch.testing.assert_close(call.weights, torch.cat([weights[kind][1] for kind in METADATA[1]]).detach())
+        assert call.label_mass.shape == (2, 7, 3)
+        torch.testing.assert_close(call.label_mass[:, 3 + 2, 1], weights[CITES][1][1:].sum(0).detach())
+        attending = torch.tensor([0, 1, 0, 1, 1, 1, 0], dtype=F64)  # author 1, papers 0 to 2
+        torch.testing.assert_close(call.label_mass.sum(-1), attending.expand(2, -1))
+
+
+class Papers(nn.Module):
+    """Two layers, and scores of papers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layer(), RelationHeteroConv(8, 3, METADATA).to(F64)
+
+    def forward(self, x_dict, edge_index_dict):
+        hidden = {kind: nodes.relu() for kind, nodes in self.first(x_dict, edge_index_dict).items()}
+        return self.second(hidden, edge_index_dict)["paper"]
+
+
+@pytest.mark.parametrize("algorithm", [AttentionExplainer(), GNNExplainer(epochs=3)])
+def test_explainers_of_heterogeneous_graphs(algorithm, x):
+    """They mask and read the messages of each kind of edge, and leave no trace."""
+    net = Papers().eval()
+    before, state = net(x, EDGES), copy.deepcopy(net.state_dict())
+    data = HeteroData({kind: {"x": nodes} for kind, nodes in x.items()})
+    for kind, index in EDGES.items():
+        data[kind].edge_index = index
+    explainer = Explainer(
+        net, algorithm, explanation_type="model", edge_mask_type="object",
+        node_mask_type="attributes" if isinstance(algorithm, GNNExplainer) else None,
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"},
+    )  # fmt: skip
+    found = explainer(data.x_dict, data.edge_index_dict)
+    for kind, index in EDGES.items():
+        assert found[kind].edge_mask.shape == (index.shape[1],) and bool((found[kind].edge_mask > 0).any())
+    assert torch.equal(net(x, EDGES), before)
+    assert net.state_dict().keys() == state.keys()
+    assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
+
+
+def test_a_masked_edge_sends_nothing(x):
+    """An explainer's mask of zeros takes an edge's message away, and leaves the weights of the others as they are."""
+    conv = layer(root_weight=False)
+    _, weights = conv(x, EDGES, return_attention_weights=True)
+    before = conv(x, EDGES)["paper"].view(4, 2, 4)
+    messages = conv.messages[CITES]
+    messages.explain, messages._edge_mask, messages._apply_sigmoid = True, torch.tensor([1.0, 1.0, 0.0]), False
+    after = conv(x, EDGES)["paper"].view(4, 2, 4)
+    messages.explain = None
+    value = conv.lin_value(x)["paper"][2].view(2, 4) + conv.tables()["value_table"][:, 1]
+    torch.testing.assert_close(before[2] - after[2], weights[CITES][1][2][:, None] * value)
+    torch.testing.assert_close(before[:2], after[:2])
+
+
+def test_func_transforms(x):
+    conv = layer()
+    papers = lambda nodes: conv({"author": x["author"], "paper": nodes}, EDGES)["paper"].sin().sum()  # noqa: E731
+    nodes = x["paper"].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(papers(nodes), nodes)
+    torch.testing.assert_close(torch.func.grad(papers)(x["paper"]), expected)

@@ -1,0 +1,102 @@
+"""The terms of relation attention edge by edge, in plain PyG: what explainers, hooks and torch.func can follow."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch_geometric.nn.conv import MessagePassing
+
+from relgraph.functional.check import Maps
+from relgraph.impl.terms import with_zero_row
+from relgraph.nn.tables import RelationTables
+from relgraph.nn.value_maps import ValueMaps
+from relgraph.score import Additive, Bilinear, Score, finish
+
+_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+
+
+def followed(layer: MessagePassing) -> bool:
+    """Whether an explainer or a hook wants the layer's messages."""
+    hooks = (getattr(layer, f"_{name}_forward{pre}_hooks") for name in _HOOKED for pre in ("", "_pre"))
+    return bool(layer.explain) or any(hooks)
+
+
+def in_func_transform() -> bool:
+    """Whether a torch.func transform is active, which cannot differentiate the custom ops of ``edge_attention``."""
+    return not torch.compiler.is_compiling() and peek_interpreter_stack() is not None
+
+
+def scores_and_values(
+    query_i: Tensor,
+    key_j: Tensor,
+    value_j: Tensor,
+    edge_type: Tensor | None,
+    tables: RelationTables | None,
+    score: Score | None,
+    value_map: ValueMaps | None,
+    edge_key: Tensor | float = 0.0,
+    edge_value: Tensor | float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """The score and the value of every edge, ``[E, H]`` and ``[E, H, C]``, before the softmax.
+
+    Args:
+        query_i: ``[E, H, C]``, the projected target of every edge.
+        key_j: ``[E, H, C]``, the projected source of every edge.
+        value_j: ``[E, H, C]``, the projected source of every edge.
+        edge_type: ``[E]``, relations, -1 for none; or None.
+        tables: the vectors of relations.
+        score: the compatibility function.
+        value_map: the maps of relations.
+        edge_key: ``[E, H, C]``, what the features of edges add to the keys.
+        edge_value: ``[E, H, C]``, what they add to the values.
+    """
+    rows = _edge_rows(edge_type, tables)
+    keys, values = key_j, value_j
+    if isinstance(score, Bilinear):
+        keys = _mapped(score.weight, key_j, edge_type)
+    if value_map is not None:
+        values = _mapped(_free(value_map()), value_j, edge_type)
+    keys = keys + rows.get("key_table", 0.0) + edge_key
+    values = values + rows.get("value_table", 0.0) + edge_value
+    if isinstance(score, Additive):
+        scores = (score._act(query_i + keys) * score.weight).sum(-1)
+    else:
+        terms = query_i * keys + key_j * rows.get("query_table", 0.0)
+        scores = terms.sum(-1) / math.sqrt(query_i.shape[-1])
+    return finish(score, scores + rows.get("bias_table", 0.0)), values
+
+
+def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[str, Any]:
+    """The row of every edge in every table, ``[E, H or 1, C]``, in a bias table ``[E, H or 1]``."""
+    if tables is None or edge_type is None:
+        return {}
+    rows = {}
+    for name, table in tables().items():
+        assert isinstance(table, Tensor)
+        scalar = name == "bias_table"
+        table = table[..., None] if scalar else table
+        slots = torch.where(edge_type < 0, table.shape[-2], edge_type)
+        per_edge = with_zero_row(table if table.dim() == 3 else table[None])[:, slots].transpose(0, 1)
+        rows[name] = per_edge[..., 0] if scalar else per_edge
+    return rows
+
+
+def _free(maps: Maps) -> Tensor:
+    """The map of each relation and head, ``[H, R, C, C]``, also of those that are given by bases."""
+    if isinstance(maps, Tensor):
+        return maps
+    coefficients, bases = maps
+    return torch.einsum("rk,hkij->hrij", coefficients, bases)
+
+
+def _mapped(maps: Tensor, x: Tensor, edge_type: Tensor | None) -> Tensor:
+    """W[r_e] x_e of every edge, ``[E, H, C]``, with maps ``[R, C, C]`` or ``[H, R, C, C]``; x_e without a relation."""
+    assert edge_type is not None
+    found = x * (edge_type < 0)[:, None, None]
+    for relation, one in enumerate(maps.unbind(-3)):
+        found = found + (one @ x[..., None]).squeeze(-1) * (edge_type == relation)[:, None, None]
+    return found
