@@ -60,7 +60,8 @@ class Training:
         compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run was begun with other settings, or too few pairs have at most ``longest`` tokens.
+        ValueError: the run was begun with other settings, too few pairs have at most ``longest`` tokens, or learned
+            positions are fewer than that.
     """
 
     def __init__(
@@ -81,6 +82,10 @@ class Training:
         self.position = Position()
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
+        if self.model.longest is not None and self.model.longest < settings.longest:
+            raise ValueError(
+                f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
+            )
         self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         torch.manual_seed(settings.seed * 1000 + processes.rank + 1)
         # loss, negative log-likelihood and target tokens since the last line of the log
@@ -279,9 +284,10 @@ class Training:
         state = load_tensors(self.run / LATEST)
         if not isinstance(state, dict) or "settings" not in state:
             raise ValueError(f"{self.run / LATEST} must be the state of a training")
+        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | state["settings"]
         for name, value in self._fixed().items():
-            if state["settings"].get(name) != value:
-                raise ValueError(f"{self.run} was begun with {name}={state['settings'].get(name)!r}, got {value!r}")
+            if before.get(name) != value:
+                raise ValueError(f"{self.run} was begun with {name}={before.get(name)!r}, got {value!r}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.position = Position(**state["position"])
