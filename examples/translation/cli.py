@@ -178,9 +178,9 @@ def _announce(run: Path, training: Training, tensorboard: bool) -> None:
     if step < settings.steps:
         files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
         model = checkpoints.model_path(Path(), 0).name
-        print(
-            f"{run}: writes {', '.join(files)}, and every {settings.save_every:,} steps latest.pt and {model}, numbered"
-        )
+        steps, minutes = settings.save_every, settings.save_minutes
+        often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
+        print(f"{run}: writes {', '.join(files)}, and every {often} latest.pt and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:

@@ -99,9 +99,12 @@ class TrainingSettings(_Settings):
         log_every: steps between two lines of the training's loss.
         validate_every: steps between two measurements of the validation's loss.
         save_every: steps between two checkpoints.
+        save_minutes: minutes between two checkpoints, in place of save_every; 0 goes by steps.
         keep: how many checkpoints are kept to be averaged.
         precision: of the matrix products; auto takes bfloat16 on a GPU that has it.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("save_minutes",)
 
     steps: int = 100_000
     batch_tokens: int = 4096
@@ -115,6 +118,7 @@ class TrainingSettings(_Settings):
     log_every: int = 50
     validate_every: int = 1000
     save_every: int = 1000
+    save_minutes: float = 0.0
     keep: int = 10
     precision: str = "auto"
 
@@ -123,6 +127,6 @@ class TrainingSettings(_Settings):
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         names = ("steps", "batch_tokens", "accumulate", "longest", "warm_up", "log_every", "validate_every")
         _at_least(self, 1, *names, "save_every", "keep")
-        _at_least(self, 0, "learning_rate", "smoothing", "clip")
+        _at_least(self, 0, "learning_rate", "smoothing", "clip", "save_minutes")
         if self.smoothing >= 1:
             raise ValueError(f"smoothing must be below 1, got {self.smoothing}")

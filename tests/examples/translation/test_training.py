@@ -1,5 +1,6 @@
 """Training of the translation example: what an update computes, what is written, and how a run goes on."""
 
+import contextlib
 import shutil
 
 import pytest
@@ -58,6 +59,41 @@ class TestFiles:
         assert steps == {"train": ["4", "8", "12", "16", "20", "24", "28"], "valid": ["10", "20", "30"]}
         names = {".lock", "config.json", "latest.pt", "metrics.csv", *(f"step-000000{n}.pt" for n in (20, 25, 30))}
         assert {path.name for path in finished.iterdir()} == names
+
+
+class TestByMinutes:
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        """A clock on which 15 seconds pass whenever it is read by the training."""
+        now = [0.0]
+
+        def read():
+            now[0] += 15
+            return now[0]
+
+        monkeypatch.setattr(training.time, "monotonic", read)
+
+    def test_models_are_kept_by_the_clock_and_not_by_steps(self, data, tmp_path, clock, capsys):
+        assert train(data, tmp_path, **{**FINISHED, "steps": 11, "save_every": 1, "save_minutes": 1, "keep": 9}) == 0
+        # the clock is read once a step, once when it begins anew and once for the checkpoint
+        assert [int(path.stem[5:]) for path in checkpoints.saved_models(tmp_path)] == [4, 7, 10, 11]
+        assert "and every 1 minutes latest.pt" in capsys.readouterr().out
+
+    def test_broken_off_it_ends_as_one_that_saves_by_steps(self, data, finished, tmp_path, clock):
+        values = {**FINISHED, "save_minutes": 1, "keep": 1000}
+        train(data, tmp_path, **{**values, "steps": 10})
+        saved = (tmp_path / "latest.pt").read_bytes()
+        train(data, tmp_path, **{**values, "steps": 25})
+        (tmp_path / "latest.pt").write_bytes(saved)
+        train(data, tmp_path, **values)
+        assert_same_end(tmp_path, finished)
+
+    def test_minutes_that_had_gone_by_when_it_stopped_count_when_it_goes_on(self, data, tmp_path, clock, monkeypatch):
+        monkeypatch.setattr(training, "_asked_to_stop", lambda tell: contextlib.nullcontext([1]))
+        values = {**FINISHED, "save_minutes": 2}
+        assert [train(data, tmp_path, **values) for _ in range(2)] == [cli.INTERRUPTED] * 2
+        assert (latest(tmp_path)["position"]["step"], checkpoints.saved_models(tmp_path)) == (2, [])
+        assert latest(tmp_path)["waited"] == pytest.approx(60)
 
 
 class TestLearnedPositions:
@@ -125,7 +161,7 @@ class TestGoingOn:
         run = tmp_path / "run"
         train(data, run, **{**FINISHED, "steps": 10})
         state = latest(run)
-        del state["settings"]["max_len"]
+        del state["settings"]["max_len"], state["waited"]
         torch.save(state, run / "latest.pt")
         train(data, run, **FINISHED)
         assert_same_end(run, finished)
