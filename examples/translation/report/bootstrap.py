@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import torch
 
 from examples.translation.corpus import read_test
-from examples.translation.report.intervals import Row, bootstrapped, corpus_bleu, resampled_bleu, sentence_statistics
-from examples.translation.report.results import Claim, Run, Sweep, Variant
+from examples.translation.report.intervals import bootstrapped, corpus_bleu, resampled_bleu, sentence_statistics, shift
+from examples.translation.report.results import Claim, Run, Sweep
 
 
 def add_bootstrap(record: dict[str, Any], folders: Sequence[Path], data: Path) -> None:
-    """Add the paired bootstrap of every claim on BLEU both of whose rows have kept translations of a run or more.
+    """Add the paired bootstrap of every claim on BLEU for which both rows have kept translations of a run or more.
 
     Where those of some seeds were not kept, the sentences' share in the interval is that of the others.
 
@@ -42,34 +41,33 @@ def _bootstrap_of(
     sweep: Sweep, claims: Sequence[Claim], test: str, folders: Sequence[Path], data: Path
 ) -> list[dict[str, Any]]:
     """The bootstrap of the claims on one test set."""
-    variants = list(dict.fromkeys(variant for claim in claims for variant in claim[:2]))
-    kept = [(v, entry, path) for v in variants for entry in sweep.groups[v] if (path := _kept(entry, test, folders))]
+    variants = dict.fromkeys(variant for claim in claims for variant in claim[:2])
+    entries = [entry for variant in variants for entry in sweep.groups[variant]]
+    kept = [(entry, path) for entry in entries if (path := _kept(entry, test, folders))]
     if not kept:
         return []
     references = [target for _, target in read_test([data / f"{test}.tsv"])]
-    statistics = [_statistics(path, references) for _, _, path in kept]
+    statistics = [_statistics(path, references) for _, path in kept]
     bleus = [corpus_bleu(each.sum(0).tolist()) for each in statistics]
-    for (_, entry, _), bleu in zip(kept, bleus, strict=True):
+    for (entry, _), bleu in zip(kept, bleus, strict=True):
         _check_same_bleu(entry, test, bleu, data)
     resampled, on_all = resampled_bleu(statistics), torch.tensor(bleus, dtype=torch.float64)
-    rows: dict[Variant, Row] = {}
-    for variant in variants:
-        if columns := [place for place, (of, _, _) in enumerate(kept) if of == variant]:
-            seeds = sweep.test(variant, test, "bleu").values
-            rows[variant] = Row.of(seeds, on_all[columns], resampled[:, columns])
-    numbers = Counter(variant for variant, _, _ in kept)
+    columns = {entry["name"]: column for column, (entry, _) in enumerate(kept)}
     found = []
     for one, other, _ in claims:
-        if one in rows and other in rows:
-            result = bootstrapped(rows[one], rows[other])
+        rows = sweep.runs_of_shared_seeds(one, other)
+        own = [[columns[entry["name"]] for entry in row if entry["name"] in columns] for row in rows]
+        if all(own):
+            first, second = (shift(on_all[some], resampled[:, some]) for some in own)
+            result = bootstrapped(sweep.differences(one, other, test, "bleu"), first - second)
             found.append(
                 {
                     "shape": sweep.shape,
                     "one": one.name,
                     "other": other.name,
                     "test": test,
-                    "seeds": [sweep.seeds(one), sweep.seeds(other)],
-                    "kept": [numbers[one], numbers[other]],
+                    "seeds": len(rows[0]),
+                    "kept": [len(some) for some in own],
                     **{name: getattr(result, name) for name in ("value", "low", "high", "p")},
                 }
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from examples.translation.report.intervals import RESAMPLES, Difference, change_over_seeds, difference_over_seeds
+from examples.translation.report.intervals import RESAMPLES, Difference, over_seeds
 from examples.translation.report.markdown import signed, table, with_interval
 from examples.translation.report.results import (
     CLIPPED_SHORT,
@@ -26,27 +26,29 @@ def findings(sweep: Sweep, shapes: Iterable[Sweep]) -> list[str]:
     claims = [(each, claim) for each in (sweep, *shapes) for claim in each.claims()]
     bleus = [each.difference(*claim, "bleu") for each, claim in claims]
     rows = [_row(each, claim, bleu) for (each, claim), bleu in zip(claims, bleus, strict=True)]
-    header = ["first", "second", "sentences", "BLEU", "p", "perplexity", "the first is"]
+    header = ["first", "second", "sentences", "seeds", "BLEU", "p", "perplexity", "the first is"]
     return [_how_to_read(bleus), table(header, rows), *_longest_by_distance(sweep)]
 
 
 def _how_to_read(bleus: Sequence[Difference]) -> str:
     parts = [
-        "The mean of the first row less that of the second, with its 95 % interval in brackets. A difference is bold "
-        "if its interval leaves out 0; otherwise it is undecided. Higher BLEU and lower perplexity are better."
+        "The first row less the second, with its 95 % interval in brackets. A difference is bold if its interval "
+        "leaves out 0; otherwise it is undecided. Higher BLEU and lower perplexity are better. Runs of one seed see "
+        "the sentences in the same order: a difference is the mean over the seeds that both rows have, so that it can "
+        "differ a little from that of the means above."
     ]
     if any(found.sentences for found in bleus):
         parts.append(
             "Intervals of BLEU come from a paired bootstrap: it draws the sentences of the test anew, the same for "
-            f"both rows, and the seeds of each row, {RESAMPLES:,} times. Its p is computed as in sacreBLEU's paired "
-            "bootstrap test. With few seeds such intervals are somewhat too narrow."
+            f"both rows, and the seeds, {RESAMPLES:,} times. Its p is computed as in sacreBLEU's paired bootstrap "
+            "test. With few seeds such intervals are somewhat too narrow."
         )
     if any(found.some_kept for found in bleus):
         parts.append(
             "The translations of some runs were not kept: they count among the seeds, and the other runs of their row "
             "show what the sentences do."
         )
-    by_seeds = "Intervals of perplexity are Welch's t intervals over seeds"
+    by_seeds = "Intervals of perplexity are Student's over seeds"
     if any(found.low is not None and not found.sentences for found in bleus):
         by_seeds += f", and so are those of BLEU with {SEEDS_ONLY} (and their p), where a row has no translations kept"
     parts += [
@@ -54,7 +56,7 @@ def _how_to_read(bleus: Sequence[Difference]) -> str:
         "Nothing is corrected for the number of differences: where there is none, one interval in twenty leaves out 0 "
         "by chance.",
     ]
-    return " ".join(parts)
+    return "\n\n".join([parts[0], " ".join(parts[1:])])
 
 
 def _row(sweep: Sweep, claim: Claim, bleu: Difference) -> list[str]:
@@ -66,6 +68,7 @@ def _row(sweep: Sweep, claim: Claim, bleu: Difference) -> list[str]:
         f"{shape}{one.name}",
         other.name,
         lengths_of(test),
+        str(len(sweep.differences(*claim, "bleu"))),
         with_interval(bleu) + mark,
         _p(bleu.p),
         with_interval(perplexity),
@@ -98,12 +101,11 @@ def _longest_by_distance(sweep: Sweep) -> list[str]:
     longest = sweep.unseen[-1]
     cells = {v.distance: sweep.test(v, longest, "perplexity") for v in found}
     changes = [
-        with_interval(difference_over_seeds(cells[now].values, cells[before].values)) for before, now in pairwise(cells)
+        with_interval(sweep.difference(now, before, longest, "perplexity")) if sweep.compare(now, before) else ""
+        for before, now in pairwise(found)
     ]
-    rows = [
-        [str(distance), str(cell), change]
-        for (distance, cell), change in zip(cells.items(), ["", *changes], strict=True)
-    ]
+    shown = zip(cells.items(), ["", *changes], strict=True)
+    rows = [[str(distance), str(cell), change] for (distance, cell), change in shown]
     lowest = min(cells, key=lambda distance: cells[distance].mean)
     return [
         f"Perplexity by clipping distance, {lengths_of(longest)}. The lowest mean is that of k = {lowest}.",
@@ -137,7 +139,7 @@ def _late_change(sweep: Sweep, variant: Variant) -> Difference | None:
     if start == stop:
         return None
     curves = [dict(entry["valid"]) for entry in sweep.groups[variant]]
-    return change_over_seeds([curve[stop] - curve[start] for curve in curves])
+    return over_seeds([curve[stop] - curve[start] for curve in curves])
 
 
 def _said(late: dict[Variant, Difference]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev, variance
+from statistics import mean, stdev
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
@@ -45,29 +45,12 @@ class Difference:
         return int(self.low > 0) - int(self.high < 0)
 
 
-def difference_over_seeds(one: Sequence[float], other: Sequence[float]) -> Difference:
-    """Welch's t interval and test: the seeds of both are independent, and may spread unequally.
-
-    One value on either side gives no interval.
-    """
-    value = mean(one) - mean(other)
-    if min(len(one), len(other)) < 2:
+def over_seeds(values: Sequence[float]) -> Difference:
+    """The mean of changes or differences, one for each seed, with Student's t interval; one value gives no interval."""
+    value = mean(values)
+    if len(values) < 2:
         return Difference(value)
-    squares = [variance(row) / len(row) for row in (one, other)]
-    weights = [square**2 / (len(row) - 1) for square, row in zip(squares, (one, other), strict=True)]
-    freedom = sum(squares) ** 2 / sum(weights) if sum(weights) > 0 else len(one) + len(other) - 2
-    return _student(value, math.sqrt(sum(squares)), freedom)
-
-
-def change_over_seeds(changes: Sequence[float]) -> Difference:
-    """The mean of changes, one for each seed, with its t interval; one change gives none."""
-    if len(changes) < 2:
-        return Difference(mean(changes))
-    return _student(mean(changes), stdev(changes) / math.sqrt(len(changes)), len(changes) - 1)
-
-
-def _student(value: float, error: float, freedom: float) -> Difference:
-    """The t interval of a value with a standard error, and its two-sided p."""
+    error, freedom = stdev(values) / math.sqrt(len(values)), len(values) - 1
     half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
     p = 2 * float(t.sf(abs(value) / error, freedom)) if error > 0 else float(value == 0)
     return Difference(value, value - half, value + half, p)
@@ -121,50 +104,34 @@ def resampled_bleu(statistics: Sequence[Tensor], resamples: int = RESAMPLES, see
     return torch.tensor([[corpus_bleu(run) for run in resample] for resample in totals.tolist()], dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class Row:
-    """BLEU of a row's seeds, and what resampling sentences does to it.
-
-    Attributes:
-        seeds: BLEU of each seed on all sentences.
-        shift: ``[resamples]``, how the mean over the seeds whose translations were kept changes with the sentences.
-    """
-
-    seeds: tuple[float, ...]
-    shift: Tensor
-
-    @classmethod
-    def of(cls, seeds: Sequence[float], kept: Tensor, resampled: Tensor) -> Row:
-        """From BLEU of the seeds whose translations were kept, on all sentences, ``[K]``, and resampled, ``[R, K]``."""
-        return cls(tuple(seeds), (resampled - kept).mean(1))
-
-    def drawn(self, draws: torch.Generator) -> Tensor:
-        """The mean over seeds, ``[resamples]``, as sentences and seeds are drawn.
-
-        Of n seeds n - 1 are drawn with replacement, which makes the variance of their mean the right one for few seeds
-        (Rao and Wu 1988).
-        """
-        bleu = torch.tensor(self.seeds, dtype=torch.float64)
-        seeds = len(bleu)
-        drawn = torch.randint(seeds, (len(self.shift), max(1, seeds - 1)), generator=draws)
-        return bleu[drawn].mean(1) + self.shift
-
-
-def bootstrapped(one: Row, other: Row, seed: int = 0) -> Difference:
-    """The difference of two rows' mean BLEU, by a paired bootstrap over sentences and over the seeds of each row.
-
-    The interval is that of the percentiles. ``p`` is computed as in sacreBLEU's paired bootstrap test: the share of
-    resamples whose absolute difference exceeds the mean of these by more than the difference found. With one seed in
-    each row this is that test.
+def shift(on_all: Tensor, resampled: Tensor) -> Tensor:
+    """How the mean over runs changes with the sentences, ``[resamples]``.
 
     Args:
-        one: the first row.
-        other: the second, with the same draws of sentences.
+        on_all: BLEU of each run on all sentences, ``[runs]``.
+        resampled: from :func:`resampled_bleu`.
+    """
+    return (resampled - on_all).mean(1)
+
+
+def bootstrapped(differences: Sequence[float], shifts: Tensor, seed: int = 0) -> Difference:
+    """The difference of two rows' mean BLEU, by a paired bootstrap over sentences and over seeds.
+
+    Of n seeds n - 1 are drawn with replacement, which makes the variance of their mean the right one for few seeds (Rao
+    and Wu 1988). The interval is that of the percentiles. ``p`` is computed as in sacreBLEU's paired bootstrap test:
+    the share of resamples whose absolute difference exceeds the mean of these by more than the difference found. With
+    one seed this is that test.
+
+    Args:
+        differences: of the two rows on all sentences, one for each seed.
+        shifts: ``[resamples]``, how the difference changes with the sentences: :func:`shift` of the first row less
+            that of the second.
         seed: of the draws of seeds.
     """
     draws = torch.Generator().manual_seed(seed)
-    value = mean(one.seeds) - mean(other.seeds)
-    found = one.drawn(draws) - other.drawn(draws)
+    value, seeds = mean(differences), len(differences)
+    drawn = torch.randint(seeds, (len(shifts), max(1, seeds - 1)), generator=draws)
+    found = torch.tensor(differences, dtype=torch.float64)[drawn].mean(1) + shifts
     tail = (1 - CONFIDENCE) / 2
     low, high = found.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
     beyond = int((found.abs() - found.abs().mean() > abs(value)).sum())

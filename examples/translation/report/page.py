@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from examples.translation.report.findings import findings, improving
-from examples.translation.report.intervals import difference_over_seeds
+from examples.translation.report.intervals import over_seeds
 from examples.translation.report.markdown import count, every, table
 from examples.translation.report.pictures import Picture
 from examples.translation.report.record import RESULTS
@@ -23,7 +23,6 @@ from examples.translation.report.results import (
     PICTURED_DISTANCES,
     SINUSOIDAL,
     TEST,
-    Spread,
     Sweep,
     Variant,
     lengths_of,
@@ -294,12 +293,12 @@ def _unseen_lengths(sweep: Sweep) -> list[str]:
     found = sweep.present(wanted) + [v for v in sweep.groups if v not in wanted]
     parts = [
         "Test sets by words in the source sentence. The best mean of a column is bold where its difference from every "
-        "other row has a 95 % interval over seeds that leaves out 0. Learned positions that no training sentence "
-        "reaches were never trained: longer sentences get them as they were drawn."
+        "other row, over the seeds that both have, has a 95 % interval that leaves out 0. Learned positions that no "
+        "training sentence reaches were never trained: longer sentences get them as they were drawn."
     ]
     for title, measure, best in (("Perplexity", "perplexity", min), ("BLEU", "bleu", max)):
         columns = [[sweep.test(v, name, measure) for v in found] for name in sweep.tests]
-        bold = [_clear_best(column, best) for column in columns]
+        bold = [_clear_best(sweep, found, name, measure, best) for name in sweep.tests]
         cells = [
             [f"**{cell}**" if row == leader else str(cell) for row, cell in enumerate(column)]
             for column, leader in zip(columns, bold, strict=True)
@@ -309,14 +308,18 @@ def _unseen_lengths(sweep: Sweep) -> list[str]:
     return [*parts, _missing(sweep, wanted)]
 
 
-def _clear_best(column: Sequence[Spread], best: Callable[..., int]) -> int | None:
-    """Which entry leads every other by more than chance; None where that cannot be said."""
-    if len(column) < 2:
+def _clear_best(
+    sweep: Sweep, rows: Sequence[Variant], test: str, measure: str, best: Callable[..., Variant]
+) -> int | None:
+    """Which row leads every other by more than chance; None where that cannot be said."""
+    if len(rows) < 2:
         return None
-    first = best(range(len(column)), key=lambda row: column[row].mean)
-    others = [cell for row, cell in enumerate(column) if row != first]
-    clear = all(difference_over_seeds(column[first].values, cell.values).sign for cell in others)
-    return first if clear else None
+    first = best(rows, key=lambda row: sweep.test(row, test, measure).mean)
+    others = [row for row in rows if row != first]
+    clear = all(
+        sweep.compare(first, row) and over_seeds(sweep.differences(first, row, test, measure)).sign for row in others
+    )
+    return rows.index(first) if clear else None
 
 
 def _curves_text(sweep: Sweep) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from examples.translation.report.intervals import Difference, difference_over_seeds
+from examples.translation.report.intervals import Difference, over_seeds
 from examples.translation.sweep import DISTANCES, PAPER, SHAPES
 
 TEST = "test"
@@ -157,28 +157,42 @@ class Sweep:
     def speed(self, variant: Variant) -> Spread:
         return Spread(tuple(entry["tokens_per_second"] for entry in self.groups[variant]))
 
+    def runs_of_shared_seeds(self, one: Variant, other: Variant) -> tuple[list[Run], list[Run]]:
+        """The runs of both rows whose seeds both have, seed by seed: these saw the sentences in the same order."""
+        runs = [{_seed(entry): entry for entry in self.groups[row]} for row in (one, other)]
+        shared = sorted(runs[0].keys() & runs[1].keys())
+        return [runs[0][seed] for seed in shared], [runs[1][seed] for seed in shared]
+
+    def differences(self, one: Variant, other: Variant, test: str, measure: str) -> list[float]:
+        """``one`` less ``other``, for each seed that both have."""
+        pairs = zip(*self.runs_of_shared_seeds(one, other), strict=True)
+        return [first["tests"][test][measure] - second["tests"][test][measure] for first, second in pairs]
+
     def difference(self, one: Variant, other: Variant, test: str, measure: str) -> Difference:
-        """The mean of ``one`` less that of ``other``, with the best interval that there is."""
+        """The mean of the differences, with the best interval that there is."""
         if measure == "bleu" and (found := self.stored(one, other, test)) is not None:
-            some_kept = found["kept"] != found["seeds"]
+            some_kept = found["kept"] != [found["seeds"]] * 2
             return Difference(found["value"], found["low"], found["high"], found["p"], True, some_kept)
-        return difference_over_seeds(self.test(one, test, measure).values, self.test(other, test, measure).values)
+        return over_seeds(self.differences(one, other, test, measure))
 
     def stored(self, one: Variant, other: Variant, test: str) -> dict[str, Any] | None:
         """The record's bootstrap of a difference in BLEU, as long as it is of these very runs."""
-        value = self.test(one, test, "bleu").mean - self.test(other, test, "bleu").mean
-        seeds = [self.seeds(one), self.seeds(other)]
+        differences = self.differences(one, other, test, "bleu")
         for found in self.bootstrap:
             same_rows = (found["one"], found["other"], found["test"]) == (one.name, other.name, test)
-            if same_rows and found["seeds"] == seeds and abs(found["value"] - value) < 1e-6:
+            if same_rows and found["seeds"] == len(differences) and abs(found["value"] - mean(differences)) < 1e-6:
                 return found
         return None
+
+    def compare(self, one: Variant, other: Variant) -> bool:
+        """Whether both rows are there, with a seed that both have."""
+        return one in self.groups and other in self.groups and bool(self.runs_of_shared_seeds(one, other)[0])
 
     def claims(self) -> list[Claim]:
         """Every comparison that the page makes, where both rows are there."""
         if self.shape is not None:
-            rows = [v for v in self.groups if v.tables]
-            return [(row, SINUSOIDAL, name) for row in rows if SINUSOIDAL in self.groups for name in self.tests]
+            rows = [v for v in self.groups if v.tables and self.compare(v, SINUSOIDAL)]
+            return [(row, SINUSOIDAL, name) for row in rows for name in self.tests]
         paper = relative(PAPER)
         wanted = [
             (paper, NONE, TEST),
@@ -192,7 +206,7 @@ class Sweep:
             *((CLIPPED_SHORT, SINUSOIDAL, name) for name in self.unseen[-1:]),
             *((one, paper, TEST) for one in ONE_TABLE),
         ]
-        return [claim for claim in wanted if claim[0] in self.groups and claim[1] in self.groups]
+        return [claim for claim in wanted if self.compare(*claim[:2])]
 
     def present(self, variants: Iterable[Variant]) -> list[Variant]:
         return [variant for variant in variants if variant in self.groups]

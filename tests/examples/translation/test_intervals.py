@@ -1,6 +1,7 @@
 """Intervals of the report: BLEU from sentence statistics, the paired bootstrap, and those over seeds."""
 
 import random
+from statistics import stdev
 
 import pytest
 import torch
@@ -10,15 +11,15 @@ pytest.importorskip("scipy")
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
+from scipy import stats
 
 from examples.translation.report.intervals import (
-    Row,
     bootstrapped,
-    change_over_seeds,
     corpus_bleu,
-    difference_over_seeds,
+    over_seeds,
     resampled_bleu,
     sentence_statistics,
+    shift,
 )
 
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "red", "blue", "old", "house", ",", ".", "!"]
@@ -37,11 +38,11 @@ def _worse(lines, share, seed):
     ]
 
 
-def _row(*systems, resamples=2000):
-    """A row of systems with one reference corpus."""
-    statistics = [sentence_statistics(lines, _corpus()) for lines in systems]
-    bleus = [corpus_bleu(each.sum(0).tolist()) for each in statistics]
-    return Row.of(bleus, torch.tensor(bleus, dtype=torch.float64), resampled_bleu(statistics, resamples))
+def _measured(lines, resamples=2000):
+    """BLEU of a system, and how it shifts with the sentences."""
+    statistics = sentence_statistics(lines, _corpus())
+    bleu = corpus_bleu(statistics.sum(0).tolist())
+    return bleu, shift(torch.tensor([bleu], dtype=torch.float64), resampled_bleu([statistics], resamples))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
@@ -57,7 +58,8 @@ def test_sums_of_sentence_statistics_give_corpus_bleu_exactly(share):
 def test_with_one_seed_it_is_sacrebleus_paired_bootstrap(share):
     references, first = _corpus(), _worse(_corpus(), 0.2, 1)
     second = _worse(references, share, 2)
-    found = bootstrapped(_row(first), _row(second))
+    (bleu, moves), (other, others_moves) = _measured(first), _measured(second)
+    found = bootstrapped([bleu - other], moves - others_moves)
     _, scores = PairedTest([("second", second), ("first", first)], {"BLEU": BLEU()}, [references], "bs", 2000)()
     assert found.value == pytest.approx(scores["BLEU"][1].score - scores["BLEU"][0].score, abs=1e-9)
     wanted = scores["BLEU"][1].p_value
@@ -65,38 +67,33 @@ def test_with_one_seed_it_is_sacrebleus_paired_bootstrap(share):
     assert found.p == pytest.approx(wanted, abs=4 * noise)
 
 
-def test_a_row_beside_itself_differs_by_nothing_and_sentences_are_drawn_alike():
-    row = _row(_worse(_corpus(), 0.2, 1))
-    found = bootstrapped(row, row)
-    assert (found.value, found.low, found.high) == (0, 0, 0)
+def test_shifts_are_those_of_the_mean_over_runs_with_the_same_sentences_drawn():
+    lines = [_worse(_corpus(), share, seed) for seed, share in enumerate((0.2, 0.25))]
+    statistics = [sentence_statistics(each, _corpus()) for each in lines]
+    drawn = resampled_bleu(statistics, 3, seed=5)
+    both = resampled_bleu([torch.cat(statistics, 1)[:, :10]], 3, seed=5)
+    assert torch.equal(drawn[:, :1], both)
+    bleus = torch.tensor([corpus_bleu(each.sum(0).tolist()) for each in statistics], dtype=torch.float64)
+    torch.testing.assert_close(shift(bleus, drawn), drawn.mean(1) - bleus.mean())
 
 
 def test_seeds_widen_the_interval_as_the_variance_of_their_mean():
-    seeds, none = (20.0, 21.0, 22.5), torch.zeros(200_000, dtype=torch.float64)
-    drawn = Row(seeds, none).drawn(torch.Generator().manual_seed(0))
-    assert float(drawn.var()) == pytest.approx(float(torch.tensor(seeds).var()) / 3, rel=0.02)
-    one, other = Row(seeds, none), Row((20.0,), none)
-    found = bootstrapped(one, other)
-    assert found.value == pytest.approx(63.5 / 3 - 20)
-    assert (found.low, found.high) == pytest.approx((0.0, 2.5))
-
-
-def test_seeds_without_translations_count_and_sentences_are_the_others():
-    kept = _row(_worse(_corpus(), 0.2, 1))
-    more = Row((*kept.seeds, kept.seeds[0] + 3, kept.seeds[0] - 3), kept.shift)
-    other = _row(_worse(_corpus(), 0.3, 2))
-    narrow, wide = bootstrapped(kept, other), bootstrapped(more, other)
-    assert wide.value == pytest.approx(narrow.value)
-    assert wide.low < narrow.low < narrow.high < wide.high
+    differences, none = [0.0, 1.0, 2.5], torch.zeros(200_000, dtype=torch.float64)
+    found = bootstrapped(differences, none)
+    assert (found.value, found.low, found.high) == pytest.approx((3.5 / 3, 0.0, 2.5))
+    noise = torch.randn(200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    many = [float(value) for value in torch.linspace(-2, 2, 9)]
+    found = bootstrapped(many, noise)
+    deviation = (stdev(many) ** 2 / 9 + 3**2) ** 0.5
+    assert (found.low, found.high) == pytest.approx((-1.96 * deviation, 1.96 * deviation), rel=0.02)
 
 
 def test_intervals_over_seeds_are_students():
-    found = difference_over_seeds([1.0, 2.0, 3.0], [5.0, 6.0, 7.0])
-    half = 2.7764451 * (2 / 3) ** 0.5  # the t distribution's 97.5 % point of 4 degrees of freedom
-    assert (found.value, found.low, found.high) == pytest.approx((-4, -4 - half, -4 + half))
-    assert (found.sign, found.sentences) == (-1, False)
-    assert difference_over_seeds([1.0], [5.0, 6.0]).low is None
-    assert difference_over_seeds([2.0, 2.0], [1.0, 1.0]).sign == 1
-    change = change_over_seeds([-1.0, 0.0, 1.0, -1.0, 0.0])
-    half = 2.7764451 * (0.7 / 5) ** 0.5
-    assert (change.value, change.low, change.high, change.sign) == pytest.approx((-0.2, -0.2 - half, -0.2 + half, 0))
+    found = over_seeds([-1.0, 0.0, 1.0, -1.0, 0.0])
+    half = 2.7764451 * (0.7 / 5) ** 0.5  # the t distribution's 97.5 % point for 4 degrees of freedom
+    assert (found.value, found.low, found.high, found.sign) == pytest.approx((-0.2, -0.2 - half, -0.2 + half, 0))
+    clear = over_seeds([-1.0, -1.5, -1.0])
+    assert (clear.sign, clear.sentences) == (-1, False)
+    assert clear.p == pytest.approx(2 * stats.t.sf(7, 2))
+    assert over_seeds([1.0]).low is None
+    assert (over_seeds([2.0, 2.0]).sign, over_seeds([2.0, 2.0]).p) == (1, 0.0)
