@@ -35,7 +35,7 @@ def signed(value: float, form: str | None = None) -> str:
 
 
 def with_interval(found: Difference, form: str | None = None) -> str:
-    """A difference with its interval; bold where that leaves out 0, and marked where it is over seeds only."""
+    """A difference with its interval; bold where that leaves out 0."""
     value = signed(found.value, form)
     if found.low is None or found.high is None:
         return f"{value} (one seed)"

@@ -129,23 +129,24 @@ def _training_text(sweep: Sweep) -> str:
 
 
 def _measuring_text(sweep: Sweep) -> str:
-    averaged = [entry["averaged_steps"] for entry in sweep.runs]
-    steps = sorted(set().union(*averaged))
     tests = "; ".join(
         f"{lengths_of(name)}, {size['sentences']:,} sentences with {size['tokens']:,} subwords"
         for name, size in sweep.tests.items()
     )
     return (
-        f"Each run is measured by {_averaged(averaged)} (steps "
-        f"{steps[0]:,} to {steps[-1]:,}), with a beam of {sweep.search['beam']} and a length penalty of "
+        f"Each run is measured by {_averaged(sweep)}, with a beam of {sweep.search['beam']} and a length penalty of "
         f"{sweep.search['length_penalty']:g}. Tests by words in the source sentence: {tests}. Perplexity is that of a "
         f"subword. BLEU and chrF are sacreBLEU's (BLEU `{sweep.tests[TEST]['signature']}`)."
     )
 
 
-def _averaged(steps: Iterable[Sequence[int]]) -> str:
-    numbers = sorted({len(each) for each in steps})
-    return "its last checkpoint" if numbers == [1] else f"the mean of its last {every(numbers)} checkpoints"
+def _averaged(sweep: Sweep) -> str:
+    """Which checkpoints a run is measured by."""
+    averaged = [entry["averaged_steps"] for entry in sweep.runs]
+    numbers, steps = {len(each) for each in averaged}, sorted(set().union(*averaged))
+    if numbers == {1}:
+        return f"its last checkpoint (step {every(steps)})"
+    return f"the mean of its last {every(numbers)} checkpoints (steps {steps[0]:,} to {steps[-1]:,})"
 
 
 def _command_options(sweep: Sweep, shapes: Sequence[Sweep]) -> dict[str, Any]:
@@ -236,11 +237,11 @@ def _shapes(shapes: Sequence[Sweep]) -> list[str]:
 
 
 def _shape_text(sweep: Sweep) -> str:
-    model, averaged = sweep.model, [entry["averaged_steps"] for entry in sweep.runs]
+    model = sweep.model
     return (
         f"*{sweep.shape}*: width {model['width']}, {count(model['heads'], 'head')}, feed-forward width "
         f"{model['hidden']}, dropout {model['dropout']:g}, tables for each layer"
-        f"{' and head' if model['per_head'] else ', shared by its heads'}, measured by {_averaged(averaged)}."
+        f"{' and head' if model['per_head'] else ', shared by its heads'}, measured by {_averaged(sweep)}."
     )
 
 

@@ -122,7 +122,7 @@ def _draw_lengths(sweep: Sweep) -> Figure:
     shades = plt.get_cmap("viridis_r")
     colours = {v: shades(0.1 + 0.9 * place / max(1, len(distances) - 1)) for place, v in enumerate(distances)}
     panels = (
-        ("what attention is told", {v: COLOURS[v] for v in sweep.present(COLOURS)}),
+        ("what the model knows of positions", {v: COLOURS[v] for v in sweep.present(COLOURS)}),
         ("relative, by clipping distance", colours),
     )
     names = [TEST, *sweep.unseen]
