@@ -41,7 +41,8 @@ def _how_to_read(bleus: Sequence[Difference]) -> str:
         parts.append(
             "Intervals of BLEU come from a paired bootstrap: it draws the sentences of the test anew, the same for "
             f"both rows, and the seeds, {RESAMPLES:,} times. Its p is computed as in sacreBLEU's paired bootstrap "
-            "test. With few seeds such intervals are somewhat too narrow."
+            "test, which counts one tail of a clear difference; where they seem to disagree, the interval decides. "
+            "With few seeds such intervals are somewhat too narrow."
         )
     if any(found.some_kept for found in bleus):
         parts.append(

@@ -119,8 +119,8 @@ def bootstrapped(differences: Sequence[float], shifts: Tensor, seed: int = 0) ->
 
     Of n seeds n - 1 are drawn with replacement, which makes the variance of their mean the right one for few seeds (Rao
     and Wu 1988). The interval is that of the percentiles. ``p`` is computed as in sacreBLEU's paired bootstrap test:
-    the share of resamples whose absolute difference exceeds the mean of these by more than the difference found. With
-    one seed this is that test.
+    the share of resamples whose absolute difference exceeds the mean of these by more than the difference found, which
+    is one tail of a clear difference. With one seed this is that test.
 
     Args:
         differences: of the two rows on all sentences, one for each seed.
