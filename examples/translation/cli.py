@@ -68,7 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("data", type=Path, help="the folder that prepare wrote")
     train.add_argument("run", type=Path, help="the folder to write to; a training that stands there goes on")
     train.add_argument(
-        "--preset", choices=PRESETS, default="small", help="sizes that other options then change (default: small)"
+        "--preset",
+        choices=PRESETS,
+        default="small",
+        help="sizes that other options then change; the paper measures base by its last checkpoint (average --last 1) "
+        "and big by the mean of its last 20, ten minutes apart (--save-minutes 10 --keep 20) (default: small)",
     )
     _add_settings(train, ModelSettings)
     _add_settings(train, TrainingSettings)
@@ -82,15 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(command=_train)
 
     average = commands.add_parser("average", help="average the last models of a run")
-    average.add_argument("run", type=Path)
-    average.add_argument("--last", type=int, help="how many; left out, all that are kept")
+    average.add_argument("run", type=Path, help="the folder of a training")
+    average.add_argument("--last", type=int, help="how many, 1 for the last by itself; left out, all that are kept")
     average.set_defaults(command=_average)
 
     lines = commands.add_parser("translate", help="translate lines of text")
     lines.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
     lines.add_argument("--input", type=Path, help="a text file; left out, standard input")
     lines.add_argument("--output", type=Path, help="written when all is done; left out, standard output")
-    lines.add_argument("--longest", type=int, default=1000, help="tokens that a line may have")
+    lines.add_argument("--longest", type=int, default=1000, help="tokens that a line may have (default: 1000)")
     _add_search(lines)
     _add_device(lines)
     lines.set_defaults(command=_translate)
@@ -138,9 +142,13 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--beam", type=int, default=4, help="width of the beam; 1 is greedy search")
-    parser.add_argument("--length-penalty", type=float, default=0.6)
-    parser.add_argument("--extra", type=int, default=50, help="how much longer than its source a translation may be")
+    parser.add_argument("--beam", type=int, default=4, help="width of the beam; 1 is greedy search (default: 4)")
+    parser.add_argument(
+        "--length-penalty", type=float, default=0.6, help="more than 0 favours longer translations (default: 0.6)"
+    )
+    parser.add_argument(
+        "--extra", type=int, default=50, help="tokens by which a translation may exceed its source (default: 50)"
+    )
 
 
 def _search(args: argparse.Namespace) -> Search:
@@ -178,9 +186,9 @@ def _announce(run: Path, training: Training, tensorboard: bool) -> None:
     if step < settings.steps:
         files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
         model = checkpoints.model_path(Path(), 0).name
-        print(
-            f"{run}: writes {', '.join(files)}, and every {settings.save_every:,} steps latest.pt and {model}, numbered"
-        )
+        steps, minutes = settings.save_every, settings.save_minutes
+        often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
+        print(f"{run}: writes {', '.join(files)}, and every {often} latest.pt and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:

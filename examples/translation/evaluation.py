@@ -52,12 +52,13 @@ def evaluate(
     Perplexity is that of a subword, so that it compares only between models of one vocabulary.
 
     Raises:
-        ValueError: no pairs.
+        ValueError: no pairs, or one with more tokens than the model has positions, naming it.
     """
     if not pairs:
         raise ValueError("a test set must have at least one pair, got none")
     model.eval()
     encoded = Pairs.encode(pairs, vocabulary)
+    _check_lengths(encoded, model.longest)
     total, tokens = negative_log_likelihood(model, encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
     sources = [source for source, _ in pairs]
     found = translate(model, vocabulary, sources, how, longest=NO_LIMIT, progress=progress)
@@ -74,3 +75,13 @@ def evaluate(
         "chrf_signature": str(chrf.get_signature()),
     }
     return result, found
+
+
+def _check_lengths(pairs: Pairs, longest: int | None) -> None:
+    """Refuse pairs for which learned positions do not suffice."""
+    lengths = torch.maximum(pairs.source.lengths, pairs.target.lengths - 1)
+    if longest is not None and len(pairs) and int(lengths.max()) > longest:
+        number = int(lengths.argmax())
+        raise ValueError(
+            f"pair {number + 1}: must have at most max_len = {longest} tokens on each side, got {int(lengths[number])}"
+        )

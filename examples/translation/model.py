@@ -42,6 +42,11 @@ class Translator(nn.Module):
         with torch.no_grad():
             self.embedding.weight[PAD].zero_()
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of either side, the start or the end counted; None for any number."""
+        return self.settings.max_len if self.settings.positions == "learned" else None
+
     def forward(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """How badly each target is foretold from its beginning and its source.
 
@@ -82,6 +87,8 @@ class Translator(nn.Module):
 def _positions(settings: ModelSettings) -> dict[str, Any]:
     """The arguments of RelationTransformer; relative positions without any table are none."""
     tables = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
+    if settings.positions == "learned":
+        return {"positions": "learned", "max_len": settings.max_len}
     if settings.positions in ("none", "sinusoidal"):
         return {"positions": settings.positions}
     if not tables:

@@ -32,11 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--valid", help="likewise; left out, it is held out of the training pairs", **files)
     parser.add_argument("--test", help="likewise", **files)
-    parser.add_argument("--held-out", type=int, default=2000, help="pairs in each part that is held out")
+    parser.add_argument(
+        "--held-out", type=int, default=2000, help="pairs in each part that is held out (default: 2000)"
+    )
     parser.add_argument("--max-words", type=int, help="take sources of at most so many words from --train")
-    parser.add_argument("--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words")
-    parser.add_argument("--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages")
-    parser.add_argument("--seed", type=int, default=0, help="of what is held out")
+    parser.add_argument(
+        "--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words (default: none)"
+    )
+    parser.add_argument(
+        "--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages (default: 8000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of what is held out (default: 0)")
 
 
 def run(args: argparse.Namespace) -> None:

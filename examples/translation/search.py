@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -85,7 +86,9 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
         ValueError: the model's scores are NaN.
     """
     lengths = (source != PAD).sum(-1).tolist()
-    alive = [_Sentence(index, length + how.extra) for index, length in enumerate(lengths)]
+    # a model of learned positions has none for more tokens; the start takes one
+    most = sys.maxsize if model.longest is None else model.longest - 1
+    alive = [_Sentence(index, min(length + how.extra, most)) for index, length in enumerate(lengths)]
     best: dict[int, Hypothesis] = {}
     if not alive:
         return []
@@ -192,13 +195,15 @@ def translate(
         lines: in any order; those of like length are searched together.
         how: beam and lengths.
         batch_tokens: the most source tokens side by side, padding included.
-        longest: the most tokens a line may have.
+        longest: the most tokens a line may have; a model of learned positions may allow fewer.
         progress: called with the number of lines that have been done.
 
     Raises:
         ValueError: a line too long, with its number, before any is translated.
     """
     rows = vocabulary.encode([line.strip() for line in lines])
+    if model.longest is not None:
+        longest = min(longest, model.longest - 1)  # the end takes a position
     for number, row in enumerate(rows, 1):
         if len(row) > longest:
             raise ValueError(f"line {number}: must have at most {longest} tokens, got {len(row)}")

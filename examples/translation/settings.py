@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-POSITIONS = ("none", "sinusoidal", "relative", "both")
+POSITIONS = ("none", "sinusoidal", "learned", "relative", "both")
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)
 class _Settings:
+    later: ClassVar[tuple[str, ...]] = ()
+    """Names that came after the first runs were saved. A run without them was made as their defaults say."""
+
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:
-        """Settings from what :func:`dataclasses.asdict` gave.
+        """Settings from what :func:`dataclasses.asdict` gave, now or before there were the names in ``later``.
 
         Raises:
-            ValueError: unknown or missing names.
+            ValueError: unknown names, or missing ones other than those in ``later``.
         """
         names = {field.name for field in fields(cls)}
-        if set(values) != names:
+        if not names - set(cls.later) <= set(values) <= names:
             raise ValueError(f"settings must have the names {sorted(names)}, got {sorted(values)}")
         return cls(**values)
 
@@ -36,7 +39,8 @@ class ModelSettings(_Settings):
     """The model: its sizes, and what its attention knows of positions.
 
     Attributes:
-        positions: none, sinusoidal, relative, or both of these.
+        positions: none, sinusoidal, learned, relative, or both (relative and sinusoidal).
+        max_len: how many learned positions each side has; no sentence may have more tokens.
         max_distance: k; distances beyond it are as it.
         key_table: whether relative positions have the vectors a^K.
         value_table: whether they have the vectors a^V.
@@ -49,7 +53,10 @@ class ModelSettings(_Settings):
         norm_first: whether norms come before each step.
     """
 
+    later: ClassVar[tuple[str, ...]] = ("max_len",)
+
     positions: str = "relative"
+    max_len: int = 256
     max_distance: int = 16
     key_table: bool = True
     value_table: bool = True
@@ -64,7 +71,7 @@ class ModelSettings(_Settings):
     def __post_init__(self) -> None:
         if self.positions not in POSITIONS:
             raise ValueError(f"positions must be one of {list(POSITIONS)}, got {self.positions!r}")
-        _at_least(self, 1, "width", "heads", "layers", "hidden")
+        _at_least(self, 1, "max_len", "width", "heads", "layers", "hidden")
         _at_least(self, 0, "max_distance", "dropout")
 
 
@@ -92,9 +99,12 @@ class TrainingSettings(_Settings):
         log_every: steps between two lines of the training's loss.
         validate_every: steps between two measurements of the validation's loss.
         save_every: steps between two checkpoints.
+        save_minutes: minutes between two checkpoints, in place of save_every; 0 goes by steps.
         keep: how many checkpoints are kept to be averaged.
         precision: of the matrix products; auto takes bfloat16 on a GPU that has it.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("save_minutes",)
 
     steps: int = 100_000
     batch_tokens: int = 4096
@@ -108,6 +118,7 @@ class TrainingSettings(_Settings):
     log_every: int = 50
     validate_every: int = 1000
     save_every: int = 1000
+    save_minutes: float = 0.0
     keep: int = 10
     precision: str = "auto"
 
@@ -116,6 +127,6 @@ class TrainingSettings(_Settings):
             raise ValueError(f"precision must be one of {list(PRECISIONS)}, got {self.precision!r}")
         names = ("steps", "batch_tokens", "accumulate", "longest", "warm_up", "log_every", "validate_every")
         _at_least(self, 1, *names, "save_every", "keep")
-        _at_least(self, 0, "learning_rate", "smoothing", "clip")
+        _at_least(self, 0, "learning_rate", "smoothing", "clip", "save_minutes")
         if self.smoothing >= 1:
             raise ValueError(f"smoothing must be below 1, got {self.smoothing}")

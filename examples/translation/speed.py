@@ -24,12 +24,12 @@ WARM_UP_ROUNDS = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
-    parser.add_argument("--preset", choices=PRESETS, default="small")
-    parser.add_argument("--max-distance", type=int, default=16, help="k of relative positions")
-    parser.add_argument("--batch-tokens", type=int, default=1250)
-    parser.add_argument("--precision", choices=PRECISIONS, default="auto")
-    parser.add_argument("--rounds", type=int, default=20, help="pairs of measurements")
-    parser.add_argument("--steps", type=int, default=10, help="updates in each measurement")
+    parser.add_argument("--preset", choices=PRESETS, default="small", help="sizes of the model (default: small)")
+    parser.add_argument("--max-distance", type=int, default=16, help="k of relative positions (default: 16)")
+    parser.add_argument("--batch-tokens", type=int, default=1250, help="as for train (default: 1250)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="as for train (default: auto)")
+    parser.add_argument("--rounds", type=int, default=20, help="pairs of measurements (default: 20)")
+    parser.add_argument("--steps", type=int, default=10, help="updates in each measurement (default: 10)")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="left out, on a GPU only")
     parser.add_argument("--device", help="cpu, cuda, ...; left out, a GPU where there is one")
 

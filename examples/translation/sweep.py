@@ -16,29 +16,78 @@ from tqdm import tqdm
 
 from examples.translation.files import load_json, save_json
 
-DISTANCES = (0, 1, 2, 4, 8, 16, 64)
+DISTANCES = (0, 1, 2, 4, 8, 16, 64, 256)
+OURS = (8,)
+"""Distances that the paper's Table 2 does not have."""
 PAPER = 16
 
 
 @dataclass(frozen=True)
+class Shape:
+    """A small model with the proportions of the paper's base or big model.
+
+    Attributes:
+        distance: k of its relative positions.
+        sizes: what its settings are, whatever the sweep's other models have.
+        last: how many checkpoints are averaged.
+        training: options of its training.
+    """
+
+    distance: int
+    sizes: dict[str, Any]
+    last: int
+    training: tuple[str, ...] = ()
+
+    def options(self) -> tuple[str, ...]:
+        """The options of ``train``."""
+        sizes = {name: value for name, value in self.sizes.items() if name != "per_head"}
+        per_head = "--per-head" if self.sizes["per_head"] else "--no-per-head"
+        return (*(str(part) for item in sizes.items() for part in (f"--{item[0]}", item[1])), per_head, *self.training)
+
+
+# the big model's 20 checkpoints span as many steps as 5 of every 100
+SHAPES = {
+    "base": Shape(16, {"width": 128, "heads": 4, "hidden": 256, "dropout": 0.1, "per_head": True}, last=1),
+    "big": Shape(
+        8,
+        {"width": 256, "heads": 8, "hidden": 1024, "dropout": 0.3, "per_head": False},
+        last=20,
+        training=("--save-every", "25", "--keep", "20"),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Model:
-    """A name, and the options of ``train`` that make the model differ from the others."""
+    """A name, the options of ``train`` that make the model differ from the others, and how many checkpoints count."""
 
     name: str
     options: tuple[str, ...]
+    last: int | None = None
 
 
 def models() -> list[Model]:
-    """Those of the paper's Table 1 first, then the clipping distances of Table 2 and the tables of Table 3."""
+    """Those of one size, by the paper's Tables 1 to 3, then Table 1 again by models of other shapes."""
     relative = ("--positions", "relative", "--max-distance")
     return [
         Model("none", ("--positions", "none")),
         Model("sinusoidal", ("--positions", "sinusoidal")),
         Model(f"relative-{PAPER}", (*relative, str(PAPER))),
         *(Model(f"relative-{k}", (*relative, str(k))) for k in DISTANCES if k != PAPER),
+        Model("learned", ("--positions", "learned")),
         Model(f"key-{PAPER}", (*relative, str(PAPER), "--no-value-table")),
         Model(f"value-{PAPER}", (*relative, str(PAPER), "--no-key-table")),
         Model(f"both-{PAPER}", ("--positions", "both", "--max-distance", str(PAPER))),
+        *(model for name, shape in SHAPES.items() for model in _of_shape(name, shape)),
+    ]
+
+
+def _of_shape(name: str, shape: Shape) -> list[Model]:
+    """The two rows of Table 1 that the paper has of each shape."""
+    relative = ("--positions", "relative", "--max-distance", str(shape.distance))
+    return [
+        Model(f"{name}-sinusoidal", (*shape.options(), "--positions", "sinusoidal"), shape.last),
+        Model(f"{name}-relative-{shape.distance}", (*shape.options(), *relative), shape.last),
     ]
 
 
@@ -46,10 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
     parser.add_argument("runs", type=Path, help="a folder for the runs; what is finished there is not done again")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each model")
-    parser.add_argument("--workers", type=int, default=1, help="how many at a time")
-    parser.add_argument("--threads", type=int, default=1, help="of each")
-    parser.add_argument("--only", nargs="+", choices=[model.name for model in models()], help="these models alone")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each model (default: 3)")
+    parser.add_argument("--workers", type=int, default=1, help="how many at a time (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="of each (default: 1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=[model.name for model in models()], help="these models; left out, all"
+    )
     parser.epilog = "Options after -- are given to every training: ... sweep DATA RUNS -- --steps 2500 --warm-up 600"
 
 
@@ -102,7 +153,7 @@ def _one(
     """Train, average and measure; what they print goes to a file beside the run. Whether all of it worked."""
     commands = [
         ["train", str(data), str(run), *options, *model.options, "--seed", str(seed)],
-        ["average", str(run)],
+        ["average", str(run), *(["--last", str(model.last)] if model.last else [])],
         ["evaluate", str(run), *map(str, tests)],
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}

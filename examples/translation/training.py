@@ -33,7 +33,7 @@ from examples.translation.vocabulary import Vocabulary
 
 LATEST = "latest.pt"
 # settings that may change when a training goes on: they decide what is written and when it ends, not what is learned
-FREE_TO_CHANGE = ("steps", "keep", "save_every", "log_every", "validate_every")
+FREE_TO_CHANGE = ("steps", "keep", "save_every", "save_minutes", "log_every", "validate_every")
 
 
 @dataclass
@@ -60,7 +60,8 @@ class Training:
         compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run was begun with other settings, or too few pairs have at most ``longest`` tokens.
+        ValueError: the run was begun with other settings, too few pairs have at most ``longest`` tokens, or learned
+            positions are fewer than that.
     """
 
     def __init__(
@@ -81,11 +82,17 @@ class Training:
         self.position = Position()
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
+        if self.model.longest is not None and self.model.longest < settings.longest:
+            raise ValueError(
+                f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
+            )
         self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
         torch.manual_seed(settings.seed * 1000 + processes.rank + 1)
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
         self.seconds = 0.0
+        # seconds that had gone by since the last model was kept, when a training that goes on was broken off
+        self.waited = 0.0
         if (run / LATEST).exists():
             self._go_on()
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
@@ -111,9 +118,10 @@ class Training:
                 remove_partial(self.run)
                 if position.step < settings.steps:
                     save_json(self.run / "config.json", self.describe())
-            meter = _Meter()
+            meter, clock = _Meter(), _Clock(settings.save_minutes * 60, self.waited)
             while position.step < settings.steps:
-                tokens, stop = self.update(bool(asked))
+                # one process's clock speaks for all, so that all save after the same step
+                tokens, stop, minutes_are_over = self.update(bool(asked), leads and clock.is_over())
                 meter.tokens += tokens
                 bar.update()
                 if position.step % settings.log_every == 0:
@@ -124,8 +132,12 @@ class Training:
                         nll = self.validate()
                         if log is not None:
                             log.add(Row(position.step, "valid", None, nll))
-                    due = last or position.step % settings.save_every == 0
+                    by_steps = settings.save_minutes == 0 and position.step % settings.save_every == 0
+                    due = last or by_steps or minutes_are_over
+                    if due:
+                        clock.restart()
                     if due or stop:
+                        self.waited = clock.seconds()
                         self._save(log, due)
                 if stop:
                     break
@@ -168,10 +180,10 @@ class Training:
         total, tokens = self.processes.sum(*own)
         return total / tokens
 
-    def update(self, asked: bool = False) -> tuple[int, bool]:
-        """One update; how many target tokens it took, and whether any process was asked to stop."""
+    def update(self, stop: bool = False, save: bool = False) -> tuple[int, bool, bool]:
+        """One update; how many target tokens it took, and whether any process wants to stop, and to save."""
         batches = self._next_batches()
-        total, stop = self.processes.sum(sum(batch.tokens for batch in batches), float(asked))
+        total, stops, saves = self.processes.sum(sum(batch.tokens for batch in batches), float(stop), float(save))
         self.position.step += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.position.step)
@@ -184,7 +196,7 @@ class Training:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return int(total), stop > 0
+        return int(total), stops > 0, saves > 0
 
     def _backward(self, batch: Batch, share: float) -> None:
         moved = batch.to(self.processes.device)
@@ -258,6 +270,7 @@ class Training:
             "position": asdict(self.position),
             "own": own,
             "seconds": self.seconds,
+            "waited": self.waited,
             "settings": self._fixed(),
         }
         save_tensors(self.run / LATEST, state)
@@ -279,13 +292,14 @@ class Training:
         state = load_tensors(self.run / LATEST)
         if not isinstance(state, dict) or "settings" not in state:
             raise ValueError(f"{self.run / LATEST} must be the state of a training")
+        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | state["settings"]
         for name, value in self._fixed().items():
-            if state["settings"].get(name) != value:
-                raise ValueError(f"{self.run} was begun with {name}={state['settings'].get(name)!r}, got {value!r}")
+            if before.get(name) != value:
+                raise ValueError(f"{self.run} was begun with {name}={before.get(name)!r}, got {value!r}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.position = Position(**state["position"])
-        self.seconds = state["seconds"]
+        self.seconds, self.waited = state["seconds"], state.get("waited", 0.0)
         own = state["own"][self.processes.rank]
         _set_random_state(own["random"], self.processes.device)
         self.window = own["window"].to(self.processes.device)
@@ -334,6 +348,27 @@ class _Meter:
         begin = time.perf_counter()
         yield
         self._start += time.perf_counter() - begin
+
+
+class _Clock:
+    """The time since the last model was kept, where one is kept every so many seconds.
+
+    Args:
+        every: how many; 0 for a clock that is never over.
+        waited: how many have gone by already.
+    """
+
+    def __init__(self, every: float, waited: float) -> None:
+        self._every, self._start = every, time.monotonic() - waited
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def is_over(self) -> bool:
+        return 0 < self._every <= self.seconds()
+
+    def restart(self) -> None:
+        self._start = time.monotonic()
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
+from examples.translation.report.findings import findings, improving
+from examples.translation.report.intervals import over_seeds
+from examples.translation.report.markdown import count, every, table
 from examples.translation.report.pictures import Picture
 from examples.translation.report.record import RESULTS
 from examples.translation.report.results import (
@@ -14,35 +17,35 @@ from examples.translation.report.results import (
     COMPARED,
     CURVES,
     KINDS,
+    LEARNED,
     NONE,
     ONE_TABLE,
     PICTURED_DISTANCES,
     SINUSOIDAL,
     TEST,
-    Spread,
     Sweep,
     Variant,
-    as_figure,
     lengths_of,
     range_of,
     relative,
 )
 from examples.translation.settings import ModelSettings, TrainingSettings
-from examples.translation.sweep import PAPER
+from examples.translation.sweep import OURS, PAPER, SHAPES, models
 
 # the braces are filled in from the runs' settings
 COMMANDS = """\
 python -m examples.translation prepare data/pairs --train CORPUS --held-out {held_out} \\
     --vocabulary-size {vocabulary}{unseen}
-python -m examples.translation sweep data/pairs runs/pairs --seeds {seeds}{options}
-python -m examples.translation report runs/pairs
+{sweeps}
+python -m examples.translation report runs/pairs --data data/pairs
 """
+SWEEP = "python -m examples.translation sweep data/pairs runs/pairs --seeds {seeds}{only}{options}"
 VERSIONS = ("python", "torch", "relgraph")
 
 Rows = list[list[str]]
 
 
-def write_page(sweep: Sweep, pictures: Sequence[Picture], link: str | None) -> str:
+def write_page(sweep: Sweep, shapes: Sequence[Sweep], pictures: Sequence[Picture], link: str | None) -> str:
     """The whole page; ``link`` leads from it to the folder of the pictures."""
 
     def images(section: str) -> str:
@@ -50,9 +53,11 @@ def write_page(sweep: Sweep, pictures: Sequence[Picture], link: str | None) -> s
 
     parts = [
         "# What relative positions change: small translation models",
-        *_introduction(sweep, link),
+        *_introduction(sweep, shapes, link),
         "## Positions",
         *_comparison(sweep),
+        "### Models shaped like base and big",
+        *_shapes(shapes),
         "## Clipping distance",
         *_by_distance(sweep),
         "## Key and value tables",
@@ -61,36 +66,45 @@ def write_page(sweep: Sweep, pictures: Sequence[Picture], link: str | None) -> s
         *_unseen_lengths(sweep),
         images("lengths"),
     ]
+    parts += ["## Learning curves", _curves_text(sweep), images("curves"), *improving(sweep)]
     if link is not None:
-        parts += ["## Learning curves", _curves_text(sweep), images("curves")]
         parts += ["## What the tables learned", _tables_text(bool(images("tables"))), images("tables")]
-    parts += ["## What it shows", *_findings(sweep)]
+    parts += ["## What it shows", *findings(sweep, shapes)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _introduction(sweep: Sweep, link: str | None) -> list[str]:
+def _introduction(sweep: Sweep, shapes: Sequence[Sweep], link: str | None) -> list[str]:
     seeds = sorted({len(group) for group in sweep.groups.values()})
     many = "one seed" if seeds == [1] else f"{' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
-    spread = "which gives no spread" if seeds == [1] else "± the sample standard deviation over seeds"
+    spread = "which gives no spread" if seeds == [1] else "± the sample standard deviation"
     source = "" if link is None else f" ([{RESULTS}]({link}/{RESULTS}))"
     return [
-        f"Transformers that translate {sweep.data}, alike in everything but what their attention knows of positions: "
-        "nothing, sinusoids added to the embeddings, or a vector for each clipped distance, as in "
+        f"Small Transformers translate {sweep.data}. They differ only in what they know of positions: nothing; "
+        "sinusoids or learned vectors, added to the embeddings; or a vector for each clipped distance, as in "
         "[Shaw, Uszkoreit, Vaswani 2018](https://arxiv.org/abs/1803.02155). Each was trained with "
         f"{many}; a figure is the mean over seeds, {spread}. Every figure is computed from the logs{source}.",
         "## Settings",
         f"{_model_text(sweep)} {_training_text(sweep)} {_measuring_text(sweep)}",
+        _assumed_text(sweep),
         sweep.note,
         "To repeat it, from the root of the repository:",
-        f"```sh\n{COMMANDS.format(**_command_options(sweep))}```",
+        f"```sh\n{COMMANDS.format(**_command_options(sweep, shapes))}```",
     ]
+
+
+def _assumed_text(sweep: Sweep) -> str:
+    assumed = {name for entry in sweep.runs for name in entry.get("assumed", ())}
+    if not assumed:
+        return ""
+    names = ", ".join(f"`{name}`" for name in sorted(assumed))
+    return f"Some runs were saved before the settings {names} existed; they count with the defaults."
 
 
 def _model_text(sweep: Sweep) -> str:
     model = sweep.model
     return (
-        f"Encoder and decoder of {_count(model['layers'], 'layer')} each, width {model['width']}, "
-        f"{_count(model['heads'], 'head')}, feed-forward width {model['hidden']}, dropout {model['dropout']:g}, norms "
+        f"Encoder and decoder of {count(model['layers'], 'layer')} each, width {model['width']}, "
+        f"{count(model['heads'], 'head')}, feed-forward width {model['hidden']}, dropout {model['dropout']:g}, norms "
         f"{'before' if model['norm_first'] else 'after'} each step, rows of tables "
         f"{'for each head' if model['per_head'] else 'shared by the heads'}; "
         f"{sweep.sizes['vocabulary']:,} subwords, shared by both languages."
@@ -100,12 +114,12 @@ def _model_text(sweep: Sweep) -> str:
 def _training_text(sweep: Sweep) -> str:
     training, configs = sweep.training, [entry["config"] for entry in sweep.runs]
     times = {
-        "batches": _all([training.get("accumulate", 1)]),
-        "processes": _all(c.get("processes", 1) for c in configs),
+        "batches": every([training.get("accumulate", 1)]),
+        "processes": every(c.get("processes", 1) for c in configs),
     }
     more = "".join(f" × {number} {what}" for what, number in times.items() if number != "1")
-    pairs, devices = sweep.sizes["pairs"], _all(config.get("device") for config in configs)
-    versions = (f"{name} {_all(config['versions'].get(name) for config in configs)}" for name in VERSIONS)
+    pairs, devices = sweep.sizes["pairs"], every(config.get("device") for config in configs)
+    versions = (f"{name} {every(config['versions'].get(name) for config in configs)}" for name in VERSIONS)
     return (
         f"{training['steps']:,} steps of at most {training['batch_tokens']:,} tokens on either side{more}"
         f"{f', out of {pairs:,} pairs' if pairs else ''}; Adam, {training['warm_up']:,} steps of warm-up, rate "
@@ -115,21 +129,27 @@ def _training_text(sweep: Sweep) -> str:
 
 
 def _measuring_text(sweep: Sweep) -> str:
-    averaged = [entry["averaged_steps"] for entry in sweep.runs]
-    steps = sorted(set().union(*averaged))
     tests = "; ".join(
         f"{lengths_of(name)}, {size['sentences']:,} sentences with {size['tokens']:,} subwords"
         for name, size in sweep.tests.items()
     )
     return (
-        f"Measured is the mean of {_all(map(len, averaged))} checkpoints of each run (steps "
-        f"{steps[0]:,} to {steps[-1]:,}), with a beam of {sweep.search['beam']} and a length penalty of "
+        f"Each run is measured by {_averaged(sweep)}, with a beam of {sweep.search['beam']} and a length penalty of "
         f"{sweep.search['length_penalty']:g}. Tests by words in the source sentence: {tests}. Perplexity is that of a "
         f"subword. BLEU and chrF are sacreBLEU's (BLEU `{sweep.tests[TEST]['signature']}`)."
     )
 
 
-def _command_options(sweep: Sweep) -> dict[str, Any]:
+def _averaged(sweep: Sweep) -> str:
+    """Which checkpoints a run is measured by."""
+    averaged = [entry["averaged_steps"] for entry in sweep.runs]
+    numbers, steps = {len(each) for each in averaged}, sorted(set().union(*averaged))
+    if numbers == {1}:
+        return f"its last checkpoint (step {every(steps)})"
+    return f"the mean of its last {every(numbers)} checkpoints (steps {steps[0]:,} to {steps[-1]:,})"
+
+
+def _command_options(sweep: Sweep, shapes: Sequence[Sweep]) -> dict[str, Any]:
     """What the commands need to make these runs: all settings that are not what they are by default."""
     defaults = {**vars(ModelSettings()), **vars(TrainingSettings())}
     options = []
@@ -141,15 +161,30 @@ def _command_options(sweep: Sweep) -> dict[str, Any]:
             options.append(f"--{option}" if value else f"--no-{option}")
         else:
             options.append(f"--{option} {value}")
+    passed_on = " \\\n    -- " + " ".join(options) if options else ""
     ranges = [low_high for name in sweep.unseen if (low_high := range_of(name))]
     longer = " ".join(f"{low}-{high}" for low, high in ranges)
+    sweeps = [
+        SWEEP.format(seeds=seeds, only=only, options=passed_on) for seeds, only in _models_by_seeds([sweep, *shapes])
+    ]
     return {
         "vocabulary": sweep.sizes["vocabulary"],
-        "seeds": max(len(group) for group in sweep.groups.values()),
-        "options": " \\\n    -- " + " ".join(options) if options else "",
+        "sweeps": "\n".join(sweeps),
         "held_out": sweep.tests[TEST]["sentences"],
         "unseen": f" --max-words {ranges[0][0] - 1} --unseen {longer}" if ranges else "",
     }
+
+
+def _models_by_seeds(sweeps: Iterable[Sweep]) -> list[tuple[int, str]]:
+    """Numbers of seeds, and the option that names the models with so many where these are not all."""
+    runs = Counter(entry["name"].rsplit("-seed", 1)[0] for sweep in sweeps for entry in sweep.runs)
+    every_model = [model.name for model in models()]
+    found = []
+    for seeds in sorted({*runs.values()}):
+        names = [name for name in every_model if runs[name] == seeds]
+        only = textwrap.wrap(f"--only {' '.join(names)}", 100)
+        found.append((seeds, "" if names == every_model else "".join(f" \\\n    {line}" for line in only)))
+    return found
 
 
 def _comparison(sweep: Sweep) -> list[str]:
@@ -166,25 +201,68 @@ def _comparison(sweep: Sweep) -> list[str]:
         for v in found
     ]
     return [
-        "On sentences of trained lengths; k is the clipping distance. Target tokens a second are the medians of the "
-        "logs, with whatever else the machine did at the time. The paper (WMT 2014 English–German, big model) gained "
-        "1.3 BLEU with relative over sinusoidal positions, and nothing more with both.",
-        _table(["positions", "BLEU", "chrF", "perplexity", "training tokens/s", "parameters", "seeds"], rows),
+        "On sentences of trained lengths; k is the clipping distance. The paper's Table 1 compares sinusoidal with "
+        "relative positions; the other rows are ours. On WMT 2014 English–German the paper gained 0.3 BLEU (base) and "
+        "1.3 BLEU (big) with relative over sinusoidal positions, and nothing more with both.",
+        "Training tokens a second are the medians of the logs, with whatever else the machine did at the time: they do "
+        "not compare. `python -m examples.translation speed data/pairs` compares, for it trains with relative and "
+        "with sinusoidal positions in turn; the paper reports 7 % fewer steps a second.",
+        table(["positions", "BLEU", "chrF", "perplexity", "training tokens/s", "parameters", "seeds"], rows),
         _missing(sweep, COMPARED),
     ]
+
+
+def _shapes(shapes: Sequence[Sweep]) -> list[str]:
+    """The paper's Table 1 by models with the proportions of its base and big models."""
+    rows = [
+        [
+            str(sweep.shape),
+            v.name,
+            *(str(sweep.test(v, TEST, measure)) for measure in ("bleu", "chrf", "perplexity")),
+            f"{sweep.groups[v][0]['config']['parameters']:,}",
+            str(sweep.seeds(v)),
+        ]
+        for sweep in shapes
+        for v in sorted(sweep.groups, key=lambda v: bool(v.tables))
+    ]
+    missing = [name for name in SHAPES if name not in [sweep.shape for sweep in shapes]]
+    return [
+        "Small models with the proportions of the paper's two. Only rows of the same shape compare. "
+        + " ".join(_shape_text(sweep) for sweep in shapes)
+        if shapes
+        else "",
+        table(["shape", "positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows),
+        f"Left out, without a finished run: {'; '.join(missing)}." if missing else "",
+    ]
+
+
+def _shape_text(sweep: Sweep) -> str:
+    model = sweep.model
+    return (
+        f"*{sweep.shape}*: width {model['width']}, {count(model['heads'], 'head')}, feed-forward width "
+        f"{model['hidden']}, dropout {model['dropout']:g}, tables for each layer"
+        f"{' and head' if model['per_head'] else ', shared by its heads'}, measured by {_averaged(sweep)}."
+    )
 
 
 def _by_distance(sweep: Sweep) -> list[str]:
     """The paper's Table 2."""
     wanted = [relative(k) for k in sweep.distances]
     rows = [
-        [str(v.distance), *(str(sweep.test(v, TEST, m)) for m in ("bleu", "perplexity")), str(sweep.seeds(v))]
+        [
+            f"{v.distance} (ours)" if v.distance in OURS else str(v.distance),
+            *(str(sweep.test(v, TEST, m)) for m in ("bleu", "perplexity")),
+            str(sweep.seeds(v)),
+        ]
         for v in sweep.present(wanted)
     ]
+    ours = ", ".join(f"k = {k}" for k in OURS)
     return [
-        "Relative positions with key and value tables, on sentences of trained lengths. With k = 0 every pair carries "
-        "the same label, which says nothing of positions. The paper saw no more than noise from k = 2 on.",
-        _table(["k", "BLEU", "perplexity", "seeds"], rows),
+        "The paper's Table 2: relative positions with key and value tables, on sentences of trained lengths. With "
+        f"k = 0 every pair has the same label, which says nothing of positions. The paper does not have {ours}. It "
+        "saw no more than noise from k = 2 on. Rows for distances that no training sentence has stay as they were "
+        "drawn, so that large k differ in little else.",
+        table(["k", "BLEU", "perplexity", "seeds"], rows),
         _missing(sweep, wanted),
     ]
 
@@ -201,9 +279,10 @@ def _by_table(sweep: Sweep) -> list[str]:
         for v in sweep.present(wanted)
     ]
     return [
-        f"Relative positions with k = {PAPER} and either table left out, on sentences of trained lengths. Without both "
-        "attention is told nothing of positions. The paper found the key table alone to do as well as both.",
-        _table(["key table", "value table", "BLEU", "perplexity", "seeds"], rows),
+        f"The paper's Table 3: relative positions with k = {PAPER} and both tables, one or none, on sentences of "
+        "trained lengths. Without both the model knows nothing of positions. The paper found that the key table by "
+        "itself does as well as both.",
+        table(["key table", "value table", "BLEU", "perplexity", "seeds"], rows),
         _missing(sweep, wanted),
     ]
 
@@ -211,35 +290,37 @@ def _by_table(sweep: Sweep) -> list[str]:
 def _unseen_lengths(sweep: Sweep) -> list[str]:
     if not sweep.unseen:
         return ["No test set of longer sentences was measured."]
-    wanted = [NONE, SINUSOIDAL, BOTH, *map(relative, sweep.distances), *ONE_TABLE]
+    wanted = [NONE, SINUSOIDAL, LEARNED, BOTH, *map(relative, sweep.distances), *ONE_TABLE]
     found = sweep.present(wanted) + [v for v in sweep.groups if v not in wanted]
     parts = [
-        "Test sets by words in the source sentence. The best mean of a column is bold where it leads the next by more "
-        "than the larger of the two spreads."
+        "Test sets by words in the source sentence. The best mean of a column is bold where its difference from every "
+        "other row, over the seeds that both have, has a 95 % interval that leaves out 0. Learned positions that no "
+        "training sentence reaches were never trained: longer sentences get them as they were drawn."
     ]
     for title, measure, best in (("Perplexity", "perplexity", min), ("BLEU", "bleu", max)):
         columns = [[sweep.test(v, name, measure) for v in found] for name in sweep.tests]
-        bold = [_clear_best(column, best) for column in columns]
+        bold = [_clear_best(sweep, found, name, measure, best) for name in sweep.tests]
         cells = [
             [f"**{cell}**" if row == leader else str(cell) for row, cell in enumerate(column)]
             for column, leader in zip(columns, bold, strict=True)
         ]
-        rows = [[v.name, *row] for v, row in zip(found, zip(*cells, strict=True), strict=True)]
-        parts += [f"{title}:", _table(["positions", *map(lengths_of, sweep.tests)], rows)]
+        rows = [[v.name, *row, str(sweep.seeds(v))] for v, row in zip(found, zip(*cells, strict=True), strict=True)]
+        parts += [f"{title}:", table(["positions", *map(lengths_of, sweep.tests), "seeds"], rows)]
     return [*parts, _missing(sweep, wanted)]
 
 
-def _clear_best(column: Sequence[Spread], best: Callable[..., int]) -> int | None:
-    """Which entry leads the next best by more than the spread of either; None where that cannot be said."""
-    ranked = list(range(len(column)))
-    if len(column) < 2 or not all(math.isfinite(cell.mean) for cell in column):
+def _clear_best(
+    sweep: Sweep, rows: Sequence[Variant], test: str, measure: str, best: Callable[..., Variant]
+) -> int | None:
+    """Which row leads every other by more than chance; None where that cannot be said."""
+    if len(rows) < 2:
         return None
-    first = best(ranked, key=lambda row: column[row].mean)
-    second = best((row for row in ranked if row != first), key=lambda row: column[row].mean)
-    spreads = (column[first].spread, column[second].spread)
-    if None in spreads or abs(column[first].mean - column[second].mean) <= max(spreads):
-        return None
-    return first
+    first = best(rows, key=lambda row: sweep.test(row, test, measure).mean)
+    others = [row for row in rows if row != first]
+    clear = all(
+        sweep.compare(first, row) and over_seeds(sweep.differences(first, row, test, measure)).sign for row in others
+    )
+    return rows.index(first) if clear else None
 
 
 def _curves_text(sweep: Sweep) -> str:
@@ -259,81 +340,6 @@ def _tables_text(drawn: bool) -> str:
     )
 
 
-def _findings(sweep: Sweep) -> list[str]:
-    """Differences of means, said by one rule."""
-    paper = relative(PAPER)
-    pairs = [
-        (paper, NONE, TEST),
-        (paper, SINUSOIDAL, TEST),
-        (BOTH, paper, TEST),
-        *((relative(k), paper, TEST) for k in sweep.distances if k != PAPER),
-        *((one, paper, TEST) for one in ONE_TABLE),
-        *((one, other, name) for name in sweep.unseen[-1:] for one, other in ((paper, SINUSOIDAL), (BOTH, paper))),
-    ]
-    found = [pair for pair in pairs if pair[0] in sweep.groups and pair[1] in sweep.groups]
-    lines = [_compared(sweep, *pair) for pair in found] + [_longest_by_distance(sweep)]
-    left_out = len(found) < len(pairs)
-    return [
-        "Differences of means, the first less the second. Their ± is the root of the two squared spreads' sum; a "
-        "difference no larger than that is within the spread, which is a help in reading and no test of significance. "
-        "Higher BLEU and lower perplexity are better.",
-        "\n".join(f"- {line}" for line in lines if line),
-        "Comparisons with models that have no finished run are left out." if left_out else "",
-    ]
-
-
-def _compared(sweep: Sweep, one: Variant, other: Variant, test: str) -> str:
-    differences = [
-        _difference(sweep.test(one, test, measure), sweep.test(other, test, measure), unit)
-        for measure, unit in (("bleu", "BLEU"), ("perplexity", "perplexity"))
-    ]
-    return f"*{one.name}* less *{other.name}*, {lengths_of(test)}: {'; '.join(differences)}."
-
-
-def _difference(one: Spread, other: Spread, unit: str = "") -> str:
-    change = one.mean - other.mean
-    text = f"{_signed(change)} {unit}".rstrip()
-    if one.spread is None or other.spread is None:
-        return f"{text} (one seed, no spread)"
-    spread = math.hypot(one.spread, other.spread)
-    return f"{text} ± {as_figure(spread)}, {'beyond' if abs(change) > spread else 'within'} the spread"
-
-
-def _longest_by_distance(sweep: Sweep) -> str:
-    """How perplexity on the longest sentences goes with the clipping distance."""
-    found = sweep.present(map(relative, sweep.distances))
-    if not sweep.unseen or len(found) < 2:
-        return ""
-    cells = {v.distance: sweep.test(v, sweep.unseen[-1], "perplexity") for v in found}
-    changes = [f"from k = {a} to {b} {_difference(cells[b], cells[a])}" for a, b in pairwise(cells)]
-    lowest = min(cells, key=lambda distance: cells[distance].mean)
-    return (
-        f"Perplexity by clipping distance, {lengths_of(sweep.unseen[-1])}: {'; '.join(changes)}. "
-        f"The lowest mean is that of k = {lowest}, {cells[lowest]}."
-    )
-
-
-def _table(header: Sequence[str], rows: Rows) -> str:
-    if not rows:
-        return ""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _missing(sweep: Sweep, wanted: Iterable[Variant]) -> str:
     names = [v.name for v in wanted if v not in sweep.groups]
     return f"Left out, without a finished run: {'; '.join(names)}." if names else ""
-
-
-def _all(values: Iterable[Any]) -> str:
-    """Every different value, in order."""
-    shown = {f"{value:,}" if isinstance(value, int) else str(value) for value in values if value is not None}
-    return " and ".join(sorted(shown))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _signed(value: float) -> str:
-    return ("−" if value < 0 else "+") + as_figure(abs(value))

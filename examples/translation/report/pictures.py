@@ -38,7 +38,7 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PINK = "#0072B2", "#D55E00", "#CC79A7"
 KIND_COLOURS = {"key": BLUE, "value": RED}
 DPI = 130
-COLOURS = dict(zip((*COMPARED, *ONE_TABLE), (BLACK, ORANGE, BLUE, GREEN, SKY, PINK), strict=True))
+COLOURS = dict(zip((*COMPARED, *ONE_TABLE), (BLACK, ORANGE, RED, BLUE, GREEN, SKY, PINK), strict=True))
 MARKERS = "osD^vPX"
 
 
@@ -122,7 +122,7 @@ def _draw_lengths(sweep: Sweep) -> Figure:
     shades = plt.get_cmap("viridis_r")
     colours = {v: shades(0.1 + 0.9 * place / max(1, len(distances) - 1)) for place, v in enumerate(distances)}
     panels = (
-        ("what attention is told", {v: COLOURS[v] for v in sweep.present(COLOURS)}),
+        ("what the model knows of positions", {v: COLOURS[v] for v in sweep.present(COLOURS)}),
         ("relative, by clipping distance", colours),
     )
     names = [TEST, *sweep.unseen]

@@ -6,6 +6,8 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,7 +17,15 @@ from torch.nn.functional import cosine_similarity
 
 from examples.translation.checkpoints import AVERAGE
 from examples.translation.files import load_json, load_tensors
-from examples.translation.report.results import KINDS, PICTURED_DISTANCES, Run, Variant, relative
+from examples.translation.report.results import (
+    KINDS,
+    PICTURED_DISTANCES,
+    Run,
+    Variant,
+    relative,
+    shape_of,
+)
+from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.sweep import PAPER
 
 DATA_NAME = "Tatoeba English-German"
@@ -39,7 +49,8 @@ def condense(folder: Path) -> dict[str, Any]:
         entry: Run = {"name": path.name, "config": config, **_read_metrics(path / "metrics.csv")}
         entry |= {name: results[name] for name in ("averaged_steps", "search", "tests")}
         variant = Variant.of(config["model"])
-        if variant in map(relative, PICTURED_DISTANCES) and (path / AVERAGE).exists():
+        pictured = variant in map(relative, PICTURED_DISTANCES) and shape_of(entry) is None
+        if pictured and (path / AVERAGE).exists():
             tables = _read_tables(path / AVERAGE, 2 * variant.distance + 1)
             entry["norms"] = {name: _rounded(rows.norm(dim=-1).mean(0)) for name, rows in tables.items()}
             if variant == relative(PAPER):
@@ -48,7 +59,35 @@ def condense(folder: Path) -> dict[str, Any]:
     similarity = {
         kind: _rounded(torch.stack([each[kind] for each in similarities]).mean(0), 3) for kind in KINDS if similarities
     }
-    return {"data": DATA_NAME, "similarity": similarity, "runs": runs}
+    return {"similarity": similarity, "runs": runs}
+
+
+def combine(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One record of several: of runs of the same name, and of anything else, what is in the first counts.
+
+    Settings that a run was saved without, because they came later, take their defaults; ``assumed`` names them.
+    """
+    combined: dict[str, Any] = {}
+    for record in records:
+        combined = {**record, **combined}
+    combined.setdefault("data", DATA_NAME)
+    if similarity := next((record["similarity"] for record in records if record["similarity"]), None):
+        combined["similarity"] = similarity
+    runs: dict[str, Run] = {}
+    for record in records:
+        runs = {entry["name"]: entry for entry in record["runs"]} | runs
+    combined["runs"] = [_completed(runs[name]) for name in sorted(runs)]
+    combined["bootstrap"] = [found for record in records for found in record.get("bootstrap", ())]
+    return combined
+
+
+def _completed(entry: Run) -> Run:
+    config = entry["config"]
+    kinds = {"model": ModelSettings, "training": TrainingSettings}
+    whole = {name: asdict(kind.read(config[name])) for name, kind in kinds.items()}
+    missing = [name for part, values in whole.items() for name in values if name not in config[part]]
+    assumed = {"assumed": missing} if missing else {}
+    return {**entry, **assumed, "config": {**config, **whole}}
 
 
 def _read_metrics(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The command line of the translation example: its presets, and its measure of speed."""
 
+import argparse
 import re
 
 import pytest
@@ -27,6 +28,15 @@ def test_a_preset_is_the_librarys_and_gives_way_to_options(data, tmp_path):
     assert train(data, tmp_path, "--preset", "base", steps=1) == 0
     model = files.load_json(tmp_path / "config.json")["model"]
     assert (model["width"], model["layers"], model["hidden"], model["per_head"]) == (16, 1, 32, True)
+
+
+def test_help_shows_every_default():
+    (commands,) = (action.choices for action in cli._parser()._actions if action.choices)
+    options = [(name, action) for name, parser in commands.items() for action in parser._actions]
+    given = [(name, a) for name, a in options if a.option_strings and a.default not in (None, argparse.SUPPRESS)]
+    assert {name for name, _ in given} == {*commands} - {"average"}
+    missing = [f"{name} {a.option_strings[0]}" for name, a in given if "(default: " not in a.help]
+    assert missing == []
 
 
 def test_speed_prints_both_and_their_ratio(data, capsys):

@@ -13,10 +13,13 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
+from scipy import stats
+
 from examples.translation import cli, report
 from examples.translation.model import Translator
+from examples.translation.report.intervals import corpus_bleu, sentence_statistics
 from examples.translation.settings import ModelSettings, TrainingSettings
-from examples.translation.sweep import DISTANCES, models
+from examples.translation.sweep import DISTANCES, SHAPES, models
 from tests.examples.translation.cases import TINY
 
 TESTS = ("test", "test-11-13", "test-14-17", "test-18-24")
@@ -26,8 +29,9 @@ VARIANTS = {model.name: model.options for model in models()}
 def write_run(folder, name, seed=0, bleu=20.0, nll=1.5):
     """A finished run of a model of the sweep, with figures made up from ``bleu`` and ``nll``."""
     options = cli._parser().parse_args(["train", "data", "run", *VARIANTS[name]])
-    model = ModelSettings(**{**cli._given(options, ModelSettings), **TINY})
-    training = TrainingSettings(steps=300, seed=seed)
+    sizes = TINY if name.split("-")[0] not in SHAPES else {"layers": 1}
+    model = ModelSettings(**{**cli._given(options, ModelSettings), **sizes})
+    training = TrainingSettings(**{**cli._given(options, TrainingSettings), "steps": 300, "seed": seed})
     run = folder / f"{name}-seed{seed}"
     run.mkdir(parents=True)
     config = {"model": asdict(model), "training": asdict(training), "vocabulary": 4000, "pairs": 123456}
@@ -51,9 +55,14 @@ def write_run(folder, name, seed=0, bleu=20.0, nll=1.5):
     for step, value in {100: nll + 2, 200: nll + 1, 300: nll}.items():
         rows += [f"{step},train,3.5,,0.001,{1000 + step + seed},9.5", f"{step},valid,,{value},,,"]
     (run / "metrics.csv").write_text("\n".join(rows) + "\n")
-    if model.positions in ("relative", "both") and model.key_table and model.value_table:
+    if sizes is TINY and model.positions in ("relative", "both") and model.key_table and model.value_table:
         torch.manual_seed(seed)
         torch.save({"model": Translator(model, 300).state_dict()}, run / "average.pt")
+
+
+def bleu_of(place, seed):
+    """BLEU of a run of the sweep: by its model's place, with a share of the seed and some noise."""
+    return 20 + 2 * place + 0.25 * seed**2 + 0.05 * (3 * place * seed % 4)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep") / "runs"
     for seed in range(3):
         for place, name in enumerate(VARIANTS):
-            write_run(folder, name, seed, bleu=20 + place + 0.25 * seed**2, nll=2 - 0.05 * place + 0.01 * seed)
+            write_run(folder, name, seed, bleu=bleu_of(place, seed), nll=2 - 0.05 * place + 0.01 * seed)
     return folder
 
 
@@ -90,23 +99,164 @@ def _shown(values, form="{:.2f}"):
 
 def test_figures_are_means_and_sample_deviations_of_the_seeds(written):
     page, place = written[0].read_text(), list(VARIANTS).index("relative-16")
-    bleus = [20 + place + 0.25 * seed**2 for seed in range(3)]
+    bleus = [bleu_of(place, seed) for seed in range(3)]
     chrf, perplexity = [bleu + 20 for bleu in bleus], [math.exp(2 - 0.05 * place + 0.01 * seed) for seed in range(3)]
-    assert _shown(bleus) == f"{20 + place + 1.25 / 3:.2f} ± 0.52"
+    assert _shown(bleus) == "24.45 ± 0.51"
     compared = _rows(page, "Positions")
-    assert list(compared) == ["positions", "---", "none", "sinusoidal", "relative, k = 16", "both, k = 16"]
+    names = ["none", "sinusoidal", "learned", "relative, k = 16", "both, k = 16"]
+    assert list(compared) == ["positions", "---", *names, "shape", "base", "big"]
     shown = [_shown(bleus), _shown(chrf), _shown(perplexity), "1,201 ± 1", "1,234,567", "3"]
     assert compared["relative, k = 16"] == shown
     assert "Left out" not in page, "the sweep trains every row"
     distances = _rows(page, "Clipping distance")
-    assert list(distances) == ["k", "---", *map(str, DISTANCES)]
+    assert list(distances) == ["k", "---", *("8 (ours)" if k == 8 else str(k) for k in DISTANCES)]
     assert distances["16"] == [shown[0], shown[2], "3"]
     longer = _rows(page, "Sentences longer than any in training")
-    assert longer["none"][5] == _shown([20 - 2, 20.25 - 2, 21 - 2])
+    assert longer["none"][6] == _shown([bleu_of(0, seed) - 2 for seed in range(3)])
+    assert longer["none"][4] == longer["none"][9] == "3"
     bold = {(name, column) for name, cells in longer.items() for column, cell in enumerate(cells) if "**" in cell}
-    assert bold == {("both, k = 16", column) for column in range(8)}
-    spread = stdev([0, 0.25, 1]) * math.sqrt(2)
-    assert f"*both, k = 16* less *relative, k = 16*, trained lengths: +9.00 BLEU ± {spread:.2f}, beyond" in page
+    assert bold == {("both, k = 16", column) for column in (0, 1, 2, 3, 5, 6, 7, 8)}
+
+
+def test_differences_have_the_t_intervals_of_the_seeds(written):
+    page, places = written[0].read_text(), [list(VARIANTS).index(name) for name in ("both-16", "relative-16")]
+    differences = [bleu_of(places[0], seed) - bleu_of(places[1], seed) for seed in range(3)]
+    half = stats.t.ppf(0.975, 2) * stdev(differences) / math.sqrt(3)
+    gain = mean(differences)
+    shown = f"**+{gain:.2f}** [+{gain - half:.2f}, +{gain + half:.2f}] †"
+    wanted = f"| both, k = 16 | relative, k = 16 | trained lengths | 3 | {shown} | < 0.001 | "
+    (line,) = (line for line in page.splitlines() if line.startswith(wanted))
+    assert half > 0.01
+    assert line.endswith("| better |")
+    assert "| big: relative, k = 8 | sinusoidal | trained lengths | 3 | **+2.0" in page
+
+
+def test_shapes_are_groups_of_their_own_with_their_own_averages(written):
+    page = written[0].read_text()
+    text = page.split("### Models shaped like base and big")[1].split("\n## ")[0]
+    assert re.findall(r"^\| (base|big) \| ([^|]+) \|", text, re.MULTILINE) == [
+        ("base", "sinusoidal"),
+        ("base", "relative, k = 16"),
+        ("big", "sinusoidal"),
+        ("big", "relative, k = 8"),
+    ]
+    assert "*base*: width 128, 4 heads, feed-forward width 256, dropout 0.1, tables for each layer and head, " in text
+    assert "*big*: width 256, 8 heads, feed-forward width 1024, dropout 0.3, tables for each layer, shared by" in text
+    assert [model.last for model in models() if model.name.startswith(("base", "big"))] == [1, 1, 20, 20]
+
+
+def test_the_page_says_whether_training_was_long_enough(written, tmp_path):
+    assert "Still improving when training ended: none; sinusoidal; learned; relative, k = 16" in written[0].read_text()
+    assert "too short for *sinusoidal* to stop improving (−1.000 nats)" in written[0].read_text()
+    for seed, change in enumerate((-0.01, 0.02, 0.0)):
+        write_run(tmp_path / "runs", "sinusoidal", seed)
+        log = tmp_path / "runs" / f"sinusoidal-seed{seed}" / "metrics.csv"
+        log.write_text(log.read_text().replace("200,valid,,2.5,", f"200,valid,,{1.5 - change},"))
+    report.write_report(tmp_path / "runs", tmp_path / "page.md", None)
+    page = (tmp_path / "page.md").read_text()
+    assert "The loss of *sinusoidal* changed by +0.003 nats, which these seeds cannot tell from 0." in page
+
+
+class TestEarlierRuns:
+    """Runs of an earlier record, and of another time, beside those of a folder."""
+
+    def test_those_of_the_folder_replace_them_and_the_others_stay(self, written, tmp_path):
+        write_run(tmp_path / "runs", "sinusoidal", 1, bleu=50.0)
+        write_run(tmp_path / "runs", "sinusoidal", 3, bleu=60.0)
+        earlier = written[1] / "results.json"
+        report.write_report([tmp_path / "runs", earlier], tmp_path / "page.md", tmp_path / "images")
+        compared = _rows((tmp_path / "page.md").read_text(), "Positions")
+        bleus = [bleu_of(1, 0), 50.0, bleu_of(1, 2), 60.0]
+        assert (compared["sinusoidal"][0], compared["sinusoidal"][-1]) == (_shown(bleus), "4")
+        assert compared["none"] == _rows(written[0].read_text(), "Positions")["none"]
+        page = (tmp_path / "page.md").read_text()
+        assert "runs/pairs --seeds 4 \\\n    --only sinusoidal \\\n" in page
+        assert "Each was trained with 3 to 4 seeds" in page
+        # of seed 3, which only one of both rows has, the difference knows nothing
+        gain = mean([bleu_of(2, 0) - bleus[0], bleu_of(2, 1) - bleus[1], bleu_of(2, 2) - bleus[2]])
+        assert f"| relative, k = 16 | sinusoidal | trained lengths | 3 | −{-gain:.2f} [" in page
+
+    def test_settings_that_came_later_take_their_defaults_and_others_must_be_there(self, tmp_path):
+        write_run(tmp_path / "runs", "sinusoidal")
+        path = tmp_path / "runs" / "sinusoidal-seed0" / "config.json"
+        config = json.loads(path.read_text())
+        del config["model"]["max_len"], config["training"]["save_minutes"]
+        path.write_text(json.dumps(config))
+        write_run(tmp_path / "runs", "none")
+        report.write_report(tmp_path / "runs", tmp_path / "page.md", tmp_path / "images")
+        runs = {run["name"]: run for run in json.loads((tmp_path / "images" / "results.json").read_text())["runs"]}
+        assert runs["sinusoidal-seed0"]["assumed"] == ["max_len", "save_minutes"]
+        assert "assumed" not in runs["none-seed0"]
+        assert runs["sinusoidal-seed0"]["config"]["model"]["max_len"] == 256
+        assert "before the settings `max_len`, `save_minutes` existed" in (tmp_path / "page.md").read_text()
+        del config["model"]["width"]
+        path.write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=r"settings must have the names \['dropout'"):
+            report.write_report(tmp_path / "runs", tmp_path / "page.md", None)
+
+
+class TestBootstrap:
+    """Intervals of BLEU from the translations, with the references of the data."""
+
+    REFERENCES = ("a red dog sees the cat", "the house is old and blue", "a child likes the new ball here", "yes") * 5
+
+    def _write(self, folder, name, seed, wrong):
+        """A run that translates so many of the sentences wrongly, with its translations."""
+        lines = [*("a dog sees a cat or so" for _ in range(wrong)), *self.REFERENCES[wrong:]]
+        bleu = corpus_bleu(sentence_statistics(lines, self.REFERENCES).sum(0).tolist())
+        write_run(folder / "runs", name, seed, bleu=bleu)
+        run = folder / "runs" / f"{name}-seed{seed}"
+        results = json.loads((run / "results.json").read_text())
+        results["tests"] = {"test": results["tests"]["test"]}
+        (run / "results.json").write_text(json.dumps(results))
+        (run / "test.translated.txt").write_text("".join(f"{line}\n" for line in lines))
+        return bleu
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        self.bleus = [self._write(tmp_path, "sinusoidal", seed, 8 + seed) for seed in range(2)]
+        self.bleus += [self._write(tmp_path, "relative-16", seed, 3 + seed) for seed in range(2)]
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "test.tsv").write_text("".join(f"x\t{line}\n" for line in self.REFERENCES))
+        return tmp_path
+
+    def test_it_is_stored_shown_and_kept_as_long_as_it_is_of_these_runs(self, folder):
+        images, page = folder / "images", folder / "page.md"
+        report.write_report(folder / "runs", page, images, data=folder / "data")
+        (found,) = json.loads((images / "results.json").read_text())["bootstrap"]
+        assert (found["one"], found["other"], found["test"]) == ("relative, k = 16", "sinusoidal", "test")
+        assert found["value"] == pytest.approx(mean(self.bleus[2:]) - mean(self.bleus[:2]))
+        assert (found["seeds"], found["kept"]) == (2, [2, 2])
+        assert 0 < found["low"] < found["value"] < found["high"]
+        shown = f"**+{found['value']:.2f}** [+{found['low']:.2f}, +{found['high']:.2f}] |"
+        assert shown in page.read_text()
+        assert "paired bootstrap" in page.read_text()
+        before = page.read_text()
+        report.write_report(images / "results.json", page, images)
+        assert page.read_text() == before
+        write_run(folder / "more", "sinusoidal", 1, bleu=1.0)
+        run = folder / "more" / "sinusoidal-seed1"
+        results = json.loads((run / "results.json").read_text())
+        (run / "results.json").write_text(json.dumps({**results, "tests": {"test": results["tests"]["test"]}}))
+        report.write_report([folder / "more", images / "results.json"], page, images)
+        assert "paired bootstrap" not in page.read_text()
+        assert json.loads((images / "results.json").read_text())["bootstrap"] == []
+
+    def test_runs_without_translations_count_among_the_seeds(self, folder):
+        (folder / "runs" / "sinusoidal-seed1" / "test.translated.txt").unlink()
+        report.write_report(folder / "runs", folder / "page.md", folder / "images", data=folder / "data")
+        (found,) = json.loads((folder / "images" / "results.json").read_text())["bootstrap"]
+        assert (found["seeds"], found["kept"]) == (2, [2, 1])
+        assert found["value"] == pytest.approx(mean(self.bleus[2:]) - mean(self.bleus[:2]))
+        assert "The translations of some runs were not kept" in (folder / "page.md").read_text()
+
+    def test_other_references_than_those_measured_on_are_refused(self, folder):
+        (folder / "data" / "test.tsv").write_text("x\tthe house\n" * 20)
+        with pytest.raises(ValueError, match=r"test\.tsv must be what relative-16-seed0 was measured on, with BLEU"):
+            report.write_report(folder / "runs", folder / "page.md", None, data=folder / "data")
+        (folder / "data" / "test.tsv").write_text("x\tthe house\n" * 21)
+        with pytest.raises(ValueError, match="must have a line for each of 21 references, got 20"):
+            report.write_report(folder / "runs", folder / "page.md", None, data=folder / "data")
 
 
 def test_results_write_the_same_page_and_pictures_which_it_links(written, tmp_path):
@@ -144,5 +294,6 @@ def test_the_command_leaves_out_what_has_no_finished_run(tmp_path, capsys):
     assert capsys.readouterr().err == f"unfinished: {tmp_path / 'runs' / 'none-seed3'}\n"
     page = out.read_text()
     assert _rows(page, "Positions").keys() == {"positions", "---", "sinusoidal"}
-    assert "Left out, without a finished run: none; relative, k = 16; both, k = 16." in page
+    assert "Left out, without a finished run: none; learned; relative, k = 16; both, k = 16." in page
+    assert "| relative, k = 4 | sinusoidal | 18–24 words | 1 | +0.00 (one seed) |" in page
     assert {path.name for path in (tmp_path / "images").glob("*.png")} == {"curves.png", "lengths.png"}

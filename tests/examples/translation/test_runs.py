@@ -136,6 +136,11 @@ def test_a_sweep_does_what_is_missing_and_tells_of_what_failed(data, tmp_path, m
         assert {name: test["sentences"] for name, test in results["tests"].items()} == {"test": 40}
         assert (config["model"]["positions"], config["training"]["seed"]) == (positions, 0)
         assert re.search(r"test: perplexity [\d.]+, BLEU", run.with_name(f"{run.name}.txt").read_text())
+    assert cli.main([*sweep[:4], "base-relative-16", *sweep[6:]]) == 0
+    run = tmp_path / "a" / "base-relative-16-seed0"
+    assert files.load_json(run / "results.json")["averaged_steps"] == [4]
+    shaped = files.load_json(run / "config.json")["model"]
+    assert (shaped["width"], shaped["hidden"], shaped["layers"], shaped["per_head"]) == (128, 256, 1, True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     assert cli.main(sweep) == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

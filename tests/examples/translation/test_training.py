@@ -1,5 +1,6 @@
 """Training of the translation example: what an update computes, what is written, and how a run goes on."""
 
+import contextlib
 import shutil
 
 import pytest
@@ -10,8 +11,9 @@ pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
 from examples.translation import checkpoints, cli, evaluation, files, training
-from examples.translation.search import Search, translate
-from tests.examples.translation.cases import FINISHED, assert_same_end, build, metrics, train, write_corpus
+from examples.translation.search import Search, search, translate
+from examples.translation.vocabulary import END
+from tests.examples.translation.cases import FINISHED, assert_same_end, build, latest, metrics, train, write_corpus
 
 
 class TestUpdates:
@@ -59,6 +61,72 @@ class TestFiles:
         assert {path.name for path in finished.iterdir()} == names
 
 
+class TestByMinutes:
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        """A clock on which 15 seconds pass whenever it is read by the training."""
+        now = [0.0]
+
+        def read():
+            now[0] += 15
+            return now[0]
+
+        monkeypatch.setattr(training.time, "monotonic", read)
+
+    def test_models_are_kept_by_the_clock_and_not_by_steps(self, data, tmp_path, clock, capsys):
+        assert train(data, tmp_path, **{**FINISHED, "steps": 11, "save_every": 1, "save_minutes": 1, "keep": 9}) == 0
+        # the clock is read once a step, once when it begins anew and once for the checkpoint
+        assert [int(path.stem[5:]) for path in checkpoints.saved_models(tmp_path)] == [4, 7, 10, 11]
+        assert "and every 1 minutes latest.pt" in capsys.readouterr().out
+
+    def test_broken_off_it_ends_as_one_that_saves_by_steps(self, data, finished, tmp_path, clock):
+        values = {**FINISHED, "save_minutes": 1, "keep": 1000}
+        train(data, tmp_path, **{**values, "steps": 10})
+        saved = (tmp_path / "latest.pt").read_bytes()
+        train(data, tmp_path, **{**values, "steps": 25})
+        (tmp_path / "latest.pt").write_bytes(saved)
+        train(data, tmp_path, **values)
+        assert_same_end(tmp_path, finished)
+
+    def test_minutes_that_had_gone_by_when_it_stopped_count_when_it_goes_on(self, data, tmp_path, clock, monkeypatch):
+        monkeypatch.setattr(training, "_asked_to_stop", lambda tell: contextlib.nullcontext([1]))
+        values = {**FINISHED, "save_minutes": 2}
+        assert [train(data, tmp_path, **values) for _ in range(2)] == [cli.INTERRUPTED] * 2
+        assert (latest(tmp_path)["position"]["step"], checkpoints.saved_models(tmp_path)) == (2, [])
+        assert latest(tmp_path)["waited"] == pytest.approx(60)
+
+
+class TestLearnedPositions:
+    def test_those_that_no_sentence_reaches_stay_as_they_were_drawn(self, data, tmp_path):
+        some = build(data, tmp_path, positions="learned", max_len=40, longest=40, warm_up=2)
+        sides = [some.model.transformer.positions, some.model.transformer.tgt_positions]
+        before = [side.weight.detach().clone() for side in sides]
+        for _ in range(20):
+            some.update()
+        lengths = [int(some.pairs.source.lengths.max()), int((some.pairs.target.lengths - 1).max())]
+        assert max(lengths) < 40
+        for side, was, length in zip(sides, before, lengths, strict=True):
+            assert torch.equal(side.weight[length:], was[length:])
+            assert not torch.equal(side.weight[:length], was[:length])
+
+    def test_they_bound_training_translations_and_tests(self, data, tmp_path, capsys):
+        assert train(data, tmp_path / "run", positions="learned", max_len=30, longest=31) == 2
+        assert "error: max_len must be at least longest = 31 for learned positions, got 30" in capsys.readouterr().err
+        some = build(data, tmp_path, positions="learned", max_len=34, longest=34)
+        how, decode, end = Search(2, 0.6, 50), some.model.decode, torch.tensor([END])
+        # no translation ends by itself
+        some.model.decode = lambda *given: decode(*given).index_fill(-1, end, -1e9)
+        (full,) = some.vocabulary.encode([" ".join(["rot"] * 11)])
+        assert len(full) == 33
+        found = search(some.model.eval(), torch.tensor([[*full, END]]), how)
+        assert len(found[0].ids) == 33
+        with pytest.raises(ValueError, match="line 1: must have at most 33 tokens, got 36"):
+            translate(some.model, some.vocabulary, ["rot " * 12], how)
+        pairs = [("rot", "red"), ("rot", "red " * 40)]
+        with pytest.raises(ValueError, match=r"pair 2: must have at most max_len = 34 tokens on each side, got \d+"):
+            evaluation.evaluate(some.model, some.vocabulary, pairs, how)
+
+
 class TestModels:
     def test_average_is_the_mean_and_the_command_takes_the_last(self, finished, tmp_path, capsys):
         run = tmp_path / "run"
@@ -89,6 +157,19 @@ class TestModels:
 
 
 class TestGoingOn:
+    def test_a_run_saved_before_there_was_a_setting_goes_on_with_its_default(self, data, finished, tmp_path):
+        run = tmp_path / "run"
+        train(data, run, **{**FINISHED, "steps": 10})
+        state = latest(run)
+        del state["settings"]["max_len"], state["waited"]
+        torch.save(state, run / "latest.pt")
+        train(data, run, **FINISHED)
+        assert_same_end(run, finished)
+        saved = torch.load(run / "step-00000030.pt", weights_only=True)
+        del saved["settings"]["max_len"]
+        torch.save(saved, run / "old.pt")
+        assert checkpoints.load_model(run / "old.pt")[0].settings.max_len == 256
+
     @pytest.mark.parametrize("cut_short", ["", "2,tr", "6,train,1.5,1.25,0.1,100", "\0\0\0"])
     def test_lost_work_is_done_again_to_the_last_bit(self, data, finished, tmp_path, cut_short):
         run = tmp_path / "run"

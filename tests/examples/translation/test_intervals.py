@@ -1,0 +1,99 @@
+"""Intervals of the report: BLEU from sentence statistics, the paired bootstrap, and those over seeds."""
+
+import random
+from statistics import stdev
+
+import pytest
+import torch
+
+pytest.importorskip("sacrebleu")
+pytest.importorskip("scipy")
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+from scipy import stats
+
+from examples.translation.report.intervals import (
+    bootstrapped,
+    corpus_bleu,
+    over_seeds,
+    resampled_bleu,
+    sentence_statistics,
+    shift,
+)
+
+WORDS = ["the", "a", "cat", "dog", "sees", "likes", "red", "blue", "old", "house", ",", ".", "!"]
+
+
+def _corpus(sentences=120):
+    draws = random.Random(0)
+    return [" ".join(draws.choices(WORDS, k=draws.randint(1, 12))) for _ in range(sentences)]
+
+
+def _worse(lines, share, seed):
+    """The lines with so many of their words replaced by others."""
+    draws = random.Random(seed)
+    return [
+        " ".join(draws.choice(WORDS) if draws.random() < share else word for word in line.split()) for line in lines
+    ]
+
+
+def _measured(lines, resamples=2000):
+    """BLEU of a system, and how it shifts with the sentences."""
+    statistics = sentence_statistics(lines, _corpus())
+    bleu = corpus_bleu(statistics.sum(0).tolist())
+    return bleu, shift(torch.tensor([bleu], dtype=torch.float64), resampled_bleu([statistics], resamples))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
+def test_sums_of_sentence_statistics_give_corpus_bleu_exactly(share):
+    references = _corpus()
+    lines = [*_worse(references, share, 1)[:-2], "", "the"]
+    statistics = sentence_statistics(lines, references)
+    assert statistics.shape == (120, 10)
+    assert corpus_bleu(statistics.sum(0).tolist()) == BLEU().corpus_score(lines, [references]).score
+
+
+@pytest.mark.parametrize("share", [0.2, 0.215, 0.23, 0.3])
+def test_with_one_seed_it_is_sacrebleus_paired_bootstrap(share):
+    references, first = _corpus(), _worse(_corpus(), 0.2, 1)
+    second = _worse(references, share, 2)
+    (bleu, moves), (other, others_moves) = _measured(first), _measured(second)
+    found = bootstrapped([bleu - other], moves - others_moves)
+    _, scores = PairedTest([("second", second), ("first", first)], {"BLEU": BLEU()}, [references], "bs", 2000)()
+    assert found.value == pytest.approx(scores["BLEU"][1].score - scores["BLEU"][0].score, abs=1e-9)
+    wanted = scores["BLEU"][1].p_value
+    noise = (2 * max(wanted, 0.01) * (1 - wanted) / 2000) ** 0.5
+    assert found.p == pytest.approx(wanted, abs=4 * noise)
+
+
+def test_shifts_are_those_of_the_mean_over_runs_with_the_same_sentences_drawn():
+    lines = [_worse(_corpus(), share, seed) for seed, share in enumerate((0.2, 0.25))]
+    statistics = [sentence_statistics(each, _corpus()) for each in lines]
+    drawn = resampled_bleu(statistics, 3, seed=5)
+    both = resampled_bleu([torch.cat(statistics, 1)[:, :10]], 3, seed=5)
+    assert torch.equal(drawn[:, :1], both)
+    bleus = torch.tensor([corpus_bleu(each.sum(0).tolist()) for each in statistics], dtype=torch.float64)
+    torch.testing.assert_close(shift(bleus, drawn), drawn.mean(1) - bleus.mean())
+
+
+def test_seeds_widen_the_interval_as_the_variance_of_their_mean():
+    differences, none = [0.0, 1.0, 2.5], torch.zeros(200_000, dtype=torch.float64)
+    found = bootstrapped(differences, none)
+    assert (found.value, found.low, found.high) == pytest.approx((3.5 / 3, 0.0, 2.5))
+    noise = torch.randn(200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    many = [float(value) for value in torch.linspace(-2, 2, 9)]
+    found = bootstrapped(many, noise)
+    deviation = (stdev(many) ** 2 / 9 + 3**2) ** 0.5
+    assert (found.low, found.high) == pytest.approx((-1.96 * deviation, 1.96 * deviation), rel=0.02)
+
+
+def test_intervals_over_seeds_are_students():
+    found = over_seeds([-1.0, 0.0, 1.0, -1.0, 0.0])
+    half = 2.7764451 * (0.7 / 5) ** 0.5  # the t distribution's 97.5 % point for 4 degrees of freedom
+    assert (found.value, found.low, found.high, found.sign) == pytest.approx((-0.2, -0.2 - half, -0.2 + half, 0))
+    clear = over_seeds([-1.0, -1.5, -1.0])
+    assert (clear.sign, clear.sentences) == (-1, False)
+    assert clear.p == pytest.approx(2 * stats.t.sf(7, 2))
+    assert over_seeds([1.0]).low is None
+    assert (over_seeds([2.0, 2.0]).sign, over_seeds([2.0, 2.0]).p) == (1, 0.0)
