@@ -345,3 +345,29 @@ def test_scores(name, impl):
         torch._dynamo.reset()
         with pytest.raises(Exception, match="need impl='dense' for a full graph"):
             torch.compile(fn, fullgraph=True, backend="aot_eager")(x)
+
+
+@pytest.mark.parametrize("name", ["additive", "bilinear", "maps", "bases"])
+def test_scores_over_edges(name):
+    """Whole, whatever edges come: no size depends on which labels they carry."""
+    maps, table = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(3, 4)
+    options = {
+        "additive": {"score": rg.score.Additive.learned(2, 4)},
+        "bilinear": {"score": rg.score.Bilinear(maps)},
+        "maps": {"value_map": maps},
+        "bases": {"value_map": (torch.randn(3, 3), maps)},
+    }[name]
+
+    def fn(x, ends, ids):
+        labels = EdgeLabels(ends, ids, 3, q_len=6)
+        return rg.edge_attention(x, x, x, labels, table, **options)
+
+    compiled = torch.compile(fn, fullgraph=True, dynamic=True, backend="aot_eager")
+    for edges in (9, 14):
+        x, ends = torch.randn(6, 2, 4, requires_grad=True), torch.randint(6, (2, edges))
+        ids = torch.randint(-1, 3, (edges,))
+        leaves = [x] if name == "additive" else [x, maps]
+        outs = [run(x, ends, ids) for run in (compiled, fn)]
+        torch.testing.assert_close(*outs)
+        grads = [torch.autograd.grad(out.sin().sum(), leaves) for out in outs]
+        torch.testing.assert_close(*grads)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike
+from relgraph.functional.check import LabelsLike, Table
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention
@@ -38,6 +38,7 @@ _NAMES = {"query": "tgt", "attn_mask": "tgt_mask", "key_padding_mask": "tgt_key_
 _MEMORY_NAMES = {
     "query": "tgt", "key": "memory", "value": "memory", "kdim": "d_model", "labels": "memory_labels",
     "attn_mask": "memory_mask", "key_padding_mask": "memory_key_padding_mask", "score": "memory_score",
+    "row_scores": "memory_row_scores",
 }  # fmt: skip
 _MEMORY_OPTIONS = {
     "num_labels": "num_memory_labels", "tables": "memory_tables", "names": "memory_names", "score": "memory_score",
@@ -180,6 +181,8 @@ class RelationDecoderLayer(nn.Module):
         memory_labels: LabelsLike = None,
         cache: LayerCache | None = None,
         bank_features: Any = None,
+        row_scores: Table = None,
+        memory_row_scores: Table = None,
     ) -> Tensor:
         """Attend to the target, then to the memory, then feed forward.
 
@@ -205,6 +208,9 @@ class RelationDecoderLayer(nn.Module):
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
                 that raises leaves it as it was.
             bank_features: the input of the banks of the self-attention's tables.
+            row_scores: of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            memory_row_scores: of the attention to the memory, ``[B, H, N, R]`` with the R of ``num_memory_labels``;
+                without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -213,7 +219,7 @@ class RelationDecoderLayer(nn.Module):
             TypeError: an argument of the wrong kind, such as a cache that is not a LayerCache, or a tensor as labels
                 for a layer with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory before a
-                cache holds it.
+                cache holds it; scores by row for an attention with a key table, or without tables.
             NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
@@ -243,7 +249,7 @@ class RelationDecoderLayer(nn.Module):
         def attend(x: Tensor) -> Tensor:
             z = rename_in_errors(
                 _NAMES, self.self_attn, x, labels=labels, attn_mask=tgt_mask, key_padding_mask=tgt_key_padding_mask,
-                is_causal=tgt_is_causal, cache=own, bank_features=bank_features,
+                is_causal=tgt_is_causal, cache=own, bank_features=bank_features, row_scores=row_scores,
             )  # fmt: skip
             return self.dropout1(z)
 
@@ -251,7 +257,7 @@ class RelationDecoderLayer(nn.Module):
             z = rename_in_errors(
                 _MEMORY_NAMES, self.multihead_attn, x.flatten(0, 1) if joined else x, memory, labels=memory_labels,
                 attn_mask=memory_mask, key_padding_mask=memory_key_padding_mask, is_causal=memory_is_causal,
-                q_offset=past if memory_is_causal else None, cache=held,
+                q_offset=past if memory_is_causal else None, cache=held, row_scores=memory_row_scores,
             )  # fmt: skip
             return self.dropout2(z.unflatten(0, x.shape[:2]) if joined else z)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike
+from relgraph.functional.check import LabelsLike, Table
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, restores_cache_on_error
@@ -170,6 +170,7 @@ class RelationEncoderLayer(nn.Module):
         labels: LabelsLike | Graph = None,
         cache: KVCache | None = None,
         bank_features: Any = None,
+        row_scores: Table = None,
     ) -> Tensor:
         """Attend, then feed forward.
 
@@ -188,6 +189,9 @@ class RelationEncoderLayer(nn.Module):
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
                 as it was.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
+            row_scores: ``[B, H, N, R]`` (without a batch or packed ``[H, N, R]``), floating: what each label adds to
+                the scores of each row, for tables without the kind ``"key"``: see
+                :meth:`~relgraph.RelationAttention.forward`. With a cache for the new rows only.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -195,7 +199,8 @@ class RelationEncoderLayer(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a graph for a layer without a labeler, or a tensor for one
                 with a labeler.
-            ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables.
+            ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables;
+                ``row_scores`` for a layer with a key table, or without tables.
             NotImplementedError: a cache with packed labels, or what the implementation cannot do.
 
         Example:
@@ -214,7 +219,7 @@ class RelationEncoderLayer(nn.Module):
         def attend(x: Tensor) -> Tensor:
             z = rename_in_errors(
                 _NAMES, self.self_attn, x, labels=labels, attn_mask=src_mask, key_padding_mask=src_key_padding_mask,
-                is_causal=is_causal, cache=cache, bank_features=bank_features,
+                is_causal=is_causal, cache=cache, bank_features=bank_features, row_scores=row_scores,
             )  # fmt: skip
             return self.dropout1(z)
 

@@ -75,14 +75,17 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
 
 
 def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args: Any, **options: Any) -> _T:
-    """Call ``call``; in its error messages replace its argument names by our caller's, as ``names`` maps them."""
+    """Call ``call``; in its error messages replace its argument names by our caller's, as ``names`` maps them.
+
+    A kind of table, ``'key'`` or "a key table", is no argument.
+    """
     if torch.compiler.is_compiling():
         return call(*args, **options)
     try:
         return call(*args, **options)
     except (TypeError, ValueError, NotImplementedError) as error:
         if error.args and isinstance(error.args[0], str):
-            pattern = "|".join(rf"(?<![\w.]){name}\b" for name in names)  # not the module relgraph.score
+            pattern = "|".join(rf"(?<![\w.']){name}\b(?! table)" for name in names)  # not the module relgraph.score
             error.args = (re.sub(pattern, lambda found: names[found[0]], error.args[0]), *error.args[1:])
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,25 +11,39 @@ from relgraph.arguments import check
 from relgraph.functional.check import check_score_type, check_score_weight
 from relgraph.labels import Labels
 from relgraph.nn.inputs import Inputs
-from relgraph.nn.tables import RelationTables
+from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.score import Additive, Bilinear
 
 
 def check_score(score: Any, tables: RelationTables | None, heads: int, dim: int) -> Any:
     """Return ``score``; raise unless it fits the heads and the tables of a layer."""
+    if isinstance(score, Bilinear) and tables is None:
+        raise ValueError("score=Bilinear needs tables for labels, as its maps are for labels, got num_labels=None")
+    kinds, num_labels = ((), None) if tables is None else (tables.kinds, tables.num_labels)
+    return check_score_fits(score, kinds, num_labels, heads, dim)
+
+
+def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, heads: int, dim: int) -> Any:
+    """Return ``score``; raise unless it fits a layer of this many heads of this size.
+
+    Args:
+        score: what the layer was given.
+        kinds: the kinds of its tables.
+        num_labels: R of each part; None without tables, or if a bank's features tell it in each call.
+        heads: H.
+        dim: the size of a head.
+    """
     check_score_type(score)
     if not isinstance(score, (Additive, Bilinear)):
         return score
     weight = check_not_computed(score)
     if isinstance(score, Additive):
-        if tables is not None and "query" in tables.kinds:
-            raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(tables.kinds)}")
+        if "query" in kinds:
+            raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
         check_score_weight(score, heads, dim, None)
         return score
-    if tables is None:
-        raise ValueError("score=Bilinear needs tables for labels, as its maps are for labels, got num_labels=None")
-    num_labels = check_one_label("score=Bilinear", tables.num_labels)
-    check_score_weight(score, heads, dim, weight.shape[-3] if num_labels is None else num_labels)
+    one = check_one_label("score=Bilinear", num_labels)
+    check_score_weight(score, heads, dim, weight.shape[-3] if one is None else one)
     return score
 
 

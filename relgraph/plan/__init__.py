@@ -14,6 +14,7 @@ from relgraph.plan.codec import encode as encode
 from relgraph.plan.codec import on_device as on_device
 from relgraph.plan.cut import cut as cut
 from relgraph.plan.cut import offset_of_rows as offset_of_rows
+from relgraph.plan.cut import written_block as written_block
 from relgraph.plan.ids import dense_ids as dense_ids
 from relgraph.plan.ids import distances as distances
 from relgraph.plan.ids import ids_at as ids_at

@@ -36,13 +36,19 @@ def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, g
     offset = offset_of_rows(part.offset, batch, graph, skipped)
     ids = part.ids
     if isinstance(ids, WrittenIds):
-        ids = WrittenIds(_written(ids, batch, rows, keys, graph, skipped), ids.full)
+        ids = WrittenIds(written_block(ids, batch, rows, keys, graph, skipped), ids.full)
     elif isinstance(offset, Tensor) and offset.dim() == 1 and offset.shape[0] == 1:
         offset = offset[0]
     return replace(part, offset=offset, ids=ids, csr=_csr(plan, part.csr, batch, rows, keys))
 
 
-def _written(ids: WrittenIds, batch: range, rows: range, keys: range, graph: int | None, skipped: int) -> Tensor:
+def written_block(
+    ids: WrittenIds, batch: range, rows: range, keys: range, graph: int | None, skipped: int = 0
+) -> Tensor:
+    """The written-out ids of these rows, ``[batch or 1, rows, keys]``; arguments as in :func:`cut`.
+
+    ``skipped`` rows of the graph come before these.
+    """
     if graph is None:
         own = ids.ids[batch.start : batch.stop] if ids.ids.shape[0] > 1 else ids.ids
         return own[:, rows.start : rows.stop]

@@ -9,11 +9,10 @@ from torch_geometric.nn.aggr import Aggregation
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.check import check_score_type, check_score_weight
-from relgraph.nn.scores import check_not_computed
+from relgraph.nn.scores import check_score_fits
 from relgraph.nn.tables import check_kinds
 from relgraph.nn.value_maps import ValueMaps
-from relgraph.score import Additive, Bilinear
+from relgraph.score import Bilinear
 
 FILLS = ("mean", "add", "min", "max", "mul")
 """How the features of self-loops are made of those of the edges into each node, by PyG's names."""
@@ -80,16 +79,9 @@ def check_table_kinds(tables: Any, maps: bool) -> tuple[str, ...]:
 
 def check_score(score: Any, num_relations: int | None, heads: int, dim: int, kinds: tuple[str, ...]) -> Any:
     """Return ``score``; raise unless it fits a layer of these sizes with tables of these kinds."""
-    check_score_type(score)
-    if not isinstance(score, (Additive, Bilinear)):
-        return score
-    check_not_computed(score)
     if isinstance(score, Bilinear) and num_relations is None:
         raise ValueError("score=Bilinear needs num_relations, as its maps are for relations, got None")
-    if isinstance(score, Additive) and num_relations is not None and "query" in kinds:
-        raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
-    check_score_weight(score, heads, dim, num_relations)
-    return score
+    return check_score_fits(score, () if num_relations is None else kinds, num_relations, heads, dim)
 
 
 def shown_score(score: Any, value_map: ValueMaps | None) -> str:

@@ -13,6 +13,7 @@ from tests.fuzz.cases import KINDS, Case, draw, given_offset, is_sum
 from tests.fuzz.edge_layers import near
 from tests.fuzz.labels import Written
 from tests.fuzz.oracle import Truth, solve
+from tests.fuzz.scores import layer_options, layer_parameters, maps_one_label, scatter
 
 F64 = torch.float64
 
@@ -43,25 +44,32 @@ def check_attention_layer(seed: int) -> None:
         options |= {"num_labels": count, "tables": kinds, "per_head": rng.random() < 0.5}
     cross = frame.q_sizes != frame.k_sizes or rng.random() < 0.3
     options |= {"kdim": width + 1, "vdim": width + 2} if cross and rng.random() < 0.5 else {}
+    maps = case.num_labels[0] if labelled and maps_one_label(case.labels) else 0
+    own = Random(f"scores of layer {seed}")
+    options |= layer_options(case, own, count=maps, kinds=kinds)
     layer = rg.RelationAttention(width, case.heads, **options).double()
+    scatter(layer, torch.Generator().manual_seed(seed))
     x = _inputs(case, layer, cross=cross)
     _fill(case, layer, x)
+    rows = _draw_rows(case, own, seed) if labelled and "key" not in kinds and own.random() < 0.5 else {}
     masks = _masks(case, rng)
     out_grad = torch.randn(*x[0].shape[:-1], width, dtype=F64)
-    rows = (out_grad @ layer.out_proj.weight).detach().unflatten(-1, (case.heads, case.size))
-    case.incoming = {"z": rows.transpose(0, 1)[None] if frame.packed else rows.transpose(1, 2)}
+    by_head = (out_grad @ layer.out_proj.weight).detach().unflatten(-1, (case.heads, case.size))
+    case.incoming = {"z": by_head.transpose(0, 1)[None] if frame.packed else by_head.transpose(1, 2)}
     truth = solve(case, F64)
     leaves = [part.clone().requires_grad_() for part in (x if cross else x[:1])]
     result = layer(
         *leaves, labels=None if case.labels is None else case.labels.build(), **masks, is_causal=case.is_causal,
         q_offset=given_offset(case), need_weights=case.need_weights, need_label_mass=case.need_mass,
+        row_scores=_as_given(case, rows),
     )  # fmt: skip
     out, *extra = result if isinstance(result, tuple) else (result,)
     what = f"seed {seed}: {layer} with {options} and masks {[*masks]}\n{case.describe()}"
     _check_outputs(what, case, layer, truth, out, extra)
-    learned = {**dict(enumerate(leaves)), **_table_parameters(case, layer)}
+    learned = {**dict(enumerate(leaves)), **_table_parameters(case, layer), **layer_parameters(layer), **rows}
     grads = torch.autograd.grad(out, list(learned.values()), out_grad, allow_unused=True)
     wanted = _wanted_grads(case, layer, truth, cross=cross)
+    wanted |= {name: truth.values["grad", name] for name in (*layer_parameters(layer), *rows)}
     for (name, leaf), grad in zip(learned.items(), grads, strict=True):
         near(f"{what}: gradient of {name}", torch.zeros_like(leaf) if grad is None else grad, wanted[name])
 
@@ -97,8 +105,30 @@ def _fill(case: Case, layer: rg.RelationAttention, x: list[Tensor]) -> None:
     for name, part, weight, bias in zip(("query", "key", "value"), x, weights, biases, strict=True):
         heads = (part @ weight.T + bias).unflatten(-1, (-1, case.size))
         case.leaves[name] = heads.transpose(0, 1)[None] if case.frame.packed else heads.transpose(1, 2)
-    case.leaves |= {name: table.detach() for name, table in _table_parameters(case, layer).items()}
+    parameters = _table_parameters(case, layer) | layer_parameters(layer)
+    case.leaves |= {name: weight.detach() for name, weight in parameters.items()}
     case.learned = set()
+
+
+def _draw_rows(case: Case, rng: Random, seed: int) -> dict[Any, Tensor]:
+    """Scores by row of the parts, ``[B, H, N_q, R]``, some parts without; the case gets them too."""
+    generator = torch.Generator().manual_seed(seed)
+    leading = (case.frame.batch, case.heads, case.frame.q_len)
+    rows: dict[Any, Tensor] = {}
+    for part, count in enumerate(case.num_labels):
+        if not part or rng.random() < 0.7:
+            rows["rows", part] = torch.randn(*leading, count, generator=generator, dtype=F64)
+    case.leaves |= {name: x.clone() for name, x in rows.items()}
+    return {name: x.requires_grad_() for name, x in rows.items()}
+
+
+def _as_given(case: Case, rows: dict[Any, Tensor]) -> Any:
+    """Scores by row as the layer takes them."""
+    found = [rows.get(("rows", part)) for part in range(len(case.num_labels))]
+    found = [x[0] if x is not None and case.frame.packed else x for x in found]
+    if not rows:
+        return None
+    return tuple(found) if is_sum(case) else found[0]
 
 
 def _table_parameters(case: Case, layer: rg.RelationAttention) -> dict[Any, Tensor]:

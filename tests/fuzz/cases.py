@@ -22,6 +22,7 @@ from tests.fuzz.labels import (
     offset_given,
     parts_of,
 )
+from tests.fuzz.scores import Score, draw_scores
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables, in the order of the arguments."""
@@ -43,7 +44,9 @@ class Case:
         size: D.
         value_size: D_v.
         leaves: by name: ``query`` ``[B, H, N_q, D]``, ``key``, ``value``, ``mask`` (where it is floating) and tables as
-            ``("key", 0)``, the key table of part 0; in float64.
+            ``("key", 0)``, the key table of part 0; in float64. Of what :mod:`tests.fuzz.scores` draws: ``weight`` of
+            the score, ``("rows", 0)`` ``[B, H, N_q, R]``, ``maps`` or ``coefficients`` and ``bases``, and ``attr``,
+            ``edge_key`` and ``edge_value``.
         learned: the names of those that need a gradient.
         layouts: how each lies in memory.
         bool_mask: a boolean mask ``[b, h, i, j]`` with sizes of 1 where it broadcasts, or None.
@@ -57,6 +60,7 @@ class Case:
         need_weights: whether weights are asked for.
         need_mass: whether label mass is.
         incoming: gradients of outputs by name: ``z``, ``lse``, ``weights`` and ``("mass", part)``.
+        score: the compatibility function, or None for the dot product.
     """
 
     seed: int
@@ -80,12 +84,15 @@ class Case:
     need_weights: bool = False
     need_mass: bool = False
     incoming: dict = field(default_factory=dict)
+    score: Score | None = None
 
     @property
     def factor(self) -> float:
         """The factor on score terms that hold a vector."""
         if self.scale is not None:
             return self.scale
+        if self.score is not None and self.score.kind == "additive":
+            return 1.0
         return self.size**-0.5 if self.size else 1.0
 
     @property
@@ -106,7 +113,7 @@ class Case:
             f"keys {frame.k_sizes}, offsets {frame.offsets}",
             f"labels {self.labels}",
             f"heads {self.heads}/{self.kv_heads}, sizes {self.size} and {self.value_size}, scale {self.scale}",
-            f"leaves {', '.join(f'{name} {list(x.shape)}' for name, x in self.leaves.items())}; learned {self.learned}",
+            f"score {self.score}, leaves {', '.join(f'{name} {list(x.shape)}' for name, x in self.leaves.items())}; learned {self.learned}",
             f"bool mask {None if self.bool_mask is None else list(self.bool_mask.shape)}, causal {self.is_causal}, "
             f"offset given as {self.q_offset}, dropout {self.dropout_p}, weights {self.need_weights}, "
             f"mass {self.need_mass}, gradients of {list(self.incoming)}",
@@ -127,6 +134,7 @@ def draw(seed: int) -> Case:
     _draw_mask(case, rng, generator)
     _draw_options(case, rng, generator)
     _draw_incoming(case, rng, generator)
+    draw_scores(case)
     return case
 
 

@@ -18,6 +18,7 @@ from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum
 from tests.fuzz.labels import stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
+from tests.fuzz.scores import given
 
 IMPLS = ("reference", "dense", "chunked", "edges")
 """What every seed runs; ``"triton"`` is run where it is asked for."""
@@ -82,7 +83,7 @@ def _check_one(case: Case, name: str, dtype: torch.dtype, truth: Truth) -> bool:
     impl = None if name == "none" else name
     what = f"impl={impl!r} in {str(dtype).removeprefix('torch.')}"
     call = Arguments(case, dtype)
-    choice = rg.which_impl(*call.positional, **call.options, **call.needs)
+    choice = rg.which_impl(*call.positional, **call.options, **call.more, **call.needs)
     if impl in choice.refused:
         _check_refusal(case, call, name, dtype, choice.refused[name])
         return False
@@ -145,11 +146,12 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "dense":
         return has_parallel(case.labels)
     if impl == "chunked":
-        return has_parallel(case.labels) or case.need_weights or case.learns_mask
+        return has_parallel(case.labels) or case.need_weights
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask
+        more = case.score is not None or not {"maps", "bases", "attr"}.isdisjoint(case.leaves)
+        return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
     return False
 
 
@@ -170,6 +172,7 @@ class Arguments:
             "dropout_p": case.dropout_p,
             "enable_gqa": case.heads != case.kv_heads,
         }
+        self.more = given(case, self.leaves, self._given)
         self.needs = {"need_weights": case.need_weights, "need_label_mass": case.need_mass}
 
     def _leaf(self, name: Any, x: Tensor) -> Tensor:
@@ -205,7 +208,7 @@ class Arguments:
         case, packed = self.case, self.case.frame.packed
         if case.keep is None:
             z, aux = rg.relation_attention_with_aux(
-                *self.positional, **self.options, **self.needs, need_lse=True, impl=impl
+                *self.positional, **self.options, **self.more, **self.needs, need_lse=True, impl=impl
             )
             mass = aux.label_mass
             mass = () if mass is None else mass if isinstance(mass, tuple) else (mass,)
@@ -241,10 +244,14 @@ def _unpacked(name: Any, x: Tensor) -> Tensor:
 
 def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
+    more = dict(call.more)
+    edge = tuple(more.pop(name) for name in ("edge_attr", "edge_key", "edge_value"))
     checked, _ = check_call(
         *call.positional[:4],
         call.positional[4:],
         **call.options,
+        **more,
+        edge=edge,
         need_weights=call.case.need_weights,
         need_mass=call.case.need_mass,
     )

@@ -35,6 +35,8 @@ DRAWN = (
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
     Constant("relgraph.impl.triton.attend", "KEPT_CONSTANTS", (1,)),
     Constant("relgraph.plan.memory", "KEPT_PLANS", (1,)),
+    # its own name for the number of relgraph.impl.edges.sparse
+    Constant("relgraph.impl.edges.attend", "RUN_NUMBERS", (1, 40, 200)),
 )
 
 FIXED = {

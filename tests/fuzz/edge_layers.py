@@ -1,7 +1,6 @@
 """Attention over edges with vectors on them, as a function and as PyG's layer, held to the oracle.
 
-The vectors on the edges are a second part of the labels to the oracle: every edge carries its number too, and the row of
-that number is what the map makes of its vector.
+To the oracle every edge carries its number as a second label: the mass of a number is the weight of its edge.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from tests.fuzz.compare import FuzzError
 from tests.fuzz.frame import Frame, draw_frame
 from tests.fuzz.labels import Edges, WithVectors, draw_edges
 from tests.fuzz.oracle import Truth, solve
+from tests.fuzz.scores import draw_scores, given, layer_options, layer_parameters, scatter
 
 F64 = torch.float64
 INPUTS = ("query", "key", "value")
@@ -64,61 +64,45 @@ def check_edge_attention(seed: int) -> None:
     rng, generator = Random(f"edges {seed}"), torch.Generator().manual_seed(seed)
 
     def leaf(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=F64, requires_grad=True)
+        return torch.randn(shape, generator=generator, dtype=F64)
 
     edges = _draw_alone(rng, packed=True)
     heads, kv_heads = rng.choice([(1, 1), (2, 2), (4, 2), (3, 1)])
     size, value_size, width = (rng.choice([1, 2, 3, 5]) for _ in range(3))
     frame = edges.frame
-    learned: dict[Any, Tensor] = {
-        "query": leaf(frame.q_len, heads, size),
-        "key": leaf(frame.k_len, kv_heads, size),
-        "value": leaf(frame.k_len, kv_heads, value_size),
-    }
+    case = Case(seed, frame, WithVectors(edges), heads, kv_heads, size, value_size)
+    inputs = ((frame.q_len, heads, size), (frame.k_len, kv_heads, size), (frame.k_len, kv_heads, value_size))
+    case.leaves = {name: leaf(*shape).transpose(0, 1)[None] for name, shape in zip(INPUTS, inputs, strict=True)}
     widths = {"key": (size,), "value": (value_size,), "query": (size,), "bias": ()}
     for kind in KINDS:
         if rng.random() < 0.6:
-            learned[kind, 0] = leaf(*((heads,) if rng.random() < 0.5 else ()), edges.num_labels, *widths[kind])
-    attr, maps = leaf(len(edges.edges), width), {}
+            case.leaves[kind, 0] = leaf(*((heads,) if rng.random() < 0.5 else ()), edges.num_labels, *widths[kind])
+    attr = leaf(len(edges.edges), width)
     for kind in ("key", "value"):
         if rng.random() < 0.5:
-            maps[kind] = leaf(*((heads,) if rng.random() < 0.5 else ()), *widths[kind], width)
-
-    case = Case(seed, frame, WithVectors(edges), heads, kv_heads, size, value_size)
-    case.leaves = {
-        name: x.detach().transpose(0, 1)[None] if name in INPUTS else x.detach() for name, x in learned.items()
-    }
-    case.leaves |= {(kind, 1): (attr @ m.transpose(-1, -2)).detach() for kind, m in maps.items()}
+            case.leaves["attr"] = attr
+            own = (heads,) if rng.random() < 0.5 else ()
+            case.leaves[f"edge_{kind}"] = leaf(*own, *widths[kind], width)
     case.scale = rng.choice([None, 0.7])
     case.incoming = {"z": torch.randn((1, heads, frame.q_len, value_size), generator=generator, dtype=F64)}
+    draw_scores(case, "scores of edges")
     truth = solve(case, F64)
+    leaves = {name: x.clone().requires_grad_() for name, x in case.leaves.items()}
+
+    def by_node(x: Tensor) -> Tensor:
+        return x[0].transpose(0, 1)
+
     z, weights = rg.edge_attention(
-        *(learned[name] for name in INPUTS), edges.build(), *(learned.get((kind, 0)) for kind in KINDS),
-        edge_attr=attr if maps else None, edge_key=maps.get("key"), edge_value=maps.get("value"), scale=case.scale,
-        enable_gqa=heads != kv_heads, need_weights=True,
+        *(by_node(leaves[name]) for name in INPUTS), edges.build(), *(leaves.get((kind, 0)) for kind in KINDS),
+        scale=case.scale, enable_gqa=heads != kv_heads, need_weights=True, **given(case, leaves, by_node),
     )  # fmt: skip
-    what = f"seed {seed}: edge_attention over {edges} with tables {[*learned][3:]} and maps {[*maps]}"
-    near(f"{what}: z", z, truth.values["z"][0].transpose(0, 1))
+    what = f"seed {seed}: edge_attention over {edges} with {case.score} and {[*leaves][3:]}"
+    near(f"{what}: z", z, by_node(truth.values["z"]))
     near(f"{what}: weights", weights, _edge_weights(truth))
-    wanted = {name: truth.values["grad", name] for name in learned}
-    wanted = {name: x[0].transpose(0, 1) if name in INPUTS else x for name, x in wanted.items()}
-    wanted |= _grads_of_maps(truth, attr.detach(), {kind: m.detach() for kind, m in maps.items()})
-    leaves = {**learned, **{("map", kind): m for kind, m in maps.items()}, **({"attr": attr} if maps else {})}
-    grads = torch.autograd.grad(z, list(leaves.values()), case.incoming["z"][0].transpose(0, 1), allow_unused=True)
+    grads = torch.autograd.grad(z, list(leaves.values()), by_node(case.incoming["z"]), allow_unused=True)
     for (name, x), grad in zip(leaves.items(), grads, strict=True):
-        near(f"{what}: gradient of {name}", torch.zeros_like(x) if grad is None else grad, wanted[name])
-
-
-def _grads_of_maps(truth: Truth, attr: Tensor, maps: dict[str, Tensor]) -> dict[Any, Tensor]:
-    """From the gradients of what maps made of the vectors, those of the maps and of the vectors."""
-    grads: dict[Any, Tensor] = {"attr": torch.zeros_like(attr)}
-    for kind, m in maps.items():
-        made = truth.values["grad", (kind, 1)]
-        by_head = m if m.dim() == 3 else m[None]
-        made = made if made.dim() == 3 else made[None]
-        grads["attr"] += torch.einsum("hed,hdf->ef", made, by_head)
-        grads["map", kind] = torch.einsum("hed,ef->hdf", made, attr).reshape(m.shape)
-    return grads
+        wanted = truth.values["grad", name]
+        near(f"{what}: gradient of {name}", torch.zeros_like(x) if grad is None else grad, wanted)
 
 
 def check_conv(seed: int) -> None:
@@ -139,11 +123,16 @@ def check_conv(seed: int) -> None:
     if types:
         kinds = [kind for kind in KINDS if rng.random() < 0.5] or ["key"]
         options |= {"num_relations": edges.num_labels, "tables": kinds, "per_head": rng.random() < 0.5}
-    conv = rg.pyg.RelationConv(widths if bipartite else 3, size, heads, **options).double()
+    case = Case(seed, frame, WithVectors(edges), heads, heads, size, size)
+    more = layer_options(
+        case, Random(f"scores of conv {seed}"), count=edges.num_labels * types, kinds=options.get("tables", [])
+    )
+    conv = rg.pyg.RelationConv(widths if bipartite else 3, size, heads, **options, **more).double()
+    scatter(conv, torch.Generator().manual_seed(seed))
     x = tuple(torch.randn(n, w, dtype=F64) for n, w in zip((frame.k_len, frame.q_len), widths, strict=True))
     x = tuple(x) if bipartite else (x[0], x[0])
     attr = None if vectors is None else torch.randn(len(edges.edges), vectors, dtype=F64)
-    case = _conv_case(seed, edges, conv, x, attr, types=types)
+    _fill(case, conv, x, attr, types=types)
     out_grad = torch.randn(frame.q_len, heads * size if conv.concat else size, dtype=F64)
     shared = out_grad.view(-1, heads, size) if conv.concat else out_grad[:, None].expand(-1, heads, -1) / heads
     case.incoming = {"z": shared.transpose(0, 1)[None]}
@@ -158,20 +147,22 @@ def check_conv(seed: int) -> None:
         leaves = tuple(part.clone().requires_grad_() for part in x) if bipartite else (x[0].clone().requires_grad_(),)
         given = leaves if bipartite else leaves[0]
         got, (_, alpha) = conv(given, index, relations, attr, return_attention_weights=True)
-        what = f"seed {seed}: {conv} with {options}, fused {fused}, over {edges}"
+        what = f"seed {seed}: {conv} with {options | more}, fused {fused}, over {edges}"
         near(f"{what}: nodes", got, z)
         near(f"{what}: weights", alpha, _edge_weights(truth))
-        grads = torch.autograd.grad(got, leaves, out_grad, allow_unused=True)
         wanted = _node_grads(conv, truth, out_grad)
-        wanted = wanted if bipartite else (wanted[0] + wanted[1],)
-        for leaf, grad, right in zip(leaves, grads, wanted, strict=True):
-            near(f"{what}: gradient of nodes", torch.zeros_like(leaf) if grad is None else grad, right)
+        wanted = dict(enumerate(wanted if bipartite else (wanted[0] + wanted[1],)))
+        parameters = layer_parameters(conv)
+        wanted |= {name: truth.values["grad", name] for name in parameters}
+        learned = {**dict(enumerate(leaves)), **parameters}
+        grads = torch.autograd.grad(got, list(learned.values()), out_grad, allow_unused=True)
+        for (name, leaf), grad in zip(learned.items(), grads, strict=True):
+            near(f"{what}: gradient of {name}", torch.zeros_like(leaf) if grad is None else grad, wanted[name])
 
 
-def _conv_case(seed: int, edges: Edges, conv: Any, x: tuple[Tensor, ...], attr: Tensor | None, *, types: bool) -> Case:
+def _fill(case: Case, conv: Any, x: tuple[Tensor, ...], attr: Tensor | None, *, types: bool) -> None:
     """What the layer asks of the primitive."""
     heads, size = conv.heads, conv.out_channels
-    case = Case(seed, edges.frame, WithVectors(edges), heads, heads, size, size)
 
     def by_heads(lin: Any, nodes: Tensor) -> Tensor:
         return (nodes @ lin.weight.T + (0 if lin.bias is None else lin.bias)).view(-1, heads, size).transpose(0, 1)
@@ -183,10 +174,10 @@ def _conv_case(seed: int, edges: Edges, conv: Any, x: tuple[Tensor, ...], attr: 
             tables = {name.removesuffix("_table"): table.detach() for name, table in conv.tables().items()}
             case.leaves |= {(kind, 0): table for kind, table in tables.items()}
         if attr is not None:
-            case.leaves["key", 1], case.leaves["value", 1] = (
-                by_heads(lin, attr) for lin in (conv.lin_edge, conv.lin_edge_value)
-            )
-    return case
+            case.leaves["attr"] = attr
+            for name, lin in (("edge_key", conv.lin_edge), ("edge_value", conv.lin_edge_value)):
+                case.leaves[name] = lin.weight.unflatten(0, (heads, size))
+        case.leaves |= {name: weight.detach() for name, weight in layer_parameters(conv).items()}
 
 
 def _node_grads(conv: Any, truth: Truth, out_grad: Tensor) -> tuple[Tensor, Tensor]:

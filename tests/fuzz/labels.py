@@ -132,6 +132,15 @@ class Edges:
             return [] if self.frame.locate(b, i, j) is None else _entry(self.default)
         return self.default.at(b, i, j)
 
+    def numbers(self, b: int, i: int, j: int) -> list[Entry]:
+        """For each entry of :meth:`at`, which edges it holds; a pair that is not listed holds none."""
+        mine = [e for e, edge in enumerate(self.edges) if edge[0] in (None, b) and edge[1:3] == (i, j)]
+        if self.default is None:
+            return [[e] for e in mine]
+        if mine:
+            return [mine if self.duplicates == "sum" else mine[:1]]
+        return [[] for _ in self.at(b, i, j)]
+
     @property
     def parallel(self) -> bool:
         """Whether a pair is listed twice."""
@@ -202,7 +211,7 @@ class Numbers:
 
     def at(self, b: int, i: int, j: int) -> list[Entry]:
         """The number of every edge of the pair."""
-        return [[e] for e, edge in enumerate(self.edges.edges) if edge[1:3] == (i, j)]
+        return self.edges.numbers(b, i, j)
 
 
 @dataclass(frozen=True)
@@ -238,6 +247,13 @@ def entries(labels: Described, frame: Frame, b: int, i: int, j: int) -> list[lis
     if len(found) == 1:
         return [[entry] for entry in found[0]]
     return [[entry for (entry,) in found]] if all(found) else []
+
+
+def numbers(labels: Described, b: int, i: int, j: int) -> list[Entry]:
+    """For each of :func:`entries` of edges, the edges whose vectors it carries."""
+    edges = labels.edges if isinstance(labels, WithVectors) else labels
+    assert isinstance(edges, Edges)
+    return edges.numbers(b, i, j)
 
 
 def stands_alone(labels: Described) -> bool:

@@ -2,25 +2,31 @@
 
 Forward and backward are written out by hand for one query row at a time::
 
-    s_e = scale · (q·(k_e + Σ a^K) + k_e·Σ a^Q) + Σ b + m_e        e: a pair, or one of parallel edges
+    r_e = Σ a^K + Σ W_k x, or with an additive score          e: a pair, or one of parallel edges
+    c_e = q·(M k_e + r_e) + k_e·Σ a^Q,   c_e = u · act(q + k_e + r_e)
+    s_e = f(scale · c_e + Σ b + Σ g_i) + m_e
     w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p)
-    z = Σ d_e (v_e + Σ a^V),  mass_r = Σ w_e [r is a label of e]
+    z = Σ d_e (N v_e + Σ a^V + Σ W_v x),  mass_r = Σ w_e [r is a label of e]
     ds_e = w_e (dw_e - Σ w dw + dlse)
 
+M and N are the maps of the label of e, the identity where there is none; f, x, M, N, u and g are left out of most calls.
+
 Beside each number goes a bound on its error: what the same sums may come to in arithmetic with relative error ``unit``,
-in any order. It follows from the sizes of the terms, so it needs no other implementation to compare with.
+in any order. It follows from the sizes of the terms, so it needs no other implementation to compare with. Errors go
+through a function with its slope; where that jumps, within the error of its argument either slope may be taken.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tests.fuzz.cases import Case
-from tests.fuzz.labels import entries
+from tests.fuzz.labels import entries, numbers
 
 UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}
 """Half the distance from 1 to the next number."""
@@ -51,10 +57,10 @@ def solve(case: Case, dtype: torch.dtype) -> Truth:
     for b in range(case.frame.batch):
         for i in range(case.frame.q_len):
             found = [
-                (j, labels)
+                (j, labels, edges)
                 for j in range(case.frame.k_len)
                 if not _in_future(case, b, i, j)
-                for labels in entries(case.labels, case.frame, b, i, j)
+                for labels, edges in _entries(case, b, i, j)
             ]
             if found:
                 _Row(case, b, i, found, dtype).solve(truth)
@@ -67,6 +73,13 @@ def _in_future(case: Case, b: int, i: int, j: int) -> bool:
     return distance is None or (case.is_causal and distance > 0)
 
 
+def _entries(case: Case, b: int, i: int, j: int) -> list[tuple[list, list]]:
+    """What attends at a pair: labels by part, and the edges whose vectors it carries."""
+    found = entries(case.labels, case.frame, b, i, j)
+    edges = numbers(case.labels, b, i, j) if "attr" in case.leaves else [[]] * len(found)
+    return list(zip(found, edges, strict=True))
+
+
 def _round_sums(truth: Truth, dtype: torch.dtype) -> None:
     """What leaving rounds, and numbers so small that they have fewer digits."""
     for name, bound in truth.bounds.items():
@@ -75,35 +88,109 @@ def _round_sums(truth: Truth, dtype: torch.dtype) -> None:
         bound.add_(torch.finfo(dtype).tiny)
 
 
+class Known(NamedTuple):
+    """Numbers, and how large the error of each may be (of inputs: how large the sums that made it)."""
+
+    value: Tensor
+    size: Tensor
+
+    def __add__(self, other: Known) -> Known:
+        return Known(self.value + other.value, self.size + other.size)
+
+    def entry(self, index: Tensor) -> Known:
+        """Those of some entries, of ``[H, E, ...]``."""
+        return Known(self.value[:, index], self.size[:, index])
+
+
+def _exact(x: Tensor) -> Known:
+    return Known(x, x.abs())
+
+
+def _times(factor: Known, rows: Known) -> Known:
+    """A factor for each entry ``[H, E]`` times rows ``[H, E, ...]``, where the factor has an error."""
+    at = (..., *(None,) * (rows.value.dim() - 2))
+    return Known(factor.value[at] * rows.value, factor.size[at] * rows.size)
+
+
 class _Row:
     """One query of one batch row, all heads: vectors over its entries, ``[H, E]``."""
 
     def __init__(self, case: Case, b: int, i: int, found: list, dtype: torch.dtype) -> None:
         self.case, self.b, self.i = case, b, i
         self.unit, self.tiny = UNITS[dtype], torch.finfo(dtype).tiny
-        self.keys = torch.tensor([j for j, _ in found])
+        self.keys = torch.tensor([j for j, _, _ in found])
         self.kv = torch.arange(case.heads) // (case.heads // case.kv_heads)
         self.labels = []  # by part: which entry, which label
         for part in range(len(case.num_labels)):
-            pairs = [(e, label) for e, (_, labels) in enumerate(found) for label in labels[part]]
-            self.labels.append(torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T)
-        self.most = max([len(label) for _, labels in found for label in labels], default=0)
+            self.labels.append(
+                _places([(e, label) for e, (_, labels, _) in enumerate(found) for label in labels[part]])
+            )
+        self.vectors = _places([(e, edge) for e, (_, _, edges) in enumerate(found) for edge in edges])
+        self.most = max([len(label) for _, labels, _ in found for label in labels], default=0)
+        # sums that only some calls have: by a map, over bases, over the numbers of a vector, over vectors of a pair
+        if case.score is not None and case.score.kind == "bilinear":
+            self.most += case.size
+        if "maps" in case.leaves or "bases" in case.leaves:
+            self.most += case.value_size + case.leaves.get("bases", case.leaves.get("maps")).shape[-3]
+        if "attr" in case.leaves:
+            self.most += case.leaves["attr"].shape[-1] + max(len(edges) for _, _, edges in found)
 
     def leaf(self, name: str) -> Tensor:
         """Keys or values of the entries, ``[H, E, D]``."""
         return self.case.leaves[name][self.b][self.kv][:, self.keys]
 
-    def rows(self, kind: str, *, size: bool = False) -> Tensor:
-        """The sum of each entry's rows of the tables of a kind, ``[H, E, D]``; of their sizes if wanted."""
-        width = {"key": self.case.size, "query": self.case.size, "value": self.case.value_size, "bias": 1}[kind]
-        total = torch.zeros(self.case.heads, len(self.keys), width, dtype=torch.float64)
+    def rows(self, kind: str) -> Known:
+        """The sum of each entry's rows of the tables of a kind, ``[H, E, D]``; scores by row are those of a kind too."""
+        case, heads, count = self.case, self.case.heads, len(self.keys)
+        width = {"key": case.size, "query": case.size, "value": case.value_size}.get(kind, 1)
+        total = torch.zeros(2, heads, count, width, dtype=torch.float64)
         for part, (entry, label) in enumerate(self.labels):
-            table = self.case.leaves.get((kind, part))
+            table = case.leaves.get((kind, part))
             if table is not None:
-                table = table[..., None] if kind == "bias" else table
-                table = table.expand(self.case.heads, *table.shape[-2:])[:, label]
-                total.index_add_(1, entry, table.abs() if size else table)
-        return total
+                table = table[self.b, :, self.i] if kind == "rows" else table
+                table = table[..., None] if kind in ("bias", "rows") else table
+                table = table.expand(heads, *table.shape[-2:])[:, label]
+                total[0].index_add_(1, entry, table)
+                total[1].index_add_(1, entry, table.abs())
+        return Known(*total)
+
+    def carried(self, name: str, width: int) -> Known:
+        """What a map makes of the vectors of each entry, ``[H, E, D]``; zeros without the map."""
+        total = torch.zeros(2, self.case.heads, len(self.keys), width, dtype=torch.float64)
+        if name in self.case.leaves:
+            entry, edge = self.vectors
+            attr, maps = self.case.leaves["attr"][edge], self.case.leaves[name]
+            maps = maps.expand(self.case.heads, *maps.shape[-2:])
+            total[0].index_add_(1, entry, attr @ maps.mT)
+            total[1].index_add_(1, entry, attr.abs() @ maps.mT.abs())
+        return Known(*total)
+
+    def maps(self, maps: Known) -> Known:
+        """The map of each entry's label, ``[H, E, D, D]``, the identity without one; sizes have the identity added.
+
+        Args:
+            maps: ``[R, D, D]`` or ``[H, R, D, D]``.
+        """
+        (entry, label), size = self.labels[0], maps.value.shape[-1]
+        identity = torch.eye(size, dtype=torch.float64)
+        found = identity.expand(self.case.heads, len(self.keys), size, size).clone()
+        sizes = found.clone()
+        found[:, entry] = maps.value.expand(self.case.heads, *maps.value.shape[-3:])[:, label]
+        sizes[:, entry] += maps.size.expand(self.case.heads, *maps.size.shape[-3:])[:, label]
+        return Known(found, sizes)
+
+    def value_maps(self) -> Known | None:
+        """The maps of values, free ones written out."""
+        leaves = self.case.leaves
+        if "maps" in leaves:
+            return self.maps(_exact(leaves["maps"]))
+        if "bases" not in leaves:
+            return None
+        spread = "...rk,...kij->...rij"
+        coefficients, bases = leaves["coefficients"], leaves["bases"]
+        return self.maps(
+            Known(torch.einsum(spread, coefficients, bases), torch.einsum(spread, coefficients.abs(), bases.abs()))
+        )
 
     def masks(self) -> tuple[Tensor, Tensor]:
         """What the mask adds, and whether the entry is seen, ``[H, E]``."""
@@ -132,17 +219,22 @@ class _Row:
 
     def solve(self, truth: Truth) -> None:
         """Adds the row's share to every output and gradient, and to their bounds."""
-        case, unit, scale = self.case, self.unit, self.case.factor
-        query = case.leaves["query"][self.b, :, self.i][:, None]  # [H, 1, D]
-        key, value = self.leaf("key"), self.leaf("value")
-        a_key, a_query, a_value = self.rows("key"), self.rows("query"), self.rows("value")
-        bias, (added, seen) = self.rows("bias")[..., 0], self.masks()
-        score = scale * ((query * (key + a_key)).sum(-1) + (key * a_query).sum(-1)) + bias
-        terms = abs(scale) * (
-            (query.abs() * (key.abs() + self.rows("key", size=True))).sum(-1)
-            + (key.abs() * self.rows("query", size=True)).sum(-1)
-        )
-        terms = terms + self.rows("bias", size=True)[..., 0]
+        case, unit = self.case, self.unit
+        depth = (case.size + SLACK + self.most) * unit
+        additive = case.score is not None and case.score.kind == "additive"
+        compared = _Additive(self, depth) if additive else _Product(self)
+        value, value_maps = self.leaf("value"), self.value_maps()
+        more = self.rows("bias") + self.rows("rows")
+        added, seen = self.masks()
+        score = case.factor * compared.score.value + more.value[..., 0]
+        terms = abs(case.factor) * compared.score.size + more.size[..., 0]
+        error, slope = depth * terms, Known(torch.ones_like(score), torch.ones_like(score))
+        slope_error = torch.zeros_like(score)
+        if case.score is not None and case.score.kind == "function":
+            assert case.score.curve is not None
+            found = case.score.curve.at(score, error + depth, SLACK * unit)
+            score, terms, error = found.value, found.value.abs(), found.error
+            slope, slope_error = Known(found.slope, found.slope.abs() + found.slope_error), found.slope_error
         swallowed = added.abs() * unit / 4 > terms  # a number so large that adding the score changes nothing
         score = (score + added).masked_fill(~seen, -INF)
         top = score.amax(-1, keepdim=True)
@@ -153,8 +245,7 @@ class _Row:
         weights, lse = grown / total, top + total.log()
 
         # errors of scores, of the log-sum-exp, and so of weights
-        depth = (case.size + SLACK + self.most) * unit
-        error = depth * (torch.where(swallowed, 0.0, terms + added.abs()) + 1.0)
+        error = torch.where(swallowed, 0.0, error + depth * added.abs()) + depth
         error = torch.where(seen, error, 0.0)
         away = torch.where(seen, score - lse, -INF)
         error = error + depth * torch.where(swallowed | ~seen, 0.0, lse.abs())
@@ -170,7 +261,11 @@ class _Row:
         if case.keep is not None:
             keep = self._window(case.keep) / (1.0 - case.dropout_p)
         dropped = weights * keep
-        values, value_sizes = value + a_value, value.abs() + self.rows("value", size=True)
+        mapped = _exact(value)
+        if value_maps is not None:
+            mapped = Known(_apply(value_maps.value, value), _apply(value_maps.size, value.abs()))
+        carried = mapped + self.rows("value") + self.carried("edge_value", case.value_size)
+        values, value_sizes = carried.value, carried.size
         at = (self.b, slice(None), self.i)
         row = torch.where(sees[..., 0], 1.0, 0.0)
         truth.values["z"][at] = (dropped[..., None] * values).sum(1)
@@ -196,29 +291,23 @@ class _Row:
         # each of these is summed over up to as many rows and heads as there are
         many = count + math.log2(2 + case.frame.batch * case.heads * case.frame.q_len) * 4 * unit
         d_error = d_error + many * weights * sizes
-        drop_error = weight_error * keep + (count + many) * dropped
-        self._leave(
-            truth, "query", d_score * scale, d_error * abs(scale), key + a_key, key.abs() + self.rows("key", size=True)
-        )
-        self._leave(
-            truth,
-            "key",
-            d_score * scale,
-            d_error * abs(scale),
-            query + a_query,
-            query.abs() + self.rows("query", size=True),
-        )
-        self._leave(truth, "value", dropped, drop_error, dz[:, None], dz.abs()[:, None])
-        self._leave_tables(truth, "key", d_score * scale, d_error * abs(scale), query)
-        self._leave_tables(truth, "query", d_score * scale, d_error * abs(scale), key)
-        self._leave_tables(truth, "value", dropped, drop_error, dz[:, None])
-        self._leave_tables(truth, "bias", d_score, d_error, torch.ones(1, 1, 1, dtype=torch.float64))
         if "mask" in case.leaves:
-            b, h, i, j = self._at(case.leaves["mask"])
-            h, j = (x.expand(case.heads, len(self.keys)) for x in (h[:, None], j))
-            place = (torch.tensor(b), h, torch.tensor(i), j)
-            truth.values["grad", "mask"].index_put_(place, d_score, accumulate=True)
-            truth.bounds["grad", "mask"].index_put_(place, d_error, accumulate=True)
+            self._leave_mask(truth, Known(d_score, d_error))
+        d_finished = Known(d_score * slope.value, d_error * slope.size + d_score.abs() * slope_error)
+        for kind in ("bias", "rows"):
+            self._leave_tables(truth, kind, Known(*(x[..., None] for x in d_finished)))
+        scaled = Known(d_finished.value * case.factor, d_finished.size * abs(case.factor))
+        compared.leave(truth, scaled)
+        drop = Known(dropped, weight_error * keep + (count + many) * dropped)
+        per_value = _times(drop, _exact(dz[:, None]))
+        self._leave_tables(truth, "value", per_value)
+        self._leave_edges(truth, "edge_value", per_value)
+        if value_maps is None:
+            self._leave(truth, "value", per_value)
+        else:
+            back = Known(_apply(value_maps.value.mT, per_value.value), _apply(value_maps.size.mT, per_value.size))
+            self._leave(truth, "value", back)
+            self._leave_value_maps(truth, _outer(per_value, value))
 
     def _incoming(self, keep: Tensor, values: Tensor, value_sizes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of z ``[H, D_v]``, of lse ``[H, 1]`` and of the weights ``[H, E]``, and the sizes of the latter's terms."""
@@ -238,29 +327,154 @@ class _Row:
             d_weights, sizes = d_weights.index_add(1, entry, d_mass), sizes.index_add(1, entry, d_mass.abs())
         return dz, dlse, d_weights, sizes
 
-    def _leave(self, truth: Truth, name: str, factor: Tensor, error: Tensor, rows: Tensor, sizes: Tensor) -> None:
-        """Adds ``factor · rows`` of each entry to the gradient of query, key or value."""
-        for place, product in ((truth.values, factor[..., None] * rows), (truth.bounds, error[..., None] * sizes)):
-            grad = place["grad", name]
+    def _leave(self, truth: Truth, name: str, grad: Known) -> None:
+        """Adds what each entry ``[H, E, D]`` gives to the gradient of query, key or value."""
+        for place, product in zip((truth.values, truth.bounds), grad, strict=True):
+            whole = place["grad", name]
             if name == "query":
-                grad[self.b, :, self.i] += product.sum(1)
+                whole[self.b, :, self.i] += product.sum(1)
             else:
                 heads, keys = (x.expand(self.case.heads, len(self.keys)) for x in (self.kv[:, None], self.keys))
-                grad[self.b].index_put_((heads, keys), product, accumulate=True)
+                whole[self.b].index_put_((heads, keys), product, accumulate=True)
 
-    def _leave_tables(self, truth: Truth, kind: str, factor: Tensor, error: Tensor, rows: Tensor) -> None:
-        """Adds ``factor · rows`` of each entry to the row of each of its labels."""
-        for part, (entry, label) in enumerate(self.labels):
-            if (kind, part) not in self.case.leaves:
-                continue
-            for place, products in (
-                (truth.values, factor[..., None] * rows),
-                (truth.bounds, error[..., None] * rows.abs()),
-            ):
-                grad = place["grad", (kind, part)]
-                grad = grad[..., None] if kind == "bias" else grad
-                mine = products[:, entry]
-                if grad.dim() == 3:
-                    grad.index_add_(1, label, mine)
-                else:
-                    grad.index_add_(0, label, mine.sum(0))
+    def _leave_mask(self, truth: Truth, grad: Known) -> None:
+        b, h, i, j = self._at(self.case.leaves["mask"])
+        h, j = (x.expand(self.case.heads, len(self.keys)) for x in (h[:, None], j))
+        for place, mine in zip((truth.values, truth.bounds), grad, strict=True):
+            place["grad", "mask"].index_put_((torch.tensor(b), h, torch.tensor(i), j), mine, accumulate=True)
+
+    def _leave_tables(self, truth: Truth, kind: str, grad: Known) -> None:
+        """Adds what each entry ``[H, E, D]`` gives to the row of each of its labels."""
+        for part in range(len(self.labels)):
+            if (kind, part) in self.case.leaves:
+                self._leave_by_label(truth, (kind, part), grad, part)
+
+    def _leave_by_label(self, truth: Truth, name: Any, grad: Known, part: int = 0) -> None:
+        """Adds what each entry ``[H, E, ...]`` gives to the row of each of its labels in a leaf."""
+        entry, label = self.labels[part]
+        for place, mine in zip((truth.values, truth.bounds), grad.entry(entry), strict=True):
+            whole = place["grad", name]
+            if name[0] == "rows":
+                whole = whole[self.b, :, self.i]
+            if name[0] in ("bias", "rows"):
+                whole = whole[..., None]
+            if whole.dim() == mine.dim():
+                whole.index_add_(1, label, mine)
+            else:
+                whole.index_add_(0, label, mine.sum(0))
+
+    def _leave_edges(self, truth: Truth, name: str, grad: Known) -> None:
+        """Adds what each entry ``[H, E, D]`` gives to the vectors that it carries, and to their map."""
+        if name not in self.case.leaves:
+            return
+        entry, edge = self.vectors
+        attr, maps = self.case.leaves["attr"][edge], self.case.leaves[name]
+        maps = maps.expand(self.case.heads, *maps.shape[-2:])
+        pieces = zip(
+            (truth.values, truth.bounds), grad.entry(entry), (attr, attr.abs()), (maps, maps.abs()), strict=True
+        )
+        for place, mine, vectors, each in pieces:
+            place["grad", "attr"].index_add_(0, edge, (mine @ each).sum(0))
+            _leave_shared(place["grad", name], mine.mT @ vectors)
+
+    def _leave_value_maps(self, truth: Truth, grad: Known) -> None:
+        """Adds the gradient of each entry's map ``[H, E, D, D]`` to the maps, or to coefficients and bases."""
+        if "maps" in self.case.leaves:
+            self._leave_by_label(truth, "maps", grad)
+            return
+        (entry, label), heads = self.labels[0], self.case.heads
+        coefficients, bases = self.case.leaves["coefficients"], self.case.leaves["bases"]
+        coefficients = coefficients.expand(heads, *coefficients.shape[-2:])[:, label]
+        bases = bases.expand(heads, *bases.shape[-3:])
+        to_coefficients = Known(
+            torch.einsum("heij,hkij->hek", grad.value, bases), torch.einsum("heij,hkij->hek", grad.size, bases.abs())
+        )
+        self._leave_by_label(truth, "coefficients", to_coefficients)
+        pieces = zip((truth.values, truth.bounds), grad.entry(entry), (coefficients, coefficients.abs()), strict=True)
+        for place, mine, factors in pieces:
+            _leave_shared(place["grad", "bases"], torch.einsum("heij,hek->hkij", mine, factors))
+
+
+class _Product:
+    """q·(M k + r) + k·a^Q of every entry: the dot product, or with a map of the key for each label."""
+
+    def __init__(self, row: _Row) -> None:
+        self.row, case = row, row.case
+        self.query = case.leaves["query"][row.b, :, row.i][:, None]  # [H, 1, D]
+        self.key = row.leaf("key")
+        self.maps = None
+        if case.score is not None and case.score.kind == "bilinear":
+            self.maps = row.maps(_exact(case.leaves["weight"]))
+        mapped = _exact(self.key)
+        if self.maps is not None:
+            mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
+        self.of_query = row.rows("query")
+        self.of_key = mapped + row.rows("key") + row.carried("edge_key", case.size)
+        self.score = Known(
+            (self.query * self.of_key.value).sum(-1) + (self.key * self.of_query.value).sum(-1),
+            (self.query.abs() * self.of_key.size).sum(-1) + (self.key.abs() * self.of_query.size).sum(-1),
+        )
+
+    def leave(self, truth: Truth, grad: Known) -> None:
+        """Adds to the gradients of all that is compared, from that of each entry's score ``[H, E]``."""
+        row, query = self.row, _exact(self.query)
+        row._leave(truth, "query", _times(grad, self.of_key))
+        per_key = _times(grad, query)
+        row._leave_tables(truth, "key", per_key)
+        row._leave_edges(truth, "edge_key", per_key)
+        row._leave_tables(truth, "query", _times(grad, _exact(self.key)))
+        if self.maps is not None:
+            row._leave_by_label(truth, "weight", _outer(per_key, self.key))
+            query = Known(_apply(self.maps.value.mT, self.query), _apply(self.maps.size.mT, self.query.abs()))
+        row._leave(truth, "key", _times(grad, query + self.of_query))
+
+
+class _Additive:
+    """u · act(q + k + r) of every entry."""
+
+    def __init__(self, row: _Row, depth: float) -> None:
+        self.row, case = row, row.case
+        assert case.score is not None and case.score.curve is not None
+        query, key = case.leaves["query"][row.b, :, row.i][:, None], row.leaf("key")
+        weight = case.leaves["weight"]
+        self.weight = weight.expand(case.heads, case.size)[:, None]  # [H, 1, D]
+        summed = _exact(query) + _exact(key) + row.rows("key") + row.carried("edge_key", case.size)
+        error = depth * summed.size
+        self.act = case.score.curve.at(summed.value, error, SLACK * row.unit)
+        # an activation is 0 at 0, so no larger than its argument times the steepest slope; its error is in units of that
+        sizes = case.score.curve.steepest * summed.size + 1.0
+        self.score = Known((self.weight * self.act.value).sum(-1), (self.weight.abs() * sizes).sum(-1))
+
+    def leave(self, truth: Truth, grad: Known) -> None:
+        """Adds to the gradients of all that is compared, from that of each entry's score ``[H, E]``."""
+        row, act, weight = self.row, self.act, self.weight
+        exact, error = grad.value[..., None], grad.size[..., None]
+        steep = error * (act.slope.abs() + act.slope_error) + exact.abs() * act.slope_error
+        each = Known(exact * weight * act.slope, weight.abs() * steep)
+        for name in ("query", "key"):
+            row._leave(truth, name, each)
+        row._leave_tables(truth, "key", each)
+        row._leave_edges(truth, "edge_key", each)
+        own = Known(exact * act.value, error * (act.value.abs() + act.error) + exact.abs() * act.error)
+        for place, mine in zip((truth.values, truth.bounds), own, strict=True):
+            _leave_shared(place["grad", "weight"], mine.sum(1))
+
+
+def _places(pairs: list[tuple[int, int]]) -> Tensor:
+    """``[2, n]`` of n pairs of numbers."""
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
+
+
+def _apply(maps: Tensor, x: Tensor) -> Tensor:
+    """Maps ``[H, E, D, D]`` of vectors ``[H, E or 1, D]``."""
+    return (maps @ x[..., None]).squeeze(-1)
+
+
+def _outer(grad: Known, x: Tensor) -> Known:
+    """The gradient of a map of x, from that of what it gave: ``[H, E, D, D]``."""
+    return Known(grad.value[..., None] * x[..., None, :], grad.size[..., None] * x[..., None, :].abs())
+
+
+def _leave_shared(whole: Tensor, mine: Tensor) -> None:
+    """Adds ``[H, ...]`` to a leaf of each head, or to one that all heads share."""
+    whole += mine if whole.dim() == mine.dim() else mine.sum(0)

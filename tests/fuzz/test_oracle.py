@@ -19,12 +19,13 @@ from relgraph.impl.triton import limits
 from relgraph.labels import DistanceLabels
 from tests.fuzz import __main__ as command
 from tests.fuzz import compare, constants
-from tests.fuzz.cases import Case, draw
+from tests.fuzz.cases import KINDS, Case, draw
 from tests.fuzz.checks import AROUND, run
 from tests.fuzz.compare import FuzzError, check
 from tests.fuzz.frame import Frame
 from tests.fuzz.labels import Distances, Edges, Sum, Written, has_parallel, parts_of, stands_alone, sums_edges
 from tests.fuzz.oracle import solve
+from tests.fuzz.scores import ACTIVATIONS, ARC, Score, leaky, softcap
 
 F64 = torch.float64
 
@@ -75,10 +76,111 @@ def test_parallel_edges_by_hand():
     assert first["lse"].item() == pytest.approx(math.log(math.exp(2 + 0.5) + math.exp(6 + 1)))
 
 
+def two_labels(frame):
+    """Of the two keys, the first has the label 0 and the second 1."""
+    return Distances(frame, (0, 1), 0, 2, "none")
+
+
+def softmax(*scores):
+    """The weights."""
+    grown = [math.exp(score) for score in scores]
+    return [x / sum(grown) for x in grown]
+
+
+@pytest.mark.parametrize(
+    ("curve", "first", "second"), [(leaky(0.5, None), -1.0, 6.0), (ARC, math.atan(-2.0), math.atan(6.0))]
+)
+def test_functions_of_scores_by_hand(curve, first, second):
+    """The bias comes before the function, the mask after it."""
+    tables = {("bias", 0): number(-4.0, 0.0), "mask": number(0.0, -1.0).view(1, 1, 1, 2)}
+    found = by_hand(two_labels, tables, score=Score("function", curve))
+    weights = softmax(first, second - 1.0)
+    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+
+
+def test_rows_and_maps_of_values_by_hand():
+    rows = {("rows", 0): number(0.5, -3.0).view(1, 1, 1, 2), "maps": number(3.0, 5.0).view(2, 1, 1)}
+    found = by_hand(two_labels, rows)
+    first, second = softmax(2.0 + 0.5, 6.0 - 3.0)
+    assert found["z"].item() == pytest.approx(first * 30 + second * 100)
+    bases = {"coefficients": number([1.0], [2.0]), "bases": number(3.0).view(1, 1, 1)}
+    first, second = softmax(2.0, 6.0)
+    assert by_hand(two_labels, bases)["z"].item() == pytest.approx(first * 30 + second * 120)
+
+
+def test_additive_and_bilinear_scores_by_hand():
+    weight = {"weight": number(0.5), ("key", 0): number([0.25], [-7.0])}
+    found = by_hand(two_labels, weight, score=Score("additive", ACTIVATIONS[1]))
+    weights = softmax(0.5 * math.tanh(2 + 1 + 0.25), 0.5 * math.tanh(2 + 3 - 7))
+    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+    weight = {"weight": number(4.0, -1.0).view(2, 1, 1), ("key", 0): number([0.25], [0.5])}
+    found = by_hand(two_labels, weight, score=Score("bilinear"))
+    weights = softmax(2 * 4 * 1 + 2 * 0.25, -2 * 3 + 2 * 0.5)
+    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+
+
+def test_edge_vectors_by_hand():
+    """Both edges of a pair whose labels add up carry their vectors, the first alone where it counts alone."""
+    listed = ((None, 0, 1, 0), (None, 0, 1, 1))
+    leaves = {
+        "attr": number([0.5, 0.0], [1.0, 2.0]), "edge_key": number([1.0, -1.0]), "edge_value": number([10.0, 1.0])
+    }  # fmt: skip
+
+    def found(default, duplicates):
+        return by_hand(lambda frame: Edges(frame, listed, False, 2, default, duplicates, torch.int64), leaves)[
+            "z"
+        ].item()
+
+    first, second = softmax(2.0, 6.0 + 2 * (0.5 + 1.0 - 2.0))
+    assert found(0, "sum") == pytest.approx(first * 10 + second * (20 + 5 + 10 + 2))
+    first, second = softmax(2.0, 6.0 + 2 * 0.5)
+    assert found(0, "first") == pytest.approx(first * 10 + second * (20 + 5))
+    one, other = softmax(6.0 + 2 * 0.5, 6.0 + 2 * (1.0 - 2.0))
+    assert found(None, "error") == pytest.approx(one * (20 + 5) + other * (20 + 10 + 2))
+
+
+CURVES = [softcap(0.5), softcap(50.0), leaky(0.0, None), leaky(1.5, None), *ACTIVATIONS]
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.name)
+def test_curves_are_what_the_library_is_given(curve):
+    x = torch.linspace(-30, 30, 1201, dtype=F64, requires_grad=True)
+    if isinstance(curve.made, str):
+        value = relgraph.score.ACTIVATIONS[curve.made](x)
+    else:
+        value = curve.value(x) if curve.made is None else curve.made(x)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    x, value = x.detach(), value.detach()
+    assert torch.allclose(curve.value(x), value, rtol=1e-14, atol=1e-14)
+    at_the_kink = curve.jump * (x == 0)
+    assert bool(((curve.slope(x) - slope).abs() <= 1e-14 + at_the_kink).all())
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.name)
+def test_errors_through_a_curve_hold_what_happens_within_them(curve):
+    """Value and slope anywhere within the error of the argument are within theirs, and these are no wider than needed."""
+    x = torch.linspace(-3, 3, 301, dtype=F64)
+    for size in (1e-6, 1e-2, 1.0):
+        found = curve.at(x, torch.full_like(x, size), 0.0)
+        for moved in (x - size, x - 0.3 * size, x + 0.7 * size, x + size):
+            assert bool(((curve.value(moved) - found.value).abs() <= found.error + 1e-14).all())
+            assert bool(((curve.slope(moved) - found.slope).abs() <= found.slope_error + 1e-14).all())
+        assert bool((found.error <= size * curve.steepest + 1e-14).all())
+    far = curve.at(torch.tensor([-2.0, 2.0], dtype=F64), torch.full((2,), 1e-3, dtype=F64), 0.0)
+    assert bool((far.slope_error <= curve.bend * 1e-3 + 1e-14).all()), "far from a kink there is no jump"
+
+
 def test_a_row_that_sees_nothing_by_hand():
     nothing = by_hand(lambda frame: Distances(frame, (-2,), 0, 0, "none"), {})
     assert nothing["lse"].item() == -math.inf
     assert nothing["z"].item() == 0
+
+
+def special(case):
+    """The names of what the call has besides the dot product."""
+    names = {str(name[0]) if isinstance(name, tuple) else name for name in case.leaves}
+    names &= {"rows", "maps", "bases", "edge_key", "edge_value"}
+    return names if case.score is None else {*names, repr(case.score)}
 
 
 def smooth(seed):
@@ -88,7 +190,17 @@ def smooth(seed):
     return bool(case.frame.q_len and case.frame.batch and case.num_labels) and not huge
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(40) if smooth(seed)][:8])
+def seeds_to_differentiate():
+    """The first eight, and the first of every kind of score and of everything else that a call may have besides."""
+    some = [seed for seed in range(120) if smooth(seed)]
+    found = {}
+    for seed in some:
+        for name in special(draw(seed)):
+            found.setdefault(name, seed)
+    return sorted({*some[:8], *found.values()})
+
+
+@pytest.mark.parametrize("seed", seeds_to_differentiate())
 def test_gradients_against_finite_differences(seed):
     case = draw(seed)
     generator = torch.Generator().manual_seed(1)
@@ -151,7 +263,20 @@ def traits(case):
         "scale 0": case.scale == 0,
         "no labels at all": 0 in case.num_labels,
         **{f"offset {form}": case.q_offset == form for form in ("none", "int", "scalar", "each")},
-        **{f"{n} tables": sum(isinstance(name, tuple) for name in case.leaves) == n for n in range(9)},
+        **{
+            f"{n} tables": sum(name[0] in KINDS for name in case.leaves if isinstance(name, tuple)) == n
+            for n in range(9)
+        },
+        **{name: name in special(case) for name in ("rows", "maps", "bases", "edge_key", "edge_value")},
+        **{kind: case.score is not None and case.score.kind == kind for kind in ("function", "additive", "bilinear")},
+        "nothing besides": not special(case),
+        "additive over edges": isinstance(case.labels, Edges) and repr(case.score).startswith("additive"),
+        "maps for each head": any(name in case.leaves and case.leaves[name].dim() == 4 for name in ("maps", "bases")),
+        "vectors for edges alone": stands_alone(case.labels) and "attr" in case.leaves,
+        "vectors over all pairs": not stands_alone(case.labels) and "attr" in case.leaves,
+        "summed edges with vectors": sums_edges(case.labels) and "attr" in case.leaves,
+        "rows when packed": frame.packed and "rows" in special(case),
+        "rows of a sum": isinstance(case.labels, Sum) and "rows" in special(case),
     }
 
 
@@ -247,6 +372,12 @@ FAULTS = {
     "a table that is not looked up": lambda real, call: real(
         replace(call, tables=(call.tables[0]._replace(bias=None), *call.tables[1:]))
     ),
+    "a score that is not applied": lambda real, call: real(replace(call, score=None)),
+    "rows that are not added": lambda real, call: real(
+        replace(call, tables=tuple(table._replace(rows=None) for table in call.tables))
+    ),
+    "values that are not mapped": lambda real, call: real(replace(call, value_map=None)),
+    "edges without their vectors": lambda real, call: real(replace(call, edge=None)),
 }
 
 

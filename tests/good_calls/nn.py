@@ -352,6 +352,11 @@ GOOD_CALLS = {
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
     "RelationEncoderLayer.forward (norm first)": lambda: _encode("before", "src_mask"),
     "RelationEncoderLayer.forward (a cache)": lambda: _growing("encoder", "src", rg.KVCache),
+    "RelationEncoderLayer.forward (scores by row)": lambda: Good(
+        rg.RelationEncoderLayer(8, 2, 16, num_labels=3, tables=("bias",)),
+        {"src": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},
+        also={"src": ("labels", "row_scores")},
+    ),
     "RelationDecoderLayer": lambda: Good(
         rg.RelationDecoderLayer,
         {
@@ -400,6 +405,23 @@ GOOD_CALLS = {
     ),
     "RelationDecoderLayer.forward (a cache)": lambda: _growing(
         "decoder", "tgt", rg.nn.LayerCache, memory=_rows(4), memory_labels=LABELER(3, 4)
+    ),
+    "RelationDecoderLayer.forward (scores by row)": lambda: Good(
+        rg.RelationDecoderLayer(
+            8, 2, 16, num_labels=3, tables=("bias",), num_memory_labels=3, memory_tables=("value",)
+        ),
+        {
+            "tgt": _rows(),
+            "memory": _rows(4),
+            "labels": LABELER(3),
+            "memory_labels": LABELER(3, 4),
+            "row_scores": torch.randn(2, 2, 3, 3),
+            "memory_row_scores": torch.randn(2, 2, 3, 3),
+        },
+        also={
+            "tgt": ("labels", "memory_labels", "row_scores", "memory_row_scores"),
+            "memory": ("tgt", "memory_labels"),
+        },
     ),
     "RelationDecoderLayer.forward (labels of the whole)": lambda: Good(
         lambda **labels: _layers()["decoder"](_rows(), _rows(4), **labels, cache=rg.nn.LayerCache()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import relgraph as rg
 from relgraph.impl.chunked import blocks, ids
@@ -140,3 +141,37 @@ def test_rows_masked_by_the_least_finite_number_see_all_alike(dtype):
         found.append((z, *torch.autograd.grad(z.square().sum(), x)))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-4 if dtype == torch.float32 else 1e-10, rtol=0.0)
+
+
+def most_held(call):
+    """The most bytes of tensors at a time that the call allocates and its results do not hold."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        results = call()
+    sizes = {}
+
+    def collect(events):
+        for event in events:
+            collect(event.children)
+            if event.tag == torch._C._profiler._EventType.Allocation:
+                sizes[event.start_time_ns, len(sizes)] = event.extra_fields.alloc_size
+
+    collect(profiled.profiler.kineto_results.experimental_event_tree())
+    held = most = 0
+    for _, size in sorted(sizes.items()):
+        held += size
+        most = max(most, held)
+    return most - sum(x.nbytes for x in results)
+
+
+def test_a_mask_that_learns_needs_no_more_than_itself():
+    """Beyond inputs, outputs and gradients: two blocks, and the gradients of keys and values of one head."""
+    n, mask = 2048, torch.randn(1, 1, 2048, 2048, requires_grad=True)
+    *x, grad = (torch.randn(1, 8, n, 64, requires_grad=True) for _ in range(4))
+
+    def call(mask):
+        z = rg.relation_attention(*x, None, attn_mask=mask, impl="chunked")
+        return z, *torch.autograd.grad(z, [*x, mask] if mask.requires_grad else x, grad)
+
+    most = [most_held(lambda given=given: call(given)) for given in (mask, mask.detach())]
+    assert most[0] <= 0.4 * mask.nbytes
+    assert most[0] <= most[1] + 1024

@@ -315,9 +315,11 @@ def test_compiles_without_breaks_and_with_edge_index(graph):
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-def test_compiles_whole_with_score_and_maps(graph):
+@pytest.mark.parametrize(("score", "value_map"), [("additive", 2), ("bilinear", True)])
+def test_compiles_whole_with_score_and_maps(score, value_map, graph):
     x, edge_index, edge_type = graph
-    conv = layer(score=rg.score.Additive.learned(2, 3), value_map=2, tie_projections=("value",))
+    made = {"additive": rg.score.Additive.learned(2, 3), "bilinear": rg.score.Bilinear.learned(R, 2, 3)}[score]
+    conv = layer(score=made, value_map=value_map, tie_projections=("value",))
     order = edge_index[1].argsort(stable=True)
     compiled = torch.compile(conv, backend="aot_eager", fullgraph=True)
     given = (x, edge_index[:, order], edge_type[order], None)

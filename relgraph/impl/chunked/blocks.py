@@ -42,7 +42,7 @@ def forward(problem: Problem) -> Outputs:
                 group.queries.put(whole, part)
     sizes = _Sizes.of(problem)
     for unit in _units(problem, together, sizes, buffers=1):
-        for block in _blocks(unit, sizes):
+        for block in (block for heads in _passes(unit, sizes) for block in _blocks(unit, heads)):
             unnormalised, total, lse[block.at] = block.unnormalised()
             share = total.reciprocal_()
             if problem.need_mass:
@@ -129,12 +129,17 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: i
             yield UnitWork(problem, unit, number, list(room), ids)
 
 
-def _blocks(unit: UnitWork, sizes: _Sizes) -> Iterator[RowBlock]:
-    """The unit's blocks in which some pair may attend."""
+def _passes(unit: UnitWork, sizes: _Sizes) -> list[list[range]]:
+    """The key heads of the blocks in each pass over the unit's rows: those of one block, or all if ids are not kept."""
     kv_heads, step = unit.problem.key.shape[1], sizes.kv_heads
     heads = [range(first, min(first + step, kv_heads)) for first in range(0, kv_heads, step)]
     if unit.ids.small:  # all blocks of one head in a row: its keys stay in cache
-        return (RowBlock(unit, ids, some) for some in heads for ids in unit.ids.blocks())
+        return [[some] for some in heads]
+    return [heads] if heads else []
+
+
+def _blocks(unit: UnitWork, heads: list[range]) -> Iterator[RowBlock]:
+    """The unit's blocks of these key heads in which some pair may attend."""
     return (RowBlock(unit, ids, some) for ids in unit.ids.blocks() for some in heads)
 
 
@@ -144,33 +149,39 @@ def _add_gradients(
     """Add the unit's share to the gradients."""
     dq, dk, dv, d_by_query, d_by_key, d_mask = grads
     assert dq is not None and dk is not None and dv is not None
-    # accumulated as [D, keys]: the product (D × rows)·(rows × keys) is faster than the transposed one
-    key_grad, value_grad = (x.new_zeros(x.shape[0], x.shape[2], x.shape[1]) for x in (unit.key, unit.value))
     by_key = None if d_by_key is None else unit.of_unit(d_by_key, unit.unit.keys)
     scale = unit.problem.scale
-    for block in _blocks(unit, sizes):
-        keys = (block.lanes, slice(None), slice(block.ids.start, block.ids.stop))
-        # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
-        unnormalised, total, _ = block.unnormalised(need_slope=True)
-        mine = block.incoming(incoming, delta, total.reciprocal_())
-        dropped = block.drop(unnormalised, into=2)
-        if mine.output is not None:
-            _add_product(value_grad[keys], mine.output, block.operand(dropped))
-        score_grad = block.score_grad(unnormalised, mine)
-        if d_mask is not None:
-            at = block.window(d_mask)
-            at.add_(score_grad.sum_to_size(at.shape))
-        if block.slope is not None:
-            score_grad.mul_(block.slope)
-        operand = block.operand(score_grad)
-        dq[block.at] = block.times(operand, unit.key_operand).mul_(scale)
-        _add_product(key_grad[keys], block.rows_of(unit.problem.query), operand, alpha=scale)
-        if d_by_query is not None or by_key is not None:
-            rows = None if d_by_query is None else d_by_query[block.at]
-            block.ids.scatter(score_grad, rows, None if by_key is None else by_key[:, block.heads])
-    for whole, mine in ((dk, key_grad), (dv, value_grad)):
-        at = unit.of_unit(whole, unit.unit.keys)
-        at.copy_(mine.transpose(1, 2).unflatten(0, at.shape[:2]))
+    for heads in _passes(unit, sizes):
+        first, stop = heads[0].start, heads[-1].stop
+        # accumulated as [D, keys]: the product (D × rows)·(rows × keys) is faster than the transposed one
+        lanes = len(unit.unit.batch) * (stop - first)
+        key_grad, value_grad = (x.new_zeros(lanes, x.shape[2], x.shape[1]) for x in (unit.key, unit.value))
+        for block in _blocks(unit, heads):
+            own = slice(None)
+            if len(unit.unit.batch) == 1:
+                own = slice(block.kv_heads.start - first, block.kv_heads.stop - first)
+            keys = (own, slice(None), slice(block.ids.start, block.ids.stop))
+            # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
+            unnormalised, total, _ = block.unnormalised(need_slope=True)
+            mine = block.incoming(incoming, delta, total.reciprocal_())
+            dropped = block.drop(unnormalised, into=2)
+            if mine.output is not None:
+                _add_product(value_grad[keys], mine.output, block.operand(dropped))
+            score_grad = block.score_grad(unnormalised, mine)
+            if d_mask is not None:
+                at = block.window(d_mask)
+                at.add_(score_grad.sum_to_size(at.shape))
+            if block.slope is not None:
+                score_grad.mul_(block.slope)
+            operand = block.operand(score_grad)
+            dq[block.at] = block.times(operand, unit.key_operand).mul_(scale)
+            _add_product(key_grad[keys], block.rows_of(unit.problem.query), operand, alpha=scale)
+            if d_by_query is not None or by_key is not None:
+                rows = None if d_by_query is None else d_by_query[block.at]
+                block.ids.scatter(score_grad, rows, None if by_key is None else by_key[:, block.heads])
+        for whole, mine in ((dk, key_grad), (dv, value_grad)):
+            at = unit.of_unit(whole, unit.unit.keys)[:, first:stop]
+            at.copy_(mine.transpose(1, 2).unflatten(0, at.shape[:2]))
 
 
 def _add_product(into: Tensor, rows: Tensor, pairs: Tensor, *, alpha: float = 1.0) -> None:

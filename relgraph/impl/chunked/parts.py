@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
-from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_by_distance
+from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, ids_by_distance, written_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,9 @@ class PartInUnit:
         self.first_column, self.zero_column = first_column, first_column + part.num_labels
         self.offset = offset_in(part.offset, unit)
         self.by_distance = part.ids if isinstance(part.ids, DistanceIds) else None
-        self.ids = None if isinstance(part.ids, DistanceIds) else _written(part.ids, unit)
+        self.ids = None
+        if not isinstance(part.ids, DistanceIds):
+            self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph)
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = part.complete
@@ -176,13 +178,3 @@ class PartInUnit:
         live, first = inside & (role != DEAD), inside & (role == FIRST)
         column = torch.where(ids < 0, self.part.num_labels, ids) + self.first_column
         return Listed(row[live], col[live] - start, column[live], row[first], col[first] - start)
-
-
-def _written(written: WrittenIds, unit: Unit) -> Tensor:
-    """The unit's written-out ids, ``[batch or 1, rows, keys]``."""
-    ids = written.ids
-    if unit.graph is None:
-        return ids[unit.batch.start : unit.batch.stop] if ids.shape[0] > 1 else ids
-    assert written.starts is not None
-    begin, count = int(written.starts[unit.graph]), len(unit.queries) * len(unit.keys)
-    return ids[begin : begin + count].view(1, len(unit.queries), len(unit.keys))

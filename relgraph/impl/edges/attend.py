@@ -131,27 +131,39 @@ class _Work:
         """q_iᵀ W[l_ij] k_j · scale, ``[L, P]``, one label after the other."""
         weight = weight.to(self.query.dtype)
         scores = self.query.new_zeros(self.query.shape[0], self.labels.shape[0])
-        for label, (places, pattern) in enumerate(self._pairs_by_label()):
+        for label in range(self.num_labels + 1):
             own = self.query
             if label < self.num_labels:
                 own = self.query @ self._table(weight[..., label, :, :])
-            scores = scores.index_copy(1, places, sampled_dot(own, self.key, pattern))
+            scores = self._with_dots_of(label, own, scores)
         return scores
 
     def _mapped(self, maps: ValueMap, weights: Tensor) -> Tensor:
         """Σ_j α_ij W[l_ij] v_j, ``[L, n, D_v]``: weights times the coefficient of each base, summed, then mapped."""
         bases = maps.bases.to(weights.dtype)
-        *labels, (places, pattern) = self._pairs_by_label()
-        output = weighted_sum(weights[:, places], self.value, pattern)  # pairs without a label keep their value
+        output = self._sum_of(self.num_labels, weights)  # pairs without a label keep their value
         for k in range(bases.shape[-3]):
             if maps.coefficients is None:
-                places, pattern = labels[k]
-                sums = weighted_sum(weights[:, places], self.value, pattern)
+                sums = self._sum_of(k, weights)
             else:
                 column = with_zero_row(self._table(maps.coefficients[..., k, None].to(weights.dtype))).squeeze(-1)
                 sums = weighted_sum(weights * column[:, self.labels], self.value, self.pattern)
             output = output + sums @ self._table(bases[..., k, :, :]).transpose(-1, -2)
         return output
+
+    def _with_dots_of(self, label: int, query: Tensor, scores: Tensor) -> Tensor:
+        """The scores ``[L, P]`` with products of these queries and the keys for the pairs of a label."""
+        if torch.compiler.is_compiling():  # how many pairs have the label would be known in a run only
+            return torch.where(self.labels == label, sampled_dot(query, self.key, self.pattern), scores)
+        places, pattern = self._pairs_by_label()[label]
+        return scores.index_copy(1, places, sampled_dot(query, self.key, pattern))
+
+    def _sum_of(self, label: int, weights: Tensor) -> Tensor:
+        """Each query's weighted sum of values over the pairs of a label, ``[L, n, D_v]``."""
+        if torch.compiler.is_compiling():
+            return weighted_sum(weights.masked_fill(self.labels != label, 0.0), self.value, self.pattern)
+        places, pattern = self._pairs_by_label()[label]
+        return weighted_sum(weights[:, places], self.value, pattern)
 
     def _pairs_by_label(self) -> list[tuple[Tensor, Pattern]]:
         """The places of the pairs with each label, last those without one, and the pattern of these pairs."""
