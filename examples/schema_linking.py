@@ -49,12 +49,25 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from example_runs import (
+    INTERRUPTED,
+    Runs,
+    announce,
+    bars,
+    by_row,
+    lead,
+    percent,
+    picture,
+    positive,
+    train,
+    until_stopped,
+)
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -67,16 +80,16 @@ import relgraph as rg
 # A database is a chain of four or five tables, each of which refers to the next one by a foreign key. Two column names
 # stand in all of them. :class:`relgraph.labelers.Schema` holds a question with the columns, tables and keys.
 
-WORDS, MARKS = 2000, ("of", "behind")
+WORDS, MARKS = 2000, ("only", "of", "behind")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A schema with its question, and the number of the column that is asked for."""
+    """A schema with its question, the number of the column that is asked for, and the mark that the question has."""
 
     schema: rg.labelers.Schema
     target: int
-    behind: bool
+    mark: str
 
 
 def make_question(rng: random.Random, words: Sequence[str]) -> Question:
@@ -87,16 +100,17 @@ def make_question(rng: random.Random, words: Sequence[str]) -> Question:
     order = rng.sample(range(len(names)), len(names))
     refers = dict(pairwise(order))  # a chain: the last table refers to none
     columns: list[tuple[int, list[str]]] = []
-    keys, foreign = {}, {}
+    keys, foreign, single = {}, {}, {}
     for table in range(len(names)):
         keys[table] = len(columns)
         columns.append((table, [next(fresh)]))
         others = [*shared, next(fresh), *[next(fresh)] * (table in refers)]
         columns += [(table, [name]) for name in rng.sample(others, len(others))]
-        foreign[table] = columns.index((table, [others[-1]]))
-    asked, behind, name = rng.choice(list(refers)), rng.random() < 0.5, rng.choice(shared)
-    home = refers[asked] if behind else asked
-    text = [next(fresh), name, MARKS[behind], next(fresh), names[asked]]
+        foreign[table], single[table] = columns.index((table, [others[-1]])), others[2]
+    asked, mark = rng.choice(list(refers)), rng.choice([*MARKS, "behind"])
+    home = {"only": rng.randrange(len(names)), "of": asked, "behind": refers[asked]}[mark]
+    name = single[home] if mark == "only" else rng.choice(shared)
+    text = [next(fresh), name, mark, next(fresh), names[asked]]
     schema = rg.labelers.Schema(
         rng.sample(text, len(text)),
         columns,
@@ -104,7 +118,7 @@ def make_question(rng: random.Random, words: Sequence[str]) -> Question:
         primary_keys=keys.values(),
         foreign_keys=[(foreign[table], keys[other]) for table, other in refers.items()],
     )
-    return Question(schema, columns.index((home, [name])), behind)
+    return Question(schema, columns.index((home, [name])), mark)
 
 
 # %%
@@ -132,27 +146,34 @@ NUMBER = {word: number for number, word in enumerate((*MARKS, *map(spell, range(
 # ----------
 #
 # :class:`relgraph.labelers.SchemaRelations` names what two items are to each other, as RAT-SQL does: a column of a
-# table, a foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are
-# packed end to end, and no pair crosses from one to another.
+# table, a foreign key, a word that matches a name. The other rows have the distance. Questions are packed end to end,
+# and no pair crosses from one to another.
+#
+# What a match of names is worth by itself is seen in rows that get it as a feature of the items, not of pairs: a column
+# or table knows whether its name occurs in the question, and a column also whether its table's name does.
 
 RELATIONS, DISTANCE = rg.labelers.SchemaRelations(), rg.ClippedDistance(8)
+
+
+def match_names(schema: rg.labelers.Schema) -> list[tuple[bool, bool]]:
+    """For each word, column and table: whether its name occurs in the question, and whether its table's name does."""
+    asked = set(schema.question)
+    tables = [name in asked for (name,) in schema.tables]
+    columns = [(name in asked, table is not None and tables[table]) for table, (name,) in schema.columns]
+    return [*[(False, False)] * len(schema.question), *columns, *((match, match) for match in tables)]
 
 
 @dataclass(frozen=True)
 class Batch:
     """Questions packed end to end: words, kinds and labels of all T positions, and what is asked for, one each."""
 
-    words: Tensor  # the marks are 0 and 1
+    words: Tensor  # the marks are the first
     kinds: Tensor  # 0 for a word of the question, 1 for a column, 2 for a table
+    matches: Tensor  # [T, 2], 1 where the item's name occurs in the question, and where its table's name does
     relations: rg.BlockLabels
     distance: rg.DistanceLabels
     target: Tensor
-    behind: Tensor
-
-    @property
-    def borders(self) -> rg.DistanceLabels:
-        """Which positions belong to one question, and no ids: for a layer without tables."""
-        return rg.DistanceLabels(self.relations.q_len, lookup=[-1], left=0, ptr=self.relations.k_ptr)
+    mark: Tensor
 
     def parts(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """For each question, the values and the kinds of its positions."""
@@ -172,10 +193,11 @@ class Batch:
         return cls(
             torch.tensor(words),
             torch.tensor(kinds),
+            torch.tensor([match for schema in schemas for match in match_names(schema)]).float(),
             relations,
             DISTANCE(len(words), ptr=relations.k_ptr),
             torch.tensor([question.target for question in questions]),
-            torch.tensor([question.behind for question in questions]),
+            torch.tensor([MARKS.index(question.mark) for question in questions]),
         )
 
 
@@ -187,18 +209,20 @@ def make_batches(count: int, size: int, seed: int, part: str) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: what attention knows of a pair. All rows have the packed batch's borders."""
+    """One row: what attention knows of a pair, and how many of the two matches an item knows."""
 
     name: str
-    labeler: rg.Labeler | None
+    labeler: rg.Labeler
     labels: Callable[[Batch], rg.Labels]
+    matches: int = 0
 
 
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("no relations", None, lambda batch: batch.borders),
         Variant("distance", DISTANCE, lambda batch: batch.distance),
+        Variant("distance, name", DISTANCE, lambda batch: batch.distance, 1),
+        Variant("distance, both names", DISTANCE, lambda batch: batch.distance, 2),
         Variant("schema relations", RELATIONS, lambda batch: batch.relations),
     )
 }
@@ -209,7 +233,7 @@ VARIANTS = {
 #
 # An encoder over words, columns and tables. Word vectors are random and stay as they are.
 
-WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 4, 128
+WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 3, 128
 
 
 class Pointer(nn.Module):
@@ -219,14 +243,14 @@ class Pointer(nn.Module):
 
     def __init__(self, variant: Variant) -> None:
         super().__init__()
-        labeler = variant.labeler
-        known = {} if labeler is None else {"num_labels": labeler.num_labels, "names": labeler.names}
+        known = {"num_labels": variant.labeler.num_labels, "names": variant.labeler.names}
         layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", norm_first=True, **known)
         self.variant = variant
         # Not trained, and the same for every seed: a word is known by its vector, and its vector says nothing else.
         vectors = torch.randn(WORDS + len(MARKS), WIDTH, generator=torch.Generator().manual_seed(0))
         self.register_buffer("vectors", vectors)
         self.kinds = nn.Embedding(3, WIDTH)
+        self.matches = nn.Linear(variant.matches, WIDTH, bias=False) if variant.matches else None
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.score = nn.Linear(WIDTH, 1)
         self.encoder.reset_parameters()  # copies of a layer start alike
@@ -234,6 +258,8 @@ class Pointer(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """``[B, C]``, one score a column; -inf where a schema has fewer."""
         x = self.vectors[batch.words] + self.kinds(batch.kinds)
+        if self.matches is not None:
+            x = x + self.matches(batch.matches[:, : self.variant.matches])
         scores = self.score(self.encoder(x, labels=self.variant.labels(batch)))[:, 0]
         columns = [values[kinds == 1] for values, kinds in batch.parts(scores)]
         return nn.utils.rnn.pad_sequence(columns, batch_first=True, padding_value=float("-inf"))
@@ -282,7 +308,8 @@ def losses(model: Pointer, batches: Sequence[Batch], seed: int) -> Iterator[Tens
 # What came out
 # -------------
 #
-# Beside the rows stand two ways of guessing: any column, and any column with the name asked for.
+# Beside the rows stand two rules: any column with the name asked for, and all that names can tell. The second takes the
+# column of that name in the table that is named, or for ``behind`` any of the others.
 
 
 @dataclass
@@ -292,6 +319,7 @@ class Run:
     variant: str
     seed: int
     accuracy: float
+    only: float
     of: float
     behind: float
     seconds: float
@@ -300,31 +328,44 @@ class Run:
 
 @torch.no_grad()
 def hits(model: Pointer, batches: Sequence[Batch]) -> dict[str, float]:
-    """The share of questions answered right: of all, and of either mark."""
-    right = torch.cat([model(batch).argmax(-1) == batch.target for batch in batches]).double()
-    behind = torch.cat([batch.behind for batch in batches])
-    parts = {"accuracy": right, "of": right[~behind], "behind": right[behind]}
-    return {name: part.mean().item() for name, part in parts.items()}
+    """The share of questions answered right: of all, and of each mark."""
+    return by_mark(batches, torch.cat([model(batch).argmax(-1) == batch.target for batch in batches]).double())
 
 
-def guesses(batches: Sequence[Batch]) -> dict[str, float]:
-    """The accuracy of a random column, and of a random one among those with the name asked for."""
-    shares: dict[str, list[float]] = {"any column": [], "a column of that name": []}
+def by_mark(batches: Sequence[Batch], shares: Tensor) -> dict[str, float]:
+    """The mean over all questions, and over those of each mark."""
+    marks = torch.cat([batch.mark for batch in batches])
+    means = {mark: shares[marks == number].mean().item() for number, mark in enumerate(MARKS)}
+    return {"accuracy": shares.mean().item(), **means}
+
+
+def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
+    """How often two rules are right, of all questions and of each mark."""
+    chances: dict[str, list[float]] = {"a column of that name": [], "all that names tell": []}
     for batch in batches:
-        for words, kinds in batch.parts(batch.words):
-            columns = words[kinds == 1]
-            shares["any column"].append(1 / len(columns))
-            shares["a column of that name"].append(1 / torch.isin(columns, words[kinds == 0]).sum().item())
-    return {name: mean(values) for name, values in shares.items()}
+        for (matches, kinds), mark in zip(batch.parts(batch.matches), batch.mark.tolist(), strict=True):
+            named, home = matches[kinds == 1].bool().T
+            others = {"only": named, "of": named & home, "behind": named & ~home}[MARKS[mark]]
+            chances["a column of that name"].append(1 / int(named.sum()))
+            chances["all that names tell"].append(1 / int(others.sum()))
+    return {name: by_mark(batches, torch.tensor(values).double()) for name, values in chances.items()}
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed."""
-    lines = [f"{'variant':<20}" + "".join(f"{name:>18}" for name in ("accuracy", *MARKS)) + f"{'seconds':>10}"]
-    for name in dict.fromkeys(run.variant for run in runs):
-        mine = [run for run in runs if run.variant == name]
+    """The table that is printed, and how far relations are ahead of the other rows."""
+    lines = [f"{'variant':<22}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
+    rows = by_row(runs, lambda run: run)
+    for name, mine in rows.items():
         cells = (percent([getattr(run, column) for run in mine]) for column in ("accuracy", *MARKS))
-        lines.append(f"{name:<20}" + "".join(f"{c:>18}" for c in cells) + f"{mean(r.seconds for r in mine):>10.0f}")
+        lines.append(f"{name:<22}" + "".join(f"{c:>16}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
+    for column in ("accuracy", "behind"):
+        shares = {name: {run.seed: getattr(run, column) for run in mine} for name, mine in rows.items()}
+        ours = shares.pop("schema relations", {})
+        lines += [
+            f"schema relations against {name}, {column}: {lead(ours, theirs)}"
+            for name, theirs in shares.items()
+            if ours.keys() & theirs.keys()
+        ]
     return "\n".join(lines)
 
 
@@ -354,12 +395,12 @@ def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
 
 
 def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
-    """A bar for each mark and row, and the better way of guessing."""
-    with picture(folder / "results.png", 8, 4) as ax:
+    """A bar for each mark and row, and what names can tell of ``behind``."""
+    with picture(folder / "results.png", 9, 5) as ax:
         columns = {mark: by_row(runs, lambda run, mark=mark: getattr(run, mark)) for mark in MARKS}
-        ax.axvline(100 * guess, color="0.4", linestyle=":", label="guessing a column of that name")
+        ax.axvline(100 * guess, color="0.4", linestyle=":", label="behind, by all that names tell")
         bars(ax, columns, "Right columns, by the question's mark")
-        ax.legend(frameon=False, loc="upper right")
+        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 @torch.no_grad()
@@ -394,7 +435,7 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one seed, fewer steps and questions: less than a minute")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
+    parser.add_argument("--seeds", type=positive(int), help="runs of each row (5, quick 1)")
     parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
     parser.add_argument("--out", type=Path, help="where all is written (schema-linking-out, quick its folder quick)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
@@ -407,36 +448,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     usual, out = (QUICK, "schema-linking-out/quick") if arguments.quick else (FULL, "schema-linking-out")
     size = replace(usual, steps=arguments.steps or usual.steps)
-    seeds = range(arguments.seeds or (1 if arguments.quick else 3))
+    seeds = range(arguments.seeds or (1 if arguments.quick else 5))
     try:
         runs = Runs(arguments.out or Path(out), Run, {"quick": arguments.quick, **asdict(size)}, fresh=arguments.fresh)
     except ValueError as error:
         parser.error(str(error))
     count = len(VARIANTS) * len(seeds)
     announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
-    training = make_batches(size.batches, size.questions, 0, "train")
-    tests = make_batches(size.tests, size.questions, 0, "final")
+
+    @lru_cache(1)
+    def training(seed: int) -> list[Batch]:
+        return make_batches(size.batches, size.questions, seed, "train")
+
+    def tests(seed: int) -> list[Batch]:
+        return make_batches(size.tests, size.questions, seed, "final")
 
     def run(name: str, seed: int) -> tuple[Run, Pointer]:
         torch.manual_seed(seed)
         model, start = Pointer(VARIANTS[name]), time.perf_counter()
-        found = train(model, losses(model, training, seed), size.steps, LEARNING_RATE, title=f"{name}, seed {seed}")
+        found = train(
+            model, losses(model, training(seed), seed), size.steps, LEARNING_RATE, title=f"{name}, seed {seed}"
+        )
         seconds = time.perf_counter() - start
-        return Run(name, seed, **hits(model, tests), seconds=seconds, losses=found), model
+        return Run(name, seed, **hits(model, tests(seed)), seconds=seconds, losses=found), model
 
     finished = runs.each(list(VARIANTS), seeds, run)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
-    baselines = guesses(tests)
-    for name, share in baselines.items():
-        print(f"guessing {name}: {100 * share:.1f} %")
+    baselines = guesses([batch for seed in seeds for batch in tests(seed)])
+    for name, shares in baselines.items():
+        print(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in shares.items()))
     runs.save(baselines=baselines)
     print(f"results: {runs.path}")
-    draw_results(runs.folder, runs.done, baselines["a column of that name"])
+    draw_results(runs.folder, runs.done, baselines["all that names tell"]["behind"])
     model = Pointer(VARIANTS["schema relations"])
     runs.load(model, "schema relations", seeds[0])
-    draw_model(runs.folder, model, tests)
+    draw_model(runs.folder, model, tests(seeds[0]))
     return 0
 
 
