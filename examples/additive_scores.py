@@ -154,6 +154,8 @@ def found(model: Lookup) -> float:
 # The frame, the split and the training are those of :doc:`graph_classification`, and so are the rates. Attention goes
 # along bonds, whose kinds are relations.
 
+QUICK_GRAPHS = 400
+
 
 def molecule_row(score: Score, kinds: int) -> Row:
     """The row of :doc:`graph_classification` with this score."""
@@ -213,7 +215,7 @@ def draw(folder: Path, runs: Sequence[Run], models: dict[str, Lookup]) -> None:
     values = make_dictionaries(torch.Generator().manual_seed(0))
     with picture(folder / "attention.png", 12, 3.2, 1, len(models)) as axes:
         for ax, (name, model) in zip(axes, models.items(), strict=True):
-            ax.imshow(model.weights(values), vmin=0, vmax=1, cmap="Blues")
+            ax.imshow(model.weights(values).numpy(), vmin=0, vmax=1, cmap="Blues")
             ax.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[])
 
 
@@ -229,8 +231,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of tudataset-cleaned (RELGRAPH_DATA, else data)")
     parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules, no files")
     parser.add_argument("--seeds", type=positive(int), help="runs of each row (5, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help="steps of looking up a run (1,000, quick 400)")
-    parser.add_argument("--epochs", type=positive(int), help="epochs of molecules a run (10, quick 5)")
+    parser.add_argument("--steps", type=positive(int), help="steps of looking up a run (600, quick 400)")
+    parser.add_argument("--epochs", type=positive(int), help="epochs of molecules a run (5)")
     parser.add_argument("--out", type=Path, default=Path("additive-scores-out"), help="where everything is written")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
     arguments = parser.parse_args(argv)
@@ -242,8 +244,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     quick = arguments.quick
     arguments.seeds = arguments.seeds or (1 if quick else 5)
-    arguments.steps = arguments.steps or (400 if quick else 1000)
-    arguments.epochs = arguments.epochs or (5 if quick else 10)
+    arguments.steps = arguments.steps or (400 if quick else 600)
+    arguments.epochs = arguments.epochs or 5
     return arguments
 
 
@@ -289,8 +291,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     draw(out, runs.done, models)
     return 0
 
-
-QUICK_GRAPHS = 400
 
 if __name__ == "__main__" and (status := until_stopped(main)):
     raise SystemExit(status)

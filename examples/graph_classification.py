@@ -338,8 +338,8 @@ def train(
 # What came out
 # -------------
 #
-# ROC-AUC is the chance that a molecule of class 1 scores above one of class 0. Rows are compared seed by seed, as a seed
-# has the same split in all rows; which rows are compared was settled before any was run.
+# ROC-AUC is the chance that a molecule of class 1 scores above one of class 0. Rows are compared seed by seed, as a
+# seed has the same split in all rows; which rows are compared was settled before any was run.
 
 
 def report(runs: Sequence[Run]) -> str:

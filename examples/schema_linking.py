@@ -209,21 +209,20 @@ def make_batches(count: int, size: int, seed: int, part: str) -> list[Batch]:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: what attention knows of a pair, and how many of the two matches an item knows."""
+    """One row: what attention knows of a pair, and whether items know if names match."""
 
     name: str
     labeler: rg.Labeler
     labels: Callable[[Batch], rg.Labels]
-    matches: int = 0
+    matches: bool
 
 
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("distance", DISTANCE, lambda batch: batch.distance),
-        Variant("distance, name", DISTANCE, lambda batch: batch.distance, 1),
-        Variant("distance, both names", DISTANCE, lambda batch: batch.distance, 2),
-        Variant("schema relations", RELATIONS, lambda batch: batch.relations),
+        Variant("distance", DISTANCE, lambda batch: batch.distance, matches=False),
+        Variant("distance, names", DISTANCE, lambda batch: batch.distance, matches=True),
+        Variant("relations, names", RELATIONS, lambda batch: batch.relations, matches=True),
     )
 }
 
@@ -233,7 +232,7 @@ VARIANTS = {
 #
 # An encoder over words, columns and tables. Word vectors are random and stay as they are.
 
-WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 3, 128
+WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 4, 128
 
 
 class Pointer(nn.Module):
@@ -250,7 +249,7 @@ class Pointer(nn.Module):
         vectors = torch.randn(WORDS + len(MARKS), WIDTH, generator=torch.Generator().manual_seed(0))
         self.register_buffer("vectors", vectors)
         self.kinds = nn.Embedding(3, WIDTH)
-        self.matches = nn.Linear(variant.matches, WIDTH, bias=False) if variant.matches else None
+        self.matches = nn.Linear(2, WIDTH, bias=False) if variant.matches else None
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.score = nn.Linear(WIDTH, 1)
         self.encoder.reset_parameters()  # copies of a layer start alike
@@ -259,7 +258,7 @@ class Pointer(nn.Module):
         """``[B, C]``, one score a column; -inf where a schema has fewer."""
         x = self.vectors[batch.words] + self.kinds(batch.kinds)
         if self.matches is not None:
-            x = x + self.matches(batch.matches[:, : self.variant.matches])
+            x = x + self.matches(batch.matches)
         scores = self.score(self.encoder(x, labels=self.variant.labels(batch)))[:, 0]
         columns = [values[kinds == 1] for values, kinds in batch.parts(scores)]
         return nn.utils.rnn.pad_sequence(columns, batch_first=True, padding_value=float("-inf"))
@@ -292,8 +291,8 @@ class Size:
     tests: int
 
 
-FULL, QUICK = Size(700, 24, 150, 20), Size(320, 12, 150, 30)
-SECONDS_A_STEP = {FULL: 0.048, QUICK: 0.04}
+FULL, QUICK = Size(500, 24, 100, 20), Size(300, 16, 60, 15)
+SECONDS_A_STEP = {FULL: 0.07, QUICK: 0.05}
 
 
 def losses(model: Pointer, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
@@ -353,16 +352,16 @@ def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
 
 def report(runs: Sequence[Run]) -> str:
     """The table that is printed, and how far relations are ahead of the other rows."""
-    lines = [f"{'variant':<22}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
+    lines = [f"{'variant':<18}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
     rows = by_row(runs, lambda run: run)
     for name, mine in rows.items():
         cells = (percent([getattr(run, column) for run in mine]) for column in ("accuracy", *MARKS))
-        lines.append(f"{name:<22}" + "".join(f"{c:>16}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
+        lines.append(f"{name:<18}" + "".join(f"{c:>16}" for c in cells) + f"{mean(r.seconds for r in mine):>9.0f}")
     for column in ("accuracy", "behind"):
         shares = {name: {run.seed: getattr(run, column) for run in mine} for name, mine in rows.items()}
-        ours = shares.pop("schema relations", {})
+        ours = shares.pop("relations, names", {})
         lines += [
-            f"schema relations against {name}, {column}: {lead(ours, theirs)}"
+            f"relations, names against {name}, {column}: {lead(ours, theirs)}"
             for name, theirs in shares.items()
             if ours.keys() & theirs.keys()
         ]
@@ -482,8 +481,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.save(baselines=baselines)
     print(f"results: {runs.path}")
     draw_results(runs.folder, runs.done, baselines["all that names tell"]["behind"])
-    model = Pointer(VARIANTS["schema relations"])
-    runs.load(model, "schema relations", seeds[0])
+    model = Pointer(VARIANTS["relations, names"])
+    runs.load(model, "relations, names", seeds[0])
     draw_model(runs.folder, model, tests(seeds[0]))
     return 0
 
