@@ -23,14 +23,15 @@ relations alone.
     python examples/schema_linking.py            # three seeds, about seven minutes on one CPU core
     python examples/schema_linking.py --quick    # one seed, less than a minute
 
-Percent right, three seeds (one of the row ``distance, name match``), mean ± standard deviation, one thread of an AMD EPYC, November 2026:
+Percent right, three seeds (one of the row ``distance, name match``), mean ± standard deviation, one thread of a busy
+AMD EPYC, November 2026:
 
 .. code-block:: text
 
     variant                       accuracy                of            behind
     no relations              21.3 % ± 0.6      21.3 % ± 1.0      21.3 % ± 0.4
     distance                  21.4 % ± 1.0      21.3 % ± 2.2      21.5 % ± 2.1
-    distance, name match      60.0 %            97.7 %            30.0 %
+    distance, name match            60.0 %            97.7 %            30.0 %
     schema relations         100.0 % ± 0.0     100.0 % ± 0.0     100.0 % ± 0.0
     all that names tell             60.9 %           100.0 %            29.7 %
 
