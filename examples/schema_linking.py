@@ -21,7 +21,7 @@ relations alone.
 .. code-block:: sh
 
     python examples/schema_linking.py            # three seeds, about seven minutes on one CPU core
-    python examples/schema_linking.py --quick    # one seed, less than a minute
+    python examples/schema_linking.py --quick    # one seed, about a minute
 
 Percent right, three seeds (one of the row ``distance, name match``), mean ± standard deviation, one thread of a busy
 AMD EPYC, November 2026:
@@ -452,7 +452,7 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps and questions: less than a minute")
+    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps and questions: about a minute")
     parser.add_argument("--rows", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="some rows (all)")
     parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
     parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
