@@ -33,9 +33,13 @@ torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 v
     relations                78.7 % ± 0.6   83.2 % ± 0.3   53.2 % ± 2.4
     relations + distance     79.8 % ± 0.6   83.8 % ± 0.5   54.4 % ± 2.8
 
-The tree adds to distance, 2 points by heads alone and 6 by relations, in every seed. ``distance`` and ``heads`` differ
-by no more than the spread, ``relations`` with and without distance by little more. The most frequent form is right for
-36.7 %, for 39.2 % given the verb's relation to its head, and for 57.0 % given its dependents' too. Learning rate and
+The tree adds to distance, 2 points by heads alone and 6 by relations, in every seed. As 95 % intervals, worked out from
+means and deviations by Welch's t: ``heads + distance`` is 1.0 to 2.8 points ahead of ``distance``, ``relations`` 3.4 to
+6.2, ``relations + distance`` 4.5 to 7.3. ``heads`` ties with ``distance`` (-3.9 to +2.5), and ``relations`` with
+``relations + distance`` (-0.3 to +2.5). Three seeds of one split of one English treebank stand behind this, with gold
+trees: it says nothing about trees that a parser made, about other languages, or about models that read more text. The
+most frequent form is right for 36.7 %, for 39.2 % given the verb's relation to its head, and for 57.0 % given its
+dependents' too: the baseline that does not learn, and that every row but the first is far above. Learning rate and
 dropout, alike for all rows, were chosen on dev by one seed of two or three rows. So was the task: in short first tries
 relations alone were below distance for hidden prepositions, and for the number of hidden verbs.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import t as student
 from torch import Tensor, nn
 from tqdm import tqdm
 from translation.files import remove_partial, save_json, whole
@@ -152,6 +154,37 @@ def percent(shares: Sequence[float], unit: str = " %") -> str:
     """Shares as ``96.4 % ± 1.4``: mean and sample standard deviation, the latter if there are several."""
     values = [100 * share for share in shares]
     return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Where the mean of such values lies, as far as these tell: Student's interval, lower and upper end.
+
+    Args:
+        values: two or more, one of each seed; differences of two rows are taken seed by seed before.
+        confidence: how often such intervals hold the mean.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    if len(values) < 2:
+        raise ValueError(f"values must be two or more, got {len(values)}")
+    half = float(student.ppf((1 + confidence) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return mean(values) - half, mean(values) + half
+
+
+def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "") -> str:
+    """How far one row is ahead of another, as ``+2.1 (-0.3 to +4.5)``: in percent, with the interval if seeds allow.
+
+    Args:
+        ours: a share for each seed.
+        theirs: the same of the other row; seeds that both have are compared, each with itself.
+        unit: what follows the mean.
+    """
+    gains = [100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
+    if len(gains) < 2:
+        return f"{mean(gains):+.1f}{unit}"
+    low, high = interval(gains)
+    return f"{mean(gains):+.1f}{unit} ({low:+.1f} to {high:+.1f})"
 
 
 def announce(runs: int, seconds: float, folder: Path) -> None:

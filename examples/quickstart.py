@@ -29,8 +29,10 @@ standard deviation, range; one thread, Python 3.11.7's standard library, Novembe
     relative          60.5 % ± 1.6 (59.0–62.2)
     code relations    70.4 % ± 1.3 (69.1–71.8)
 
-Guessing gives 34.3 %, and the best of the rules that do not learn, "least often seen", 58.8 %. Between sinusoids and
-distances the seeds overlap. The README tells how settings were chosen.
+Guessing gives 34.3 %, and the best of the rules that do not learn, "least often seen", 58.8 %. By three seeds, code
+relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), and 11.6 above the rule. Distances and
+sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the interval covers none
+of these. The README says how settings were chosen.
 
 **The short mode**, which made the output and the pictures below, trains an eighth of the steps and asks an eighth of
 the questions. It shows that all of it works: no row reaches the best rule yet, and their order says nothing.

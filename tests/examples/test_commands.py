@@ -53,6 +53,11 @@ def graph_classification(example, patch, _):
     return ["--epochs", "1"], rows, ["results", "bonds", "labels", "mass"]
 
 
+def additive_scores(example, patch, _):
+    patch.setattr(example, "QUICK_GRAPHS", 40)
+    return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results", "attention"]
+
+
 def quickstart(example, patch, _):
     import stdlib_functions
 
@@ -63,13 +68,14 @@ def quickstart(example, patch, _):
     return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
 
 
-CASES = (kinship, schema_linking, dependency_trees, variable_misuse, graph_classification, quickstart)
+WITH_PYG = (graph_classification, additive_scores)
+CASES = (kinship, schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
 def example(request, tmp_path_factory):
     """An example made small: its module, its command, its rows and its pictures."""
-    if request.param is graph_classification:
+    if request.param in WITH_PYG:
         pytest.importorskip("torch_geometric")
     module = importlib.import_module(request.param.__name__)
     folder, threads = tmp_path_factory.mktemp("example"), torch.get_num_threads()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from example_runs import Runs, until_stopped
+from example_runs import Runs, interval, lead, until_stopped
 from torch import nn
 
 
@@ -140,3 +140,19 @@ def test_nothing_finished_is_lost_by_kills(tmp_path):
     assert process.wait() == 0
     assert Runs(tmp_path, Run, {}).done == wanted
     assert len(list(tmp_path.iterdir())) == len(wanted) + 1
+
+
+def test_an_interval_is_students():
+    """t with 4 degrees of freedom is 2.776; five values with standard deviation √2.5."""
+    assert interval([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx((3 - 1.9632, 3 + 1.9632), abs=1e-4)
+    low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0], 0.5)
+    assert 2 < low < 3 < high < 4
+    with pytest.raises(ValueError, match="two or more, got 1"):
+        interval([1.0])
+
+
+def test_a_lead_compares_each_seed_with_itself():
+    ours, theirs = {0: 0.50, 1: 0.70, 2: 0.99}, {1: 0.60, 0: 0.40, 7: 0.1}
+    assert lead(ours, theirs) == "+10.0 (+10.0 to +10.0)"
+    assert lead({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.5}, " %") == "+10.0 % (-117.1 to +137.1)"
+    assert lead(ours, {2: 0.98}) == "+1.0"

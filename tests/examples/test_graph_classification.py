@@ -44,36 +44,11 @@ def test_rows_score_a_graph_in_a_batch_as_alone_and_see_bonds_or_do_not(name):
     assert sees.tolist() == [name not in ("relgraph paths", "relgraph no labels")] * 3
 
 
-def runs(ours: list[float], theirs: list[float]) -> list[Run]:
-    """Rows ``a`` and ``b`` of each library, of which validation prefers ``a`` and the test would prefer ``b``."""
-    rows = {"relgraph a": (ours, 0.8), "PyG a": (theirs, 0.8)}
-    rows |= {"relgraph b": ([0.99] * 3, 0.7), "PyG b": ([0.99] * 3, 0.7)}
-    return [
-        Run(name, seed, 10, 1, validation, auc, auc, 1.0)
-        for name, (aucs, validation) in rows.items()
-        for seed, auc in enumerate(aucs)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "words"),
-    [
-        ([0.90, 0.91, 0.92], [0.80, 0.81, 0.82], "spread 1.0: a lead"),
-        ([0.80, 0.81, 0.82], [0.90, 0.91, 0.92], "spread 1.0: behind"),
-        ([0.80, 0.85, 0.90], [0.79, 0.84, 0.89], ": a tie"),
-        ([0.90, 0.80, 0.70], [0.60, 0.50], "+30.0 ROC-AUC (+30.0, +30.0 by seed)"),
-    ],
-)
-def test_the_verdict_compares_what_validation_chose_by_seeds_that_both_rows_have(ours, theirs, words):
-    said = example.verdict(runs(ours, theirs))
-    assert said.startswith("relgraph a against PyG a:")
-    assert words in said
-
-
-def test_there_is_no_verdict_on_one_seed_or_one_library():
-    done = runs([0.9, 0.8], [0.6, 0.5])
-    for fewer in ([run for run in done if run.seed == 0], [run for run in done if run.variant.startswith("PyG")]):
-        assert example.verdict(fewer).startswith("no verdict")
+def test_rows_are_compared_by_the_seeds_that_both_have():
+    aucs = {"relgraph bonds": (0.9, 0.8, 0.7), "PyG TransformerConv": (0.8, 0.7), "relgraph paths": (0.5,)}
+    runs = [Run(name, seed, 10, 1, 0.5, auc, auc, 1.0) for name, row in aucs.items() for seed, auc in enumerate(row)]
+    assert example.comparisons(runs) == "relgraph bonds against PyG TransformerConv: +10.0 (+10.0 to +10.0)"
+    assert {name for pair in example.COMPARED for name in pair} <= ROWS.keys()
 
 
 def test_a_made_up_class_is_the_planted_group():

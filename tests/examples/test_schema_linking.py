@@ -39,6 +39,18 @@ def test_names_and_places_alone_do_not_settle_the_answer(questions):
     assert len({question.target for question in questions}) > 10
 
 
+def test_a_match_of_names_settles_of_and_leaves_behind_open(questions):
+    for question in questions:
+        schema = question.schema
+        matches = example.match_names(schema)[len(schema.question) :]
+        both = [column for column, match in enumerate(matches[: len(schema.columns)]) if all(match)]
+        assert (both == [question.target]) == (not question.behind)
+        assert sum(name for name, _ in matches) == len(schema.tables) + 1  # columns of that name, and the table
+    named, told = example.guesses([example.Batch.make(questions, dict.fromkeys([*WORDS, *example.MARKS], 0))]).values()
+    assert told["of"] == 1.0
+    assert 1 / 5 <= named["of"] <= 1 / 4 <= told["behind"] <= 1 / 3
+
+
 def test_words_of_test_questions_are_in_none_of_training():
     assert len({*words_of("train"), *words_of("test"), *example.MARKS}) == example.WORDS + 2
     train, test = (make_batches(3, 24, 0, part) for part in ("train", "test"))

@@ -1,0 +1,30 @@
+"""The example of additive scores: GAT alone is static, rows are of one size, and right answers are counted as such."""
+
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+pytest.importorskip("torch_geometric")
+import additive_scores as example
+
+
+@pytest.mark.parametrize("name", example.SCORES)
+def test_only_gat_ranks_all_keys_alike_for_every_query(name):
+    model, values = example.Lookup(example.SCORES[name]), example.make_dictionaries(torch.Generator())
+    with torch.no_grad():
+        _, (edges, weights) = model.attend(values, return_attention_weights=True)
+    assert torch.equal(edges, model.edges)
+    of_pairs = weights[: example.NAMES**2].view(example.NAMES, example.NAMES, -1)  # key, query, head
+    best = of_pairs.argmax(0)
+    assert (best == best[0]).all().item() == (name == "PyG GATConv")
+
+
+def test_rows_have_about_as_many_parameters():
+    rows = [example.molecule_row(score, 3) for score in example.SCORES.values()]
+    sizes = [sum(p.numel() for p in example.Classifier(row, 14).parameters()) for row in rows]
+    assert max(sizes) < 1.01 * min(sizes)
+
+
+def test_values_are_found_where_they_are():
+    assert example.found(lambda values: one_hot(values)) == 1.0
+    assert example.found(lambda values: one_hot((values + 1) % example.NAMES)) == 0.0
