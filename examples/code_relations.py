@@ -1,7 +1,8 @@
-"""The graph of a question: syntax and data flow of a function whose hidden variable is nowhere to be seen."""
+"""Graphs of functions: syntax and data flow, of a question too, whose hidden variable is nowhere to be seen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from stdlib_functions import Function
@@ -19,10 +20,15 @@ def question_graph(function: Function, hole: int) -> rg.Graph:
 
     Edges of the function as it was would tell the answer: the next use of the hidden variable leads back to the hole.
     """
-    source, first = hide(function, hole), 0
+    return graph_of(hide(function, hole), function.order)
+
+
+def graph_of(source: str, order: Iterable[int]) -> rg.Graph:
+    """The graph over some tokens of a function's source, which may be indented, as a method's is."""
+    first = 0
     if source[0].isspace():
         source, first = AROUND + source, TOKENS_AROUND
-    return python.read(source).only(first + at for at in function.order).graph
+    return python.read(source).only(first + at for at in order).graph
 
 
 def hide(function: Function, hole: int) -> str:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from code_relations import AROUND, TOKENS_AROUND
+from code_relations import graph_of
 from stdlib_functions import Function, Sizes, read_functions, subtokens
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import relgraph as rg
-from relgraph.interop import python
 
 ROWS, WORDS = 4096, 6
 PARTS = {"train": range(7), "validation": range(7, 8), "test": range(8, 10)}
@@ -139,12 +138,11 @@ def plant(function: Function, at: int = 0, wrong: int = -1) -> Record:
         lines = source.split("\n")
         lines[line] = lines[line][:column] + name + lines[line][column + len(tokens[at]) :]
         tokens[at], variables[at], source = name, wrong, "\n".join(lines)
-    first = TOKENS_AROUND if source[0].isspace() else 0
-    read = python.read(AROUND + source if first else source).only(first + index for index in function.order)
+    graph = graph_of(source, function.order)
     # Numbered anew: the order of the variables as they were must not tell that one of them is gone.
     numbered = _numbered(tokens, (place for place, variable in enumerate(variables) if variable >= 0))
     repair = numbered[variables.index(right)] if wrong >= 0 else -1
-    return Record(tuple(tokens), read.graph, numbered, at if wrong >= 0 else 0, repair, function.path)
+    return Record(tuple(tokens), graph, numbered, at if wrong >= 0 else 0, repair, function.path)
 
 
 def word_ids(token: str) -> list[int]:

@@ -70,7 +70,10 @@ class Function:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which functions are taken: by number of tokens, and by number of variables to choose from."""
+    """Which functions are taken: by number of tokens, and by number of variables to choose from.
+
+    With no ``candidates`` a function needs no variable that may be hidden.
+    """
 
     shortest: int = 20
     longest: int = 160
@@ -78,12 +81,12 @@ class Sizes:
 
 
 def load(
-    sizes: Sizes | None = None, root: Path | None = None, *, validation: bool = False
+    sizes: Sizes | None = None, root: Path | None = None, *, validation: bool = False, top: bool = False
 ) -> tuple[list[Function], list[Function]]:
     """The training and the test functions of the standard library of the Python that runs this.
 
     With ``validation`` the validation functions take the place of the test functions, which are not read at all, and
-    the training functions are the rest.
+    the training functions are the rest. With ``top`` only modules that are in no package are read.
 
     Raises:
         FileNotFoundError: there are none, as in a Python that keeps its library in an archive.
@@ -95,7 +98,7 @@ def load(
     test: list[Function] = []
     for path in source_files(root):
         relative = path.relative_to(root).as_posix()
-        if validation and is_test_file(relative):
+        if (validation and is_test_file(relative)) or (top and "/" in relative):
             continue
         part = test if (is_validation_file if validation else is_test_file)(relative) else train
         for function, body in read_functions(path, relative, sizes):
@@ -142,7 +145,7 @@ def read_functions(path: Path, relative: str, sizes: Sizes) -> Iterator[tuple[Fu
         kept, body = tokens.of_function(node)
         if sizes.shortest <= len(kept) <= sizes.longest and body:
             function = _function(node, tokens, kept, relative)
-            if function.uses and len(function.names) >= sizes.candidates:
+            if not sizes.candidates or (function.uses and len(function.names) >= sizes.candidates):
                 yield function, tuple(tokens.texts[at] for at in body)
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +50,19 @@ class Search:
         return log_likelihood / ((5 + length) / 6) ** self.length_penalty
 
 
+class Decodes(Protocol):
+    """What a search needs of a model; a :class:`Translator` has both."""
+
+    @property
+    def transformer(self) -> Any:
+        """Its ``new_cache()`` gives an empty cache, as that of :class:`relgraph.RelationTransformer`."""
+
+    @property
+    def decode(self) -> Callable[..., Tensor]:
+        """Scores of every id as the next one, from ids, what they are decoded from, and ``cache=``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """A finished translation: its ids without start and end, and its score."""
@@ -74,9 +88,6 @@ class _Sentence:
 def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
     """The best translation found for each row.
 
-    Each step takes the likeliest continuations of a sentence's unfinished translations: those that end among the first
-    ``beam`` are finished, the first ``beam`` that do not end go on.
-
     Args:
         model: in evaluation mode.
         source: ``[B, M]``, ids with their end, padded on the right.
@@ -85,17 +96,37 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
     Raises:
         ValueError: the model's scores are NaN.
     """
-    lengths = (source != PAD).sum(-1).tolist()
+    if not len(source):
+        return []
     # a model of learned positions has none for more tokens; the start takes one
     most = sys.maxsize if model.longest is None else model.longest - 1
-    alive = [_Sentence(index, min(length + how.extra, most)) for index, length in enumerate(lengths)]
+    limits = [min(length + how.extra, most) for length in (source != PAD).sum(-1).tolist()]
+    return search_memory(model, model.encode(source), limits, how)
+
+
+@torch.inference_mode()
+def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[int], how: Search) -> list[Hypothesis]:
+    """The best sequence found for each row of a memory, whatever it was made of.
+
+    Each step takes the likeliest continuations of a row's unfinished sequences: those that end among the first
+    ``beam`` are finished, the first ``beam`` that do not end go on.
+
+    Args:
+        model: in evaluation mode.
+        given: what ``model.decode`` takes after the ids, such as memory and padding; each ``[B, ...]``, B at least 1.
+        limits: the most ids of each row's sequence, without start and end.
+        how: its beam; ``extra`` does not matter here.
+
+    Raises:
+        ValueError: the model's scores are NaN.
+    """
+    alive = [_Sentence(index, limit) for index, limit in enumerate(limits)]
     best: dict[int, Hypothesis] = {}
-    if not alive:
-        return []
-    decoding = _Decoding(model, source, how.cached)
+    device = given[0].device
+    decoding = _Decoding(model, given, how.cached)
     # unfinished translations with their start, [B, K, n], and their log-likelihoods, [B, K]: one a sentence at first
-    tokens = source.new_full((len(alive), 1, 1), START)
-    scores = torch.zeros(len(alive), 1, device=source.device, dtype=torch.float64)
+    tokens = torch.full((len(alive), 1, 1), START, device=device)
+    scores = torch.zeros(len(alive), 1, device=device, dtype=torch.float64)
     while alive:
         log_probs = _allowed(
             decoding.next(tokens.flatten(0, 1)).unflatten(0, scores.shape), alive, tokens.shape[-1] - 1
@@ -113,11 +144,11 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
                 best[sentence.index] = max(sentence.finished, key=lambda hypothesis: hypothesis.score)
             else:
                 going.append(row)
-        kept = torch.tensor(going, device=source.device, dtype=torch.long)
+        kept = torch.tensor(going, device=device, dtype=torch.long)
         decoding.go_on(kept, parent[kept])
         tokens = torch.cat([tokens[kept[:, None], parent[kept]], token[kept][..., None]], -1)
         scores, alive = scores[kept], [alive[row] for row in going]
-    return [best[index] for index in range(len(lengths))]
+    return [best[index] for index in range(len(limits))]
 
 
 def _allowed(log_probs: Tensor, alive: list[_Sentence], length: int) -> Tensor:
@@ -150,16 +181,16 @@ def _done(sentence: _Sentence, likeliest: float, how: Search) -> bool:
 class _Decoding:
     """The model's side of a search: memory and cache have a row for each unfinished translation."""
 
-    def __init__(self, model: Translator, source: Tensor, cached: bool) -> None:
+    def __init__(self, model: Decodes, given: tuple[Tensor, ...], cached: bool) -> None:
         self.model = model
-        self.memory, self.padding = model.encode(source)
+        self.given = given
         self.cache = model.transformer.new_cache() if cached else None
-        self.shape = (len(source), 1)
+        self.shape = (len(given[0]), 1)
 
     def next(self, tokens: Tensor) -> Tensor:
         """Log-probabilities ``[B·K, V]`` of what follows ``tokens``, ``[B·K, n]``; in float32 at least."""
         new = tokens if self.cache is None else tokens[:, len(self.cache) :]
-        logits = self.model.decode(new, self.memory, self.padding, self.cache)[:, -1]
+        logits = self.model.decode(new, *self.given, cache=self.cache)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     def go_on(self, kept: Tensor, parent: Tensor) -> None:
@@ -169,7 +200,7 @@ class _Decoding:
         same_memory = tuple(parent.shape) == self.shape
         self.shape = (parent.shape[0], parent.shape[1])
         if not same_memory:
-            self.memory, self.padding = self.memory[rows], self.padding[rows]
+            self.given = tuple(tensor[rows] for tensor in self.given)
         for layer in self.cache or ():
             assert isinstance(layer, rg.nn.LayerCache)
             layer.self_attn.reorder(rows)

@@ -68,8 +68,17 @@ def quickstart(example, patch, _):
     return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
 
 
+def naming_functions(example, patch, folder):
+    files = [folder / "named" / f"m{number}.py" for number in range(20)]
+    files[0].parent.mkdir()
+    for number, path in enumerate(files):
+        path.write_text(SOURCE.replace("def f", "def get_value").replace("three", f"three{number}"))
+    patch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(folder / "named")})
+    return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
+
+
 WITH_PYG = (graph_classification, additive_scores)
-CASES = (kinship, schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart)
+CASES = (kinship, schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
@@ -113,7 +122,9 @@ def test_short_mode_trains_all_rows_and_draws(example, finished):
     for run in record["runs"]:
         assert len(run.pop("losses", [])) == record.get("steps", 0)
         shares = [
-            numbers(value) for name, value in run.items() if name not in ("variant", "seed", "parameters", "epoch")
+            numbers(value)
+            for name, value in run.items()
+            if name not in ("variant", "seed", "parameters", "epoch", "answers")
         ]
         assert all(0 <= share <= 1 for part in shares for share in part)
     assert all(0 <= share <= 1 for note in record.get("notes", {}).values() for share in numbers(note))

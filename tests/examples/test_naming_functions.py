@@ -1,0 +1,190 @@
+"""The example of functions' names: the name is hidden, what is asked was never trained on, and search and scores."""
+
+from itertools import product
+
+import pytest
+import torch
+
+pytest.importorskip("tokenizers")
+
+import naming_functions as example
+from function_names import HIDDEN_NAME, Batch, Question, Words, has_a_name
+from naming_functions import Namer
+from stdlib_functions import Sizes, read_functions, subtokens
+from torch.nn.utils.rnn import pad_sequence
+
+import relgraph as rg
+from examples.translation.search import Search
+from examples.translation.vocabulary import END, PAD, SPECIAL, START
+
+MODULE = '''
+class Tree:
+    @{name}.setter
+    def {name}(self, node):
+        """{name} doc."""
+        if node.size:
+            return self.{name}(node.left) + super().{name}(node, {name}=1)
+        return f"{{node.{name}}}" + "{name}"
+
+def get_size(a):
+    return len(a.depth)
+
+def maxDepth2(a, b):
+    c = b
+    return max(a, c)
+
+def __repr__(self):
+    return self.text + 1
+
+def _(a):
+    return a
+'''
+
+
+def ask(folder, name="count_leaves"):
+    (folder / "module.py").write_text(MODULE.format(name=name))
+    functions = [function for function, _ in read_functions(folder / "module.py", "module.py", Sizes(1, 100, 0))]
+    return [Question.ask(function) for function in functions if has_a_name(function)]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    return ask(tmp_path_factory.mktemp("module"))
+
+
+@pytest.fixture(scope="module")
+def words(questions):
+    return Words(questions)
+
+
+def namer(words, labeler=example.RELATIONS):
+    torch.manual_seed(0)
+    return Namer(words, labeler).double().eval()
+
+
+def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
+    first, *others = questions
+    assert [question.name for question in questions] == [("count", "leaves"), ("get", "size"), ("max", "depth", "2")]
+    assert first.tokens[:3] == ("def", HIDDEN_NAME, "(")
+    assert first.tokens.count(HIDDEN_NAME) == 4  # where it is defined, and called, and the argument of that name
+    assert not any("count" in token or "leaves" in token for token in first.tokens)
+    renamed, *same = ask(tmp_path, "ab")
+    assert (renamed.tokens, renamed.graph) == (first.tokens, first.graph)
+    assert [(q.tokens, q.name, q.graph) for q in same] == [(q.tokens, q.name, q.graph) for q in others]
+    assert renamed.name == ("ab",)
+
+
+def test_functions_are_asked_about_in_files_that_were_not_trained_on(tmp_path, monkeypatch):
+    for number in range(40):
+        source = f"def f_{number}(a, b):\n    c{number} = a * b\n    return a + c{number}\n"
+        (tmp_path / f"m{number}.py").write_text(source)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "deep.py").write_text("def deep(a, b):\n    return a * b + a - b + a + a\n")
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    parts = {}
+    for quick, validation in product((True, False), repeat=2):
+        read = example.read(quick=quick, validation=validation)
+        paths = [{question.path for question in read[part]} for part in ("train", "test")]
+        assert all(paths)
+        assert not paths[0] & paths[1]
+        assert ("folder/deep.py" in paths[0] | paths[1]) == (not quick)
+        parts[quick, validation] = paths
+    train, test = parts[True, False]
+    assert set.union(*parts[True, True]) == train
+    assert not parts[True, True][1] & test
+
+
+def test_words_of_names_can_be_written_and_others_share_numbers(questions, words):
+    assert words.known[:7] == ["2", "count", "depth", "get", "leaves", "max", "size"]
+    assert words.written == SPECIAL + 7
+    assert all(words[word] < words.written for question in questions for word in question.name)
+    assert words.text([words["get"], words["size"]]) == ("get", "size")
+    known = SPECIAL + len(words.known)
+    assert known <= words["unheard"] < len(words)
+    assert words.of("getSize") == [words["get"], words["size"], PAD, PAD]
+    batch = Batch.make(questions, words)
+    assert batch.names.tolist()[0] == [START, words["count"], words["leaves"], END, PAD]
+
+
+@pytest.mark.parametrize("name", example.VARIANTS)
+def test_the_loss_of_packed_graphs_is_that_of_padded_ones(questions, words, name, monkeypatch):
+    labeler = example.VARIANTS[name]
+    model, batch = namer(words, labeler), Batch.make(questions, words)
+    packed, encode = example.loss_of(model(batch), batch.names), model.transformer.encode
+    sizes = batch.graph.borders().diff()
+
+    def padded(nodes, src_labels):
+        rows = pad_sequence(nodes.split(sizes.tolist()), batch_first=True)
+        padding = torch.arange(rows.shape[1]) >= sizes[:, None]
+        labels = rg.labels.padded(src_labels, rows.shape[1])
+        return encode(rows, src_labels=labels, src_key_padding_mask=padding)[~padding]
+
+    monkeypatch.setattr(model.transformer, "encode", padded)
+    torch.testing.assert_close(example.loss_of(model(batch), batch.names), packed)
+
+
+def test_words_of_the_function_can_be_copied(questions, words):
+    model, batch = namer(words), Batch.make(questions, words)
+    chances = model(batch).exp()
+    torch.testing.assert_close(chances.sum(-1), torch.ones_like(chances[..., 0]), atol=1e-5, rtol=0)
+    with torch.no_grad():
+        model.bias.fill_(-1e3)  # leaves only words of the function
+    likely = [set(row.nonzero()[:, 0].tolist()) for row in model(batch).exp()[:, 0] > 1e-6]
+    present = [{words[word] for token in question.tokens for word in subtokens(token)} for question in questions]
+    assert likely == [{number for number in numbers if number < words.written} for numbers in present]
+
+
+@torch.no_grad()
+def likelihood(model, question, words, ids):
+    """Of a name and its end, from the whole of it at once."""
+    batch = Batch.make([question], words)
+    given = torch.tensor([[START, *ids, END]])
+    scores = model.decode(given[:, :-1], *model.encode(batch)).log_softmax(-1)
+    return scores[0].gather(-1, given[0, 1:, None]).sum().item()
+
+
+def test_the_beam_finds_the_likeliest_name(questions, words, monkeypatch):
+    """A beam as wide as all names of up to two words, against all of these."""
+    monkeypatch.setattr(example, "LONGEST_NAME", 2)
+    model, ids = namer(words), range(SPECIAL, words.written)
+    names = [(), *product(ids), *product(ids, repeat=2)]
+    wide = example.write(model, questions, words, Search(beam=len(names), length_penalty=0))
+    for question, found in zip(questions, wide, strict=True):
+        best = max(names, key=lambda name: likelihood(model, question, words, name))
+        assert found == words.text(best)
+    assert (
+        example.write(model, questions[::-1], words, Search(3))
+        == example.write(model, questions, words, Search(3))[::-1]
+    )
+
+
+def test_scores_by_hand():
+    assert example.count(("get", "size"), ("get", "size")) == (1, 1, 2, 2, 2)
+    assert example.count(("size", "size", "of"), ("get", "size")) == (0, 1, 1, 3, 2)
+    assert example.count((), ("get",)) == (0, 1, 0, 0, 1)
+
+
+def test_guesses(questions):
+    train = [questions[1], questions[1], questions[2]]
+    found = example.guesses(train, questions)
+    assert found["most frequent name"] == [("get", "size")] * 3
+    assert found["nearest function"][1:] == [("get", "size"), ("max", "depth", "2")]
+    assert example.score(found["most frequent name"], questions) == pytest.approx({"exact": 1 / 3, "F1": 4 / 13})
+
+
+def test_how_far_ahead_pools_seeds_and_draw_files(questions):
+    right = [" ".join(question.name) for question in questions]
+    runs = [example.Run("relations", seed, {}, 0.0, right, []) for seed in (0, 1)]
+    runs += [example.Run("distance", 0, {}, 0.0, ["", *right[1:]], []), example.Run("distance", 1, {}, 0.0, right, [])]
+    one_file = example.ahead(runs, questions, "relations")["distance"]
+    assert one_file["exact"] == pytest.approx([1 / 6, 1 / 6, 1 / 6])
+    apart = [Question(q.tokens, q.name, q.graph, str(n)) for n, q in enumerate(questions)]
+    by, low, high = example.ahead(runs, apart, "relations")["distance"]["exact"]
+    assert (by, low, high) == pytest.approx((1 / 6, 0.0, 1 / 2))
+
+
+@pytest.mark.parametrize("bad", [["--steps", "0"], ["--seeds", "x"], ["--variants", "trees"]])
+def test_bad_arguments(bad, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        example.main(bad)
+    assert bad[0] in capsys.readouterr().err
