@@ -14,8 +14,8 @@ The strongest simple baseline is PyG's ``RGATConv``, which has a linear map for 
 width, heads, norms, feed-forward network, families and steps. The other rows are relgraph's:
 
 - ``both tables`` is the layer as it comes, a^K and a^V; ``a^V alone``, ``a^K alone`` and ``none`` leave tables out;
-- ``maps, tables`` adds ``value_map=True``, a linear map of the values for each label; in ``2 bases, tables`` the labels
-  share two maps (``value_map=2``);
+- ``maps, tables`` adds ``value_map=True``, a linear map of the values for each label; in ``4 bases, tables`` the labels
+  share four maps (``value_map=4``);
 - in rows ``pairs:`` every pair of the family attends, strangers too, not edges alone. These rows have a bias table as
   well, in which pairs without a fact begin at -4, so that the few facts are seen among them from the beginning.
 
@@ -180,8 +180,8 @@ class Family:
 #
 # Facts are typed edges. :class:`relgraph.EdgeType` gives each type a label, another one against the edge's direction,
 # and one to a person's edge to itself. Either edges alone attend, or every pair of the family, strangers too, with a
-# label for pairs without a fact. A person comes with a name, a random vector. Who is ego is told by a mark on ego's
-# input; who is asked about, by where the answer is read.
+# label for pairs without a fact. A person comes with a name, a random vector. A query is about two persons: ego's input
+# has a mark, and the answer is read from the other. So one pass asks about everybody.
 
 EDGES = rg.EdgeType([*LINKS], inverse=True, self_loop=True)
 PAIRS = rg.EdgeType([*LINKS], inverse=True, self_loop=True, default="none")
@@ -243,21 +243,19 @@ class Row:
         value_map: whether each label has a map of the values, or how many bases these maps share.
         pairs: whether every pair of the family attends.
         rgat: whether the attention is PyG's RGATConv.
-        rate: the peak of the learning rate.
     """
 
     tables: tuple[str, ...] = ()
     value_map: bool | int = False
     pairs: bool = False
     rgat: bool = False
-    rate: float = 8e-3
 
 
 BOTH = ("key", "value")
 VARIANTS = {
     "RGATConv": Row(rgat=True),
     "maps, tables": Row(BOTH, value_map=True),
-    "2 bases, tables": Row(BOTH, value_map=2),
+    "4 bases, tables": Row(BOTH, value_map=4),
     "both tables": Row(BOTH),
     "a^V alone": Row(("value",)),
     "a^K alone": Row(("key",)),
@@ -352,7 +350,7 @@ class Kin(nn.Module):
 
 TRAINED, TESTED = (2, 3, 4), tuple(range(2, 11))
 LONG = tuple(links for links in TESTED if links not in TRAINED)
-SLACK = 1
+LEARNING_RATE, SLACK = 8e-3, 1
 
 
 @dataclass(frozen=True)
@@ -375,7 +373,7 @@ class Size:
 
 
 FULL, QUICK = Size(200, 12, 60, 1, 8), Size(200, 8, 40, 1, 2)
-SECONDS_A_STEP = {FULL: 0.06, QUICK: 0.05}
+SECONDS_A_STEP = 0.05
 
 
 @lru_cache(maxsize=1)
@@ -525,7 +523,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None)
     parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"some of: {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", type=positive(int), help="runs of each row (5, quick 1)")
     parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--rate", type=positive(float), help="peak of the learning rate (each row has its own)")
+    parser.add_argument("--rate", type=positive(float), default=LEARNING_RATE, help=f"peak ({LEARNING_RATE})")
     parser.add_argument("--validation", action="store_true", help="count in families for choosing, not the tested ones")
     parser.add_argument("--out", type=Path, help="where all is written (kinship-out, quick kinship-out/quick)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
@@ -547,13 +545,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     count = len(rows) * len(seeds)
-    announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
+    announce(count, count * size.steps * SECONDS_A_STEP, runs.folder)
 
     def run(name: str, seed: int) -> tuple[Run, Kin]:
-        batches(size, seed)  # grown once for all rows of a seed, outside of the time that is told
+        batches(size, seed)  # grown once for all rows of a seed, and not part of their time
         torch.manual_seed(seed)
-        model, start, rate = Kin(VARIANTS[name]), time.process_time(), arguments.rate or VARIANTS[name].rate
-        found = train(model, losses(model, size, seed), size.steps, rate, title=f"{name}, seed {seed}")
+        model, start = Kin(VARIANTS[name]), time.process_time()
+        found = train(model, losses(model, size, seed), size.steps, arguments.rate, title=f"{name}, seed {seed}")
         seconds = time.process_time() - start
         return Run(name, seed, accuracy(model, size.tested, families), seconds, found), model
 

@@ -22,7 +22,6 @@ DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[
 
 def kinship(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 3, 2, 1, 1))
-    patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
     return ["--steps", "2"], list(example.QUICK_VARIANTS), ["results", "family", "attention"]
 
 
