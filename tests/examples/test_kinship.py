@@ -1,12 +1,15 @@
-"""The kinship example: its families answer as matrices do, and a^K alone tells nobody apart."""
+"""The kinship example: its families answer as matrices do, and its rows see what their page says."""
 
 import random
 from itertools import product
 
-import kinship
 import pytest
 import torch
-from kinship import Batch, Family, Kin, compose, inverse
+
+pytest.importorskip("torch_geometric")
+
+import kinship
+from kinship import Batch, Family, Kin, Run, compose, inverse
 
 TURN, FLIP = torch.tensor([[0, -1], [1, 0]]), torch.tensor([[1, 0], [0, -1]])
 SECTIONS = list(product(range(4), (0, 1)))
@@ -30,33 +33,85 @@ def test_sections_are_the_symmetries_of_a_square_and_parents_agree():
 
 
 @pytest.mark.parametrize("links", [1, 10])
-def test_a_family_answers_as_the_links_on_the_way_from_ego_do(links):
-    """Walk over the edges with matrices, in both directions, until everybody is reached."""
+def test_a_family_answers_as_the_links_on_every_way_from_ego_do(links):
+    """Walk over the edges with matrices, in both directions, nearest first, until no relative is left."""
+    linked_back = 0
     for seed in range(5):
         family = Family.grow(links, random.Random(seed))
-        count = len(family.male)
+        relatives = len(family.male) - kinship.STRANGERS
+        assert relatives == 2 * links + 5
         reached, distance, front = {0: torch.eye(2).long()}, {0: 0}, [0]
         ways = [(query, key, matrix(kinship.LINKS[link])) for key, query, link in family.facts]
         ways += [(key, query, matrix(kinship.LINKS[link]).T) for key, query, link in family.facts]
         while front:
-            here = front.pop()
+            here = front.pop(0)
             for start, end, step in ways:
                 if start == here and end not in reached:
                     reached[end], distance[end] = reached[here] @ step, distance[here] + 1
                     front.append(end)
-        assert len(family.facts) == count - 1 == 3 * links + 4
-        assert [distance[person] for person in range(count)] == family.away
-        assert all(torch.equal(reached[person], matrix(family.section[person])) for person in range(count))
+                elif start == here:
+                    assert torch.equal(reached[end], reached[here] @ step)
+        assert [distance.get(person, kinship.UNRELATED) for person in range(len(family.male))] == family.away
+        assert sorted(reached) == list(range(relatives))
+        assert all(torch.equal(found, matrix(family.section[person])) for person, found in reached.items())
         assert links in family.away
+        linked_back += len(family.facts) - (relatives - 1) - (kinship.STRANGERS - 1)
+    assert linked_back >= 5
+
+
+def test_facts_are_about_one_pair_and_one_father_mother_and_spouse():
+    for seed in range(20):
+        family = Family.grow(6, random.Random(seed))
+        assert len({frozenset(fact[:2]) for fact in family.facts}) == len(family.facts)
+        known = [(query, link) for _, query, link in family.facts]
+        known += [(key, link) for key, _, link in family.facts if link == "spouse"]
+        assert len(set(known)) == len(known) == len(family.taken)
+        for key, query, link in family.facts:
+            male = {"father": True, "mother": False, "spouse": not family.male[query]}
+            assert family.male[key] == male[link]
 
 
 @pytest.mark.parametrize("name", kinship.VARIANTS)
-def test_without_a_value_table_all_persons_are_one(name):
-    """The proof of the docstring, on a model whose tables are far from zero."""
-    model = Kin(kinship.VARIANTS[name]).double()
+def test_persons_look_along_facts_or_at_their_whole_family(name):
+    """What an answer depends on after one step, by gradients."""
+    torch.manual_seed(0)
+    row, batch = kinship.VARIANTS[name], Batch.make(2, 2, random.Random(0))
+    model = Kin(row).double()
+    batch.names.requires_grad_()
+    scores = model(Batch(batch.packed, batch.edges, batch.pairs, batch.names.double(), batch.away, batch.kin), 1)[-1]
+    _, attend = batch.edges.to_dense()
+    for person in range(batch.away.shape[1]):
+        (seen,) = torch.autograd.grad(scores[:, person].square().sum(), batch.names, retain_graph=True)
+        expected = torch.ones_like(attend[:, person]) if row.pairs else attend[:, person]
+        assert torch.equal(seen.abs().sum(-1) > 1e-12, expected)
+
+
+@pytest.mark.parametrize("name", [name for name, row in kinship.VARIANTS.items() if not row.rgat])
+def test_equal_persons_stay_equal_without_value_tables_and_maps(name):
+    """A mean of equal values is that value, whatever the weights are; the tables here are far from zero."""
+    torch.manual_seed(0)
+    row, batch = kinship.VARIANTS[name], Batch.make(4, 3, random.Random(0))
+    model = Kin(row).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
-    scores = model(Batch.make(4, 3, random.Random(0)), 6, quiet=2)[-1]
-    spread = (scores - scores[:1]).abs().max().item()
-    assert (spread < 1e-9) == ("value" not in kinship.VARIANTS[name])
+        model.ego.zero_()
+    scores = model(Batch(batch.packed, batch.edges, batch.pairs, 0 * batch.names.double(), batch.away, batch.kin), 6)
+    spread = (scores[-1] - scores[-1, :1, :1]).abs().max().item()
+    assert (spread < 1e-9) == (not row.value_map and "value" not in row.tables)
+
+
+def test_waiting_gets_no_gradient_and_ego_is_marked_after_it():
+    model, batch = Kin(kinship.VARIANTS["maps, tables"]), Batch.make(2, 2, random.Random(0))
+    model(batch, 1, quiet=2).sum().backward()
+    assert model.name.weight.grad is None
+    assert model.ego.grad.abs().sum() > 0
+
+
+def test_intervals_are_students():
+    """Five numbers with mean 3 and standard deviation sqrt(2.5): 2.776 · sqrt(2.5 / 5) is 1.963."""
+    assert kinship.interval([0.01, 0.02, 0.03, 0.04, 0.05]) == "3.0 ± 2.0"
+    assert kinship.interval([0.25], "+") == "+25.0"
+    runs = [Run("maps, tables", seed, dict.fromkeys(kinship.TESTED, 0.5 + seed / 10), 1.0, []) for seed in (0, 1)]
+    runs += [Run("RGATConv", seed, dict.fromkeys(kinship.TESTED, 0.25 + seed / 10), 1.0, []) for seed in (0, 1)]
+    assert kinship.report(runs).splitlines()[-1] == "5–10 links, maps, tables less RGATConv: +25.0 ± 0.0"
