@@ -23,24 +23,24 @@ relations alone.
     python examples/schema_linking.py            # three seeds, about seven minutes on one CPU core
     python examples/schema_linking.py --quick    # one seed, about a minute
 
-Percent right, three seeds (one of the row ``distance, name match``), mean ± standard deviation, one thread of a busy
-AMD EPYC, November 2026:
+Percent right, three seeds, mean ± standard deviation, as the first command printed (one thread of a busy AMD EPYC,
+November 2026):
 
 .. code-block:: text
 
     variant                       accuracy                of            behind
     no relations              21.3 % ± 0.6      21.3 % ± 1.0      21.3 % ± 0.4
     distance                  21.4 % ± 1.0      21.3 % ± 2.2      21.5 % ± 2.1
-    distance, name match            60.0 %            97.7 %            30.0 %
+    distance, name match      59.4 % ± 1.0      98.9 % ± 1.2      28.0 % ± 2.1
     schema relations         100.0 % ± 0.0     100.0 % ± 0.0     100.0 % ± 0.0
     all that names tell             60.9 %           100.0 %            29.7 %
 
 The last line is no model but a bound, worked out from the test questions: for ``behind``, every other table has a
-column of that name, and nothing but the key says which is meant. The row above it comes close to that bound. So the
-lead of relations over matching names is 39 points, all of it in ``behind``, and follows from the share of such
-questions, here 267 of 480. It says that relations carry what names cannot, and not how much they gain on questions of
-real users: the more of those are settled by names, the less. Nor does it cover names that match in part, or relations
-that are wrong.
+column of that name, and nothing but the key says which is meant. The row with matches comes close to that bound:
+relations are 40.6 points ahead of it (+38.2 to +42.9 by the seeds), and 39 ahead of the bound. Nearly all of that is in
+``behind``, and follows from the share of such questions, here 267 of 480. It says that relations carry what names
+cannot, and not how much they gain on questions of real users: the more of those are settled by names, the less. Nor
+does it cover names that match in part, or relations that are wrong.
 
 Training and test questions are the same for all seeds, so that ± covers initial values and the order of batches only.
 All 480 questions right leave up to 0.6 % of wrong answers open at 95 %. A random column of the name asked for is right
