@@ -15,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from examples.translation.files import load_json, save_json
+from examples.translation.settings import TrainingSettings
 
 DISTANCES = (0, 1, 2, 4, 8, 16, 64, 256)
 OURS = (8,)
@@ -30,30 +31,22 @@ class Shape:
         distance: k of its relative positions.
         sizes: what its settings are, whatever the sweep's other models have.
         last: how many checkpoints are averaged.
-        training: options of its training.
     """
 
     distance: int
     sizes: dict[str, Any]
     last: int
-    training: tuple[str, ...] = ()
 
     def options(self) -> tuple[str, ...]:
         """The options of ``train``."""
         sizes = {name: value for name, value in self.sizes.items() if name != "per_head"}
         per_head = "--per-head" if self.sizes["per_head"] else "--no-per-head"
-        return (*(str(part) for item in sizes.items() for part in (f"--{item[0]}", item[1])), per_head, *self.training)
+        return (*(str(part) for item in sizes.items() for part in (f"--{item[0]}", item[1])), per_head)
 
 
-# the big model's 20 checkpoints span as many steps as 5 of every 100
 SHAPES = {
     "base": Shape(16, {"width": 128, "heads": 4, "hidden": 256, "dropout": 0.1, "per_head": True}, last=1),
-    "big": Shape(
-        8,
-        {"width": 256, "heads": 8, "hidden": 1024, "dropout": 0.3, "per_head": False},
-        last=20,
-        training=("--save-every", "25", "--keep", "20"),
-    ),
+    "big": Shape(8, {"width": 256, "heads": 8, "hidden": 1024, "dropout": 0.3, "per_head": False}, last=20),
 }
 
 
@@ -95,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
     parser.add_argument("runs", type=Path, help="a folder for the runs; what is finished there is not done again")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each model (default: 3)")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each model (default: 5)")
     parser.add_argument("--workers", type=int, default=1, help="how many at a time (default: 1)")
     parser.add_argument("--threads", type=int, default=1, help="of each (default: 1)")
     parser.add_argument(
@@ -151,9 +144,10 @@ def _one(
     model: Model, seed: int, run: Path, data: Path, tests: Sequence[Path], options: Sequence[str], threads: int
 ) -> bool:
     """Train, average and measure; what they print goes to a file beside the run. Whether all of it worked."""
+    saving, averaging = _checkpoints(model, options)
     commands = [
-        ["train", str(data), str(run), *options, *model.options, "--seed", str(seed)],
-        ["average", str(run), *(["--last", str(model.last)] if model.last else [])],
+        ["train", str(data), str(run), *options, *model.options, *saving, "--seed", str(seed)],
+        ["average", str(run), *averaging],
         ["evaluate", str(run), *map(str, tests)],
     ]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -163,3 +157,16 @@ def _one(
             if subprocess.run(call, env=environment, stdout=output, stderr=output, check=False).returncode:
                 return False
     return True
+
+
+def _checkpoints(model: Model, options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options of ``train`` and ``average``: a shape's checkpoints come a hundredth of the training apart."""
+    if model.last is None:
+        return [], []
+    if model.last == 1:
+        return [], ["--last", "1"]
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--steps", type=int, default=TrainingSettings.steps)
+    steps = parser.parse_known_args(options)[0].steps
+    every = max(1, steps // 100)
+    return ["--save-every", str(every), "--keep", str(model.last)], ["--last", str(min(model.last, steps // every))]

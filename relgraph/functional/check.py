@@ -254,26 +254,48 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Tables
 def _check_function(name: str, function: Any, query: Tensor) -> None:
     """Raise unless a function keeps shape and dtype of a few numbers, repeats itself, and torch can differentiate it.
 
-    Blocks are computed again in backward, so the function must repeat itself. Blocks compute with copies of what
-    learns, and they know a module's parameters only, so a plain function may not hold tensors that learn.
+    Blocks are computed again in backward, so the function must repeat itself, and they hold any rows and keys, so it
+    must act on each number by itself. Blocks compute with copies of what learns, and they know a module's parameters
+    only, so a plain function may not hold tensors that learn.
     """
     device, like = query.device.type, accumulation_dtype(query.dtype)
-    few = torch.linspace(-2.0, 2.0, 64, dtype=like, device=query.device).view(1, 1, 8, 8)
+    few = torch.linspace(-2.0, 2.0, 256, dtype=like, device=query.device).view(1, 1, 16, 16)
+    few = few + few.square() / 8  # uneven steps, so that no mean of some is that of all
     as_computed = torch.autocast(device, enabled=False) if check.has_autocast(device) else nullcontext()
     with as_computed:
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or peek_interpreter_stack() is not None:
             applied(function, few, name)  # nothing can be differentiated here
             return
         with torch.enable_grad():
-            first = applied(function, few, name)
+            given = few.clone()
+            first = applied(function, given, name)
+            if few.device.type != "meta" and not torch.equal(given, few):
+                raise ValueError(f"{name} must leave its input as it is, got a function that changes it in place")
             if not isinstance(function, nn.Module) and first.requires_grad:
                 raise ValueError(
                     f"{name} must be an nn.Module if it learns: its parameters are known, "
                     "got a function that holds a tensor with a gradient"
                 )
-            again = applied(function, few.requires_grad_(), name)
-        if few.device.type != "meta" and not torch.equal(first.detach().nan_to_num(), again.detach().nan_to_num()):
+            # fewer numbers, in another order
+            again = applied(function, _turned(few).requires_grad_(), name)
+        if few.device.type == "meta" or _close(again, _turned(first)):
+            return
+        if not _close(applied(function, few, name), first):
             raise ValueError(f"{name} must repeat itself, as it is computed again in backward, got a random function")
+        raise ValueError(
+            f"{name} must act on each number by itself, got a function that mixes them or knows their place"
+        )
+
+
+def _turned(numbers: Tensor) -> Tensor:
+    """The inner rows and columns of a square of numbers, the last ones first."""
+    return numbers.detach().flip(-1, -2)[..., 1:-2, 1:-2].contiguous()
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Whether numbers are the same up to rounding, which may depend on their place."""
+    near = 1e3 * torch.finfo(one.dtype).eps
+    return torch.allclose(one.detach(), other.detach(), near, near, equal_nan=True)
 
 
 def check_score_type(score: Any) -> None:

@@ -107,7 +107,7 @@ def refusal(call: Call, impl: str) -> str | None:
         if reason is not None:
             return f"impl='triton' {reason}"
         if _learns(call.mask):
-            return "impl='triton' gives no gradient to attn_mask; use impl='dense' or 'reference'"
+            return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
     return None
 
 

@@ -96,7 +96,10 @@ def made_labels(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None
 
 def cannot_label(labels: str, name: str, labeler: Any, error: TypeError) -> str:
     """Say that ``labels`` must be given, because ``labeler``, the model's argument ``name``, reads another input."""
-    return f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: {error}"
+    return (
+        f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: make them of its input and pass "
+        f"{labels}=... ({error})"
+    )
 
 
 def _check_graphs(name: str, ptr: Tensor, tgt: Tensor) -> None:

@@ -171,6 +171,8 @@ class RelationTransformer(nn.Module):
         norms = [nn.LayerNorm(d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype) for _ in layers]
         self.encoder = RelationEncoder(layers[0], num_encoder_layers, norms[0])
         self.decoder = RelationDecoder(layers[1], num_decoder_layers, norms[1])
+        if max_len is not None and "learned" not in sides:
+            raise ValueError(f"max_len must be None without learned positions, got {shown(max_len)}")
         self.positions, self.tgt_positions = (
             absolute_positions(side, d_model, max_len, device, dtype) for side in sides
         )

@@ -69,10 +69,9 @@ class RelationHeteroConv(nn.Module):
     edges with ``edge_attr`` use one
     :class:`~relgraph.pyg.RelationConv` per kind of edge in PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
 
-    The layer is no :class:`~torch_geometric.nn.conv.MessagePassing` itself, as that passes the messages of one set of
-    edges, and PyG's explainers look for one such module per kind of edge. It holds these in ``messages``. They compute
-    the output, more slowly, under explainers, which mask the messages of each kind and read their weights, with hooks
-    on them, and under ``torch.func`` transforms.
+    The layer itself is no :class:`~torch_geometric.nn.conv.MessagePassing`: PyG's explainers want one per kind of edge,
+    and the layer holds these in ``messages``. They compute the output, more slowly, when an explainer masks or reads
+    them, with hooks on them, and under ``torch.func`` transforms.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph; maps as in Hu et al.
     2020, "Heterogeneous Graph Transformer" (W^ATT and W^MSG).

@@ -333,6 +333,7 @@ class TestModule:
             ({"positions": ("none",)}, ValueError, "positions must be a string, or two of them .* got 1"),
             ({"positions": ("none", "absolute")}, ValueError, "unknown positions 'absolute'"),
             ({"positions": "learned"}, ValueError, "max_len must be given with learned positions, got None"),
+            ({"max_len": 5}, ValueError, "max_len must be None without learned positions, got 5"),
             ({"positions": "learned", "max_len": 0}, ValueError, "max_len must be at least 1, got 0"),
             ({"encoder_labeler": rg.ShortestPath}, TypeError, "encoder_labeler must be callable .* class ShortestPath"),
             ({"decoder_labeler": 5}, TypeError, "decoder_labeler must be callable .* got int"),
@@ -372,8 +373,10 @@ class TestRefused:
         self.check(rf"{match} shape \[4, 12\]", tgt=tgt[0])
 
     def test_labelers_of_the_wrong_side(self):
-        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: "
-        self.check(f"src_{match.format('encoder')}graph must be a Graph", error=TypeError, src_labels=None)
+        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: make them of its input and pass "
+        self.check(
+            rf"src_{match.format('encoder')}src_labels=... \(graph must be a Graph", error=TypeError, src_labels=None
+        )
         self.check(f"tgt_{match.format('decoder')}", error=TypeError, options={"decoder_labeler": PATHS})
         self.check(f"memory_{match.format('memory')}", error=TypeError, options={"memory_labeler": PATHS})
 

@@ -97,7 +97,10 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     valid = [[int(row["step"]), float(row["nll"])] for row in rows if row["split"] == "valid"]
     speeds = [float(row["tokens_per_second"]) for row in rows if row["split"] == "train"]
     if not valid or not speeds:
-        raise ValueError(f"{path} must have rows of the splits train and valid")
+        raise ValueError(
+            f"{path} must have rows of the splits train and valid: train with a --log-every and a --validate-every "
+            "of no more than its --steps, or remove the run"
+        )
     return {"valid": valid, "tokens_per_second": median(speeds)}
 
 

@@ -19,7 +19,7 @@ from examples.translation import cli, report
 from examples.translation.model import Translator
 from examples.translation.report.intervals import corpus_bleu, sentence_statistics
 from examples.translation.settings import ModelSettings, TrainingSettings
-from examples.translation.sweep import DISTANCES, SHAPES, models
+from examples.translation.sweep import DISTANCES, SHAPES, _checkpoints, models
 from tests.examples.translation.cases import TINY
 
 TESTS = ("test", "test-11-13", "test-14-17", "test-18-24")
@@ -143,6 +143,16 @@ def test_shapes_are_groups_of_their_own_with_their_own_averages(written):
     assert "*base*: width 128, 4 heads, feed-forward width 256, dropout 0.1, tables for each layer and head, " in text
     assert "*big*: width 256, 8 heads, feed-forward width 1024, dropout 0.3, tables for each layer, shared by" in text
     assert [model.last for model in models() if model.name.startswith(("base", "big"))] == [1, 1, 20, 20]
+
+
+def test_a_shape_keeps_checkpoints_a_hundredth_of_the_training_apart():
+    of = {model.name: model for model in models()}
+    assert _checkpoints(of["none"], ["--steps", "2500"]) == ([], [])
+    assert _checkpoints(of["base-sinusoidal"], ["--steps", "2500"]) == ([], ["--last", "1"])
+    big = of["big-sinusoidal"]
+    assert _checkpoints(big, ["--steps=2500"]) == (["--save-every", "25", "--keep", "20"], ["--last", "20"])
+    assert _checkpoints(big, ["--steps", "6", "--warm-up", "2"])[1] == ["--last", "6"]
+    assert _checkpoints(big, [])[0] == ["--save-every", "1000", "--keep", "20"]
 
 
 def test_the_page_says_whether_training_was_long_enough(written, tmp_path):
