@@ -21,8 +21,8 @@ from relgraph.impl.chunked.parts import Unit, units
 from relgraph.plan import LabelPlan, cut, offset_of_rows
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
-BLOCK_NUMBERS = 1 << 18
-"""Numbers per block, 1 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
+BLOCK_NUMBERS = 1 << 20
+"""Numbers per block, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
 
 
 def needed(call: Call) -> bool:

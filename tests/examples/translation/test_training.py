@@ -115,7 +115,7 @@ class TestLearnedPositions:
         some = build(data, tmp_path, positions="learned", max_len=34, longest=34)
         how, decode, end = Search(2, 0.6, 50), some.model.decode, torch.tensor([END])
         # no translation ends by itself
-        some.model.decode = lambda *given: decode(*given).index_fill(-1, end, -1e9)
+        some.model.decode = lambda *given, cache: decode(*given, cache=cache).index_fill(-1, end, -1e9)
         (full,) = some.vocabulary.encode([" ".join(["rot"] * 11)])
         assert len(full) == 33
         found = search(some.model.eval(), torch.tensor([[*full, END]]), how)
