@@ -76,10 +76,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
-from example_runs import INTERRUPTED, Runs, announce, picture, positive, train, until_stopped
+from example_runs import INTERRUPTED, Runs, announce, interval, picture, positive, train, until_stopped
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu
 from torch_geometric.nn import RGATConv
@@ -446,7 +446,6 @@ COMPARED = (
     ("pairs: maps, tables", "RGATConv"),
     ("pairs: maps, tables", "pairs: both tables"),
 )
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # for 2 to 10 seeds; more take the last
 
 
 @dataclass
@@ -485,13 +484,12 @@ def accuracy(model: Kin, families: int, seed: str) -> dict[int, float]:
     return right
 
 
-def interval(shares: Sequence[float], sign: str = "") -> str:
+def with_interval(shares: Sequence[float], sign: str = "") -> str:
     """Mean and, if there are several, half the width of the interval; in percent."""
     values = [100 * share for share in shares]
     if len(values) < 2:
         return f"{mean(values):{sign}.1f}"
-    half = STUDENT[min(len(values) - 2, len(STUDENT) - 1)] * stdev(values) / len(values) ** 0.5
-    return f"{mean(values):{sign}.1f} ± {half:.1f}"
+    return f"{mean(values):{sign}.1f} ± {interval(values)[1] - mean(values):.1f}"
 
 
 def report(runs: Sequence[Run]) -> str:
@@ -501,14 +499,14 @@ def report(runs: Sequence[Run]) -> str:
     done = {run.variant for run in runs}
     rows = {name: [run for run in runs if run.variant == name] for name in VARIANTS if name in done}
     for name, mine in rows.items():
-        cells = "".join(f"{interval([run.mean(group) for run in mine]):>13}" for group in groups.values())
+        cells = "".join(f"{with_interval([run.mean(group) for run in mine]):>13}" for group in groups.values())
         parameters = sum(parameter.numel() for parameter in Kin(VARIANTS[name]).parameters())
         lines.append(f"{name:<20}{cells}{parameters:>12,}{mean(run.seconds for run in mine):>13.0f}")
     for name, other in COMPARED:
         by_seed = {run.seed: run.mean() for run in rows.get(other, [])}
         differences = [run.mean() - by_seed[run.seed] for run in rows.get(name, []) if run.seed in by_seed]
         if differences:
-            lines.append(f"5–10 links, {name} less {other}: {interval(differences, '+')}")
+            lines.append(f"5–10 links, {name} less {other}: {with_interval(differences, '+')}")
     return "\n".join(lines)
 
 

@@ -110,8 +110,8 @@ def test_waiting_gets_no_gradient_and_ego_is_marked_after_it():
 
 def test_intervals_are_students():
     """Five numbers with mean 3 and standard deviation sqrt(2.5): 2.776 · sqrt(2.5 / 5) is 1.963."""
-    assert kinship.interval([0.01, 0.02, 0.03, 0.04, 0.05]) == "3.0 ± 2.0"
-    assert kinship.interval([0.25], "+") == "+25.0"
+    assert kinship.with_interval([0.01, 0.02, 0.03, 0.04, 0.05]) == "3.0 ± 2.0"
+    assert kinship.with_interval([0.25], "+") == "+25.0"
     runs = [Run("maps, tables", seed, dict.fromkeys(kinship.TESTED, 0.5 + seed / 10), 1.0, []) for seed in (0, 1)]
     runs += [Run("RGATConv", seed, dict.fromkeys(kinship.TESTED, 0.25 + seed / 10), 1.0, []) for seed in (0, 1)]
     assert kinship.report(runs).splitlines()[-1] == "5–10 links, maps, tables less RGATConv: +25.0 ± 0.0"
