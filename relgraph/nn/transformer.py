@@ -77,7 +77,7 @@ class RelationTransformer(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
-            than 2²⁰ labels, learned positions without ``max_len``, or what the layers raise.
+            than 2²⁰ labels, learned positions without ``max_len``, ``max_len`` without them, or what the layers raise.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()

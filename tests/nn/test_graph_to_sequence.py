@@ -161,7 +161,8 @@ class TestGraphsIn:
 class TestByHand:
     @pytest.mark.parametrize("positions", ["none", "learned", ("sinusoidal", "learned")])
     def test_encoder_and_decoder_composed(self, positions):
-        options = {"positions": positions, "max_len": 5, "decoder_labeler": rg.BucketedDistance(8, 16)}
+        max_len = None if positions == "none" else 5
+        options = {"positions": positions, "max_len": max_len, "decoder_labeler": rg.BucketedDistance(8, 16)}
         options |= {"memory_labeler": DISTANCES, "memory_tables": ("key", "bias")}
         model, (nodes, tgt) = make(**options), inputs()
         layer = rg.RelationEncoderLayer(12, 3, 20, labeler=PATHS, dtype=F64)
