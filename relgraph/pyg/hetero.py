@@ -186,7 +186,8 @@ class RelationHeteroConv(nn.Module):
         wanted = return_attention_weights is not None
         if wanted:
             check.boolean("return_attention_weights", return_attention_weights)
-        nodes, edges = self._read(x_dict, edge_index_dict)
+        given = dicts_of(x_dict, edge_index_dict)
+        nodes, edges = self._read(*given)
         labels = self._labels(nodes, edges)
         query, key, value = (
             torch.cat([out[kind] for kind in nodes]).view(-1, self.heads, self.out_channels)
@@ -202,18 +203,12 @@ class RelationHeteroConv(nn.Module):
         found = {kind: part + root[kind] if root else part for kind, part in parts}
         if not wanted:
             return found
-        assert alpha is not None and edges is not None
-        given = x_dict.edge_index_dict if isinstance(x_dict, HeteroData) else edge_index_dict
-        assert given is not None
+        assert alpha is not None
         weights = zip(edges, alpha.to(out.dtype).split(_counts(edges)), strict=True)
-        return found, {kind: with_values(given[kind], edges[kind], part) for kind, part in weights}
+        return found, {kind: with_values(given[1][kind], edges[kind], part) for kind, part in weights}
 
     def _read(self, x_dict: Any, edge_index_dict: Any) -> tuple[dict[str, Tensor], dict[EdgeKind, Edges]]:
         """The nodes and edges of a call by kind, checked, in the order of the metadata."""
-        if isinstance(x_dict, HeteroData):
-            if edge_index_dict is not None:
-                raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
-            x_dict, edge_index_dict = x_dict.x_dict, x_dict.edge_index_dict
         _check_kinds("x_dict", x_dict, self.node_types)
         _check_kinds("edge_index_dict", edge_index_dict, self.edge_types)
         nodes = {kind: self._nodes(kind, x_dict[kind]) for kind in self.node_types if kind in x_dict}
@@ -315,6 +310,15 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
         if check.integer("in_channels", widths[kind], minimum=-1) == 0:
             raise ValueError("in_channels must be at least 1, or -1 to infer it in the first call, got 0")
     return {kind: widths[kind] for kind in kinds}
+
+
+def dicts_of(x_dict: Any, edge_index_dict: Any) -> tuple[Any, Any]:
+    """Nodes and edges by kind, also those of a HeteroData that is given in place of both."""
+    if not isinstance(x_dict, HeteroData):
+        return x_dict, edge_index_dict
+    if edge_index_dict is not None:
+        raise TypeError("edge_index_dict must be left out with a HeteroData, which has its own")
+    return x_dict.x_dict, x_dict.edge_index_dict
 
 
 def _counts(edges: Mapping[EdgeKind, Edges]) -> list[int]:

@@ -16,13 +16,16 @@ from relgraph.nn.tables import RelationTables
 from relgraph.nn.value_maps import ValueMaps
 from relgraph.score import Additive, Bilinear, Score, finish
 
-_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+_HOOKS = tuple(
+    f"_{name}_forward{pre}_hooks"
+    for name in ("propagate", "message", "aggregate", "message_and_aggregate")
+    for pre in ("", "_pre")
+)
 
 
 def followed(layer: MessagePassing) -> bool:
     """Whether an explainer or a hook wants the layer's messages."""
-    hooks = (getattr(layer, f"_{name}_forward{pre}_hooks") for name in _HOOKED for pre in ("", "_pre"))
-    return bool(layer.explain) or any(hooks)
+    return bool(layer.explain) or any(getattr(layer, name) for name in _HOOKS)
 
 
 def in_func_transform() -> bool:

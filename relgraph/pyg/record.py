@@ -11,7 +11,7 @@ from torch_geometric.utils import to_edge_index
 from relgraph.functional import AttentionAux
 from relgraph.nn.record import RECORDERS, Arguments, Recorder, Wanted
 from relgraph.pyg.conv import RelationConv
-from relgraph.pyg.hetero import RelationHeteroConv
+from relgraph.pyg.hetero import RelationHeteroConv, dicts_of
 
 _FLAG = "return_attention_weights"
 _NAMES = ("x", "edge_index", "edge_type", "edge_attr", _FLAG)
@@ -38,7 +38,7 @@ def _split_hetero(layer: RelationHeteroConv, given: Arguments, _: Arguments, out
     """Weights and mass of all kinds end to end, in the order of the metadata."""
     found, attended = out
     named = _named(layer, given)
-    nodes, edges = layer._read(named["x_dict"], named["edge_index_dict"])
+    nodes, edges = layer._read(*dicts_of(named["x_dict"], named["edge_index_dict"]))
     labels = layer._labels(nodes, edges)
     parts = [_alpha_of(attended[kind]) for kind in edges]
     alpha = torch.cat([next(iter(found.values())).new_zeros(0, layer.heads), *parts])

@@ -399,6 +399,12 @@ def test_record_attention(x):
         torch.testing.assert_close(call.label_mass[:, 3 + 2, 1], weights[CITES][1][1:].sum(0).detach())
         attending = torch.tensor([0, 1, 0, 1, 1, 1, 0], dtype=F64)  # author 1, papers 0 to 2
         torch.testing.assert_close(call.label_mass.sum(-1), attending.expand(2, -1))
+    data = HeteroData({kind: {"x": nodes} for kind, nodes in x.items()})
+    for kind, index in EDGES.items():
+        data[kind].edge_index = index
+    with rg.record_attention(conv) as whole:
+        conv(data)
+    assert torch.equal(whole[""][0].label_mass, record[""][0].label_mass)
 
 
 class Papers(nn.Module):
