@@ -4,6 +4,7 @@
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process a figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py small    # short sequences, many of them
+    python docs/benchmarks/attention.py owners   # wide and two-dimensional tables beside transformers' own code
 
 Each way runs in turn, round after round, so that a machine that slows down slows all of them; the ratio is taken
 within a round, and its median and its quartiles are printed. Pick a quiet machine: other work on the same cores shows.
@@ -27,7 +28,11 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import relgraph as rg
+from docs.benchmarks.about import about, line
 from docs.benchmarks.measure import Rows, peak_mib, publish, report, rounds
+from docs.benchmarks.owners import cases, measured
+from docs.benchmarks.ways import NotRun
+from relgraph.impl import IMPLEMENTATIONS
 
 CLIP = 16
 LABELS = 32
@@ -137,6 +142,17 @@ def memory(_: argparse.Namespace) -> Rows:
     return rows
 
 
+def owners(arguments: argparse.Namespace) -> Rows:
+    """DeBERTa-v3, SAM, T5 and Wav2Vec2-BERT beside the code of transformers; ``impl=None`` unless one is named."""
+    rows: Rows = []
+    for case in cases(arguments.quick):
+        try:
+            rows += measured(case, arguments.impl, arguments.rounds)
+        except NotRun as reason:
+            print(f"{case.name}, n={case.length}: {reason}")
+    return rows
+
+
 def peak(arguments: argparse.Namespace) -> None:
     """Prints the peak extra MiB of one forward and backward."""
     length = arguments.length
@@ -157,12 +173,14 @@ def peak(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Parses the arguments, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "peak"])
+    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "owners", "peak"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--cache", type=int, default=4096)
     parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="labels that peak measures")
+    parser.add_argument("--impl", choices=list(IMPLEMENTATIONS), help="owners: how relgraph computes (impl=None)")
+    parser.add_argument("--quick", action="store_true", help="owners: toy sizes, whether everything runs")
     parser.add_argument("--slow", action="store_true", help="measure the reference too")
     parser.add_argument("--json", help="write the rows to this file as well")
     arguments = parser.parse_args()
@@ -171,7 +189,11 @@ def main() -> None:
     if arguments.what == "peak":
         peak(arguments)
         return
-    rows = {"speed": speed, "memory": memory, "decode": decode, "small": small}[arguments.what](arguments)
+    measures = {"speed": speed, "memory": memory, "decode": decode, "small": small, "owners": owners}
+    rows = measures[arguments.what](arguments)
+    if not rows:
+        sys.exit("nothing was measured")
+    print(line(about("cpu")))
     publish(rows, arguments.json)
 
 

@@ -52,7 +52,7 @@ def _transformers_bert(query: Tensor, key: Tensor, value: Tensor, key_table: Ten
     )  # fmt: skip
     module = attention(config, position_embedding_type="relative_key")
     module.query, module.key, module.value = Given(query), Given(key), Given(value)
-    _hand_over(module.distance_embedding, key_table)
+    hand_over(module.distance_embedding, "weight", key_table)
     hidden = query.new_empty(batch, length, heads * size)
     return lambda: module(hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
@@ -79,12 +79,12 @@ def _onmt_attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor) ->
     )
     module.linear_query, module.linear_keys, module.linear_values = Given(query), Given(key), Given(value)
     module.final_linear = nn.Identity()
-    _hand_over(module.relative_positions_embeddings, table)
+    hand_over(module.relative_positions_embeddings, "weight", table)
     hidden = query.new_empty(batch, length, heads * size)
     return lambda: module(hidden, hidden, hidden)[0].unflatten(2, (heads, size)).transpose(1, 2)
 
 
-def _hand_over(embedding: nn.Embedding, table: Tensor) -> None:
-    """Let an embedding look up in a table that learns, and is no parameter of its own."""
-    del embedding.weight
-    embedding.weight = table
+def hand_over(module: nn.Module, name: str, table: Tensor) -> None:
+    """Let a module work with a table that learns and is no parameter of its own."""
+    delattr(module, name)
+    setattr(module, name, table)
