@@ -14,7 +14,7 @@ that belongs there. The rows of the table differ only in what attention knows ab
 
 .. code-block:: sh
 
-    python examples/quickstart.py              # a few minutes on two CPU cores
+    python examples/quickstart.py              # a few minutes on two CPU cores, a row on each
     python examples/quickstart.py --quick      # less than a minute, too short to learn much
     python examples/quickstart.py --seeds 3    # mean and spread of three runs
     python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
@@ -57,7 +57,19 @@ from typing import Any
 
 import torch
 from code_relations import question_graph
-from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from example_runs import (
+    INTERRUPTED,
+    Runs,
+    announce,
+    bars,
+    by_row,
+    cores,
+    percent,
+    picture,
+    positive,
+    train,
+    until_stopped,
+)
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -73,7 +85,7 @@ from relgraph.interop.python import EDGE_TYPES
 # downloaded. A function is its tokens; one token is hidden. Files of training and test functions are apart, and no
 # function body occurs twice.
 
-BATCH_TOKENS, TEST_TOKENS = 1200, 6000
+BATCH_TOKENS = 1200
 
 
 @dataclass(frozen=True)
@@ -102,7 +114,7 @@ class Data:
 
     def testing(self) -> Iterator[Batch]:
         """All test questions."""
-        return map(self.test.batch, self.test.split(self.asked, TEST_TOKENS))
+        return map(self.test.batch, self.test.split(self.asked, BATCH_TOKENS))
 
     def baselines(self) -> dict[str, float]:
         """The accuracy of guessing, and of rules that do not learn."""
@@ -429,9 +441,16 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=positive(int), default=1, help="of torch (1); more help if the machine is idle"
     )
+    parser.add_argument(
+        "--processes", type=positive(int), help="runs that are made at once (one a core; 1 with --quick, --minutes)"
+    )
     parser.add_argument("--out", type=Path, help="where all is written (quickstart-out, or quick or validate in it)")
     parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.threads > 1 and (arguments.processes or 1) > 1:
+        # a copy of a process cannot go on with the threads that torch has started
+        parser.error(f"--processes must be 1 with several --threads, got {arguments.processes}")
+    return arguments
 
 
 def keep(arguments: argparse.Namespace, data: Data) -> Runs:
@@ -466,14 +485,16 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
         f"standard library; {steps} steps a row"
     )
     seconds = 60 * arguments.minutes if arguments.minutes else count * steps * SECONDS_A_STEP
-    announce(count, seconds, runs.folder)
+    alone = arguments.quick or arguments.minutes or arguments.threads > 1
+    processes = arguments.processes or (1 if alone else min(cores(), count))
+    announce(count, seconds, runs.folder, processes)
     rows = {variant.name: variant for variant in variants}
 
     def one(name: str, seed: int) -> tuple[Run, Pointer | None]:
         result, model = run(rows[name], data, steps, seed)
         return result, None if arguments.validate else model
 
-    return runs.each(list(rows), range(arguments.seeds), one)
+    return runs.each(list(rows), range(arguments.seeds), one, processes)
 
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:

@@ -1,6 +1,7 @@
 """What examples share: runs that are kept and not done twice."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -62,6 +63,98 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     model = runs.load(weights(7.0), "b c", 1)
     assert model.weight.item() == 1.0
     assert not model.training
+
+
+class Waiting(Trainer):
+    """The first row waits until the second has been written."""
+
+    def __init__(self, folder, fails=None):
+        super().__init__()
+        self.folder, self.fails = folder, fails
+
+    def __call__(self, name, seed):
+        if (name, seed) == self.fails:
+            raise ValueError("no such row")
+        while (name, seed) == ("a", 0) and '"variant": "b"' not in self.written():
+            time.sleep(0.01)
+        return super().__call__(name, seed)
+
+    def written(self):
+        path = self.folder / "results.json"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
+def test_processes_side_by_side_keep_what_one_after_the_other_keep(tmp_path):
+    one, several = Runs(tmp_path / "one", Run, {}), Runs(tmp_path / "several", Run, {})
+    assert one.each(["a", "b", "c"], range(2), Trainer())
+    trainer = Waiting(tmp_path / "several")
+    assert several.each(["a", "b", "c"], range(2), trainer, processes=2)
+    assert trainer.asked == []  # all of it was asked in copies of this process
+    assert several.done == one.done
+    assert several.path.read_text() == one.path.read_text()
+    assert several.load(weights(7.0), "c", 1).weight.item() == 1.0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
+def test_a_run_that_fails_in_its_process_ends_the_others(tmp_path, capfd):
+    runs = Runs(tmp_path, Run, {})
+    with pytest.raises(RuntimeError, match="a run failed; its process printed why"):
+        runs.each(["a", "b"], [0], Waiting(tmp_path, fails=("b", 0)), processes=2)
+    assert "no such row" in capfd.readouterr().err
+    assert not runs.path.exists()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
+def test_ctrl_c_ends_all_processes_and_keeps_what_is_done(tmp_path, capsys, monkeypatch):
+    runs = Runs(tmp_path, Run, {})
+    save = runs.save
+
+    def stop_when_saved():
+        save()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "save", stop_when_saved)
+    assert not runs.each(["b", "a", "c"], [0], Waiting(tmp_path / "nowhere"), processes=2)
+    assert "stopped: 1 of 3 runs are kept" in capsys.readouterr().out
+    assert Runs(tmp_path, Run, {}).done == [Run("b", 0, 0.0)]
+    assert not multiprocessing.active_children()
+
+
+FORKED = """
+import os, sys, time
+from pathlib import Path
+from tests.examples.test_example_runs import Run, Runs
+
+def endless(name, seed):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+Runs(Path(sys.argv[1]), Run, {}).each(["a", "b"], [0], endless, processes=2)
+"""
+
+
+def exists(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_processes_end_with_one_that_is_killed(tmp_path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FORKED, str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        copies = [int(process.stdout.readline()) for _ in range(2)]
+        assert all(map(exists, copies))
+        process.kill()
+    until = time.monotonic() + 60
+    while any(map(exists, copies)):
+        assert time.monotonic() < until, "a process goes on without the one that started it"
+        time.sleep(0.05)
 
 
 def test_runs_count_with_the_same_settings_only(tmp_path):

@@ -1,6 +1,7 @@
 """The quickstart: its data hold no answers, its labels are those of each function, and settings are not chosen on tests."""
 
 import json
+import os
 import random
 import sysconfig
 from pathlib import Path
@@ -157,3 +158,20 @@ def test_validation_tries_the_same_settings_for_every_row_and_tests_nothing(tmp_
     assert asked == [(False, True)]
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(tried[0]) == 6
     assert list(tmp_path.iterdir()) == [tmp_path / "results.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are copies of this one")
+def test_rows_side_by_side_give_the_numbers_of_rows_one_after_the_other(tmp_path, questions, monkeypatch):
+    few = quickstart.Data(questions, questions, questions.draw(random.Random(0))[:20])
+    monkeypatch.setattr(quickstart.Data, "read", classmethod(lambda *_: few))
+    found = []
+    for processes in ("1", "2"):
+        out = tmp_path / processes
+        rows = ["--variants", "none", "sinusoidal"]
+        assert quickstart.main(["--steps", "2", "--processes", processes, "--out", str(out), *rows]) == 0
+        runs = json.loads((out / "results.json").read_text())["runs"]
+        found.append([{name: value for name, value in run.items() if name != "seconds"} for run in runs])
+        assert {path.name for path in out.glob("model-*")} == {"model-none-0.pt", "model-sinusoidal-0.pt"}
+    assert found[0] == found[1]
+    with pytest.raises(SystemExit):
+        quickstart.main(["--threads", "2", "--processes", "2", "--out", str(tmp_path)])
