@@ -21,23 +21,24 @@ relations alone.
 .. code-block:: sh
 
     python examples/schema_linking.py            # three seeds, about seven minutes on one CPU core
+    python examples/schema_linking.py --seeds 5  # about eleven
     python examples/schema_linking.py --quick    # one seed, about a minute
 
-Percent right, three seeds, mean ± standard deviation, as the first command printed (one thread of a busy AMD EPYC,
+Percent right, five seeds, mean ± standard deviation, as the second command printed (one thread of a busy AMD EPYC,
 November 2026):
 
 .. code-block:: text
 
     variant                       accuracy                of            behind
-    no relations              21.3 % ± 0.6      21.3 % ± 1.0      21.3 % ± 0.4
-    distance                  21.4 % ± 1.0      21.3 % ± 2.2      21.5 % ± 2.1
-    distance, name match      59.4 % ± 1.0      98.9 % ± 1.2      28.0 % ± 2.1
+    no relations              21.2 % ± 0.6      21.8 % ± 0.9      20.7 % ± 0.7
+    distance                  21.1 % ± 2.0      21.0 % ± 3.4      21.1 % ± 1.4
+    distance, name match      60.4 % ± 1.5      99.2 % ± 1.0      29.4 % ± 2.5
     schema relations         100.0 % ± 0.0     100.0 % ± 0.0     100.0 % ± 0.0
     all that names tell             60.9 %           100.0 %            29.7 %
 
 The last line is no model but a bound, worked out from the test questions: for ``behind``, every other table has a
 column of that name, and nothing but the key says which is meant. The row with matches comes close to that bound:
-relations are 40.6 points ahead of it (+38.2 to +42.9 by the seeds), and 39 ahead of the bound. Nearly all of that is in
+relations are 39.6 points ahead of it (+37.7 to +41.5 by the seeds), and 39 ahead of the bound. Nearly all of that is in
 ``behind``, and follows from the share of such questions, here 267 of 480. It says that relations carry what names
 cannot, and not how much they gain on questions of real users: the more of those are settled by names, the less. Nor
 does it cover names that match in part, or relations that are wrong.
