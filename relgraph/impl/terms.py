@@ -62,7 +62,7 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
     for table, size in zip(tables, sizes, strict=True):
         term = None if table.rows is None else with_zero_row(table.rows.to(query.dtype), -1)
         if table.key is not None:
-            term = query @ with_zero_row(table.key.to(query.dtype)).transpose(-1, -2) * scale
+            term = query @ (with_zero_row(table.key.to(query.dtype)) * scale).transpose(-1, -2)
         if table.bias is not None:
             bias = with_zero_row(table.bias.to(query.dtype), -1)
             bias = bias[:, None, :] if bias.dim() == 2 else bias
@@ -85,16 +85,21 @@ def query_tables(
         if table.query is None:
             columns.append(key.new_zeros(*key.shape[:-1], size + 1))
         else:
-            columns.append(key @ with_zero_row(table.query.to(key.dtype)).transpose(-1, -2) * scale)
+            columns.append(key @ (with_zero_row(table.query.to(key.dtype)) * scale).transpose(-1, -2))
     return torch.cat(columns, -1)
 
 
 def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], sizes: Sequence[int]) -> Tensor:
     """Output + Σ_r P[i, r]·a^V[r] over all parts; ``sums`` is laid out as :func:`score_tables`."""
+    values = [None if table.value is None else table.value.to(output.dtype) for table in tables]
+    given = [with_zero_row(value) for value in values if value is not None]
+    if len(given) == len(tables) and all(value.dim() == 2 for value in given):  # one product, without a copy of P
+        joined = given[0] if len(given) == 1 else torch.cat(given)
+        return torch.addmm(output.flatten(0, -2), sums.flatten(0, -2), joined).view(output.shape)
     start = 0
-    for table, size in zip(tables, sizes, strict=True):
-        if table.value is not None:
-            output = output + sums[..., start : start + size] @ table.value.to(output.dtype)
+    for value, size in zip(values, sizes, strict=True):
+        if value is not None:
+            output = output + sums[..., start : start + size] @ value
         start += size + 1
     return output
 
