@@ -102,11 +102,15 @@ class Problem:
     """One attention problem.
 
     Attributes:
-        query: ``[B, H, N_q, D]``.
+        query: ``[B, H, N_q, D]``; ``[B, H, N_q, D + F]`` with vectors in the score.
         key: ``[B, H_kv, N_k, D]``.
         value: ``[B, H_kv, N_k, D_v]``.
         by_query: B, what label r adds to the scores of query i, ``[B, H, N_q, columns]``, or None.
         by_key: C, what label r adds to the scores at key j, ``[B, H, N_k, columns]``, or None.
+        label_keys: a^K, which a pair's label adds to its key, ``[R, D]`` or ``[H, R, D]``, or None.
+        label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None.
+        label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
+        vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
         seed: scalar integer tensor.
@@ -118,8 +122,11 @@ class Problem:
         need_sums: whether the sums by label after dropout are wanted.
         need_mass: whether the sums by label before dropout are wanted as a further output.
         mask_learns: whether the gradient of an added mask is wanted.
+        vectors_in_score: whether a key is k_j followed by the pair's vector.
+        vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
+        vectors_learn: whether the gradient of the vectors is wanted.
         score: a named function of finished scores, or None.
-        plan_key: the plan as the op received it, under which ``memo`` is kept; None to keep nothing.
+        plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
     """
 
     query: Tensor
@@ -127,6 +134,10 @@ class Problem:
     value: Tensor
     by_query: Tensor | None
     by_key: Tensor | None
+    label_keys: Tensor | None
+    label_values: Tensor | None
+    label_queries: Tensor | None
+    vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None
     seed: Tensor | None
@@ -138,12 +149,17 @@ class Problem:
     need_sums: bool
     need_mass: bool
     mask_learns: bool
+    vectors_in_score: bool
+    vectors_in_value: bool
+    vectors_learn: bool
     score: Named | None
-    plan_key: tuple[Sequence[Tensor], Sequence[int]] | None
+    plan_key: tuple[Sequence[Tensor], Sequence[int]] | dict[Any, Any] | None
 
     @property
     def memo(self) -> dict[Any, Any]:
         """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
+        if isinstance(self.plan_key, dict):
+            return self.plan_key
         return {} if self.plan_key is None else plan_memo(*self.plan_key)
 
     @property
@@ -163,7 +179,7 @@ class Outputs(NamedTuple):
     """The outputs of forward, or their gradients.
 
     Attributes:
-        output: ``[B, H, N_q, D_v]``, without the value term.
+        output: ``[B, H, N_q, D_v]``, without the value term; ``[B, H, N_q, D_v + F]`` with vectors in the value.
         lse: log-sum-exp, ``[B, H, N_q]``.
         sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
         mass: the same before dropout; without dropout it is ``sums``, and this is empty.

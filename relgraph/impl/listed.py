@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.impl.call import Problem
 from relgraph.plan import LabelPlan, graph_at, listed_pairs
 
 
@@ -80,3 +81,29 @@ def listed_future(plan: LabelPlan, offset: int | Tensor, heads: int) -> Tensor:
     if csr.batch != 1 or plan.q_ptr is not None:
         return distance > offset[batch]
     return (distance > offset[:, None]).repeat_interleave(heads, 0)
+
+
+def added_to_pairs(problem: Problem) -> Tensor | None:
+    """What mask and causal order add to the score of every pair, ``[L or 1, P]``; None if nothing."""
+    plan, mask, rows = problem.plan, problem.mask, problem.query.shape[:2]
+    hidden, added = [], None
+    if mask is not None:
+        entries = listed_entries(plan, mask, rows)
+        if mask.dtype == torch.bool:
+            hidden.append(~entries)
+        else:
+            added = entries.to(problem.dtype)
+    if problem.causal is not None:
+        hidden.append(listed_future(plan, problem.causal, rows[1]))
+    for pairs in hidden:
+        added = torch.zeros((), dtype=problem.dtype, device=pairs.device) if added is None else added
+        added = added.masked_fill(pairs, float("-inf"))
+    return None if added is None else added.contiguous()
+
+
+def given_factor(problem: Problem) -> Tensor | None:
+    """What a given dropout mask multiplies the weight of every pair by, ``[L or 1, P]``; None without one."""
+    if problem.keep is None:
+        return None
+    kept = listed_entries(problem.plan, problem.keep, problem.query.shape[:2])
+    return (kept.to(problem.dtype) / (1.0 - problem.dropout_p)).contiguous()

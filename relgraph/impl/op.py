@@ -1,37 +1,63 @@
 """The one primitive as a pair of custom ops, forward and backward, with their fake kernels and derivatives.
 
-    (q, k, v, B, C, labels, mask, seed)  →  (o, lse, P, mass)        (do, …)  →  (dq, dk, dv, dB, dC)
+    (q, k, v, B, C, tables, vectors, labels, mask, seed)  →  (o, lse, P, mass)
+    (do, …)  →  (dq, dk, dv, dB, dC, …)
 
 An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
-export and checkpointing see one node for each direction. Tables stay outside, in plain torch. A new argument of
+export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for kernels over
+listed pairs, which take their rows pair by pair. A new argument of
 the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and ``_problem``.
+
+An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. Kernels that
+ask for it are therefore called without the op where nothing could tell the difference (:func:`_unwatched`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
-from relgraph.plan import decode, encode
+from relgraph.plan import LabelPlan, decode, encode
 
 Forward = Callable[[Problem], Outputs]
 """Output without its value term, log-sum-exp, and the sums by label that the problem asks for."""
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
-table), then of the mask if it learns."""
+table) and of each table given, then of the vectors and of the mask, each if it learns."""
 
 
-_KERNELS: dict[str, tuple[Forward, Backward, str]] = {}
-"""By name: both functions, and the message that there is no second derivative."""
+class _Kernels(NamedTuple):
+    """What :func:`plug` was given."""
+
+    forward: Forward
+    backward: Backward
+    impl: str
+    instead: str
+    twin: Forward | None
+    direct: bool
 
 
-def plug(name: str, forward: Forward, backward: Backward, *, impl: str, instead: str) -> None:
+_KERNELS: dict[str, _Kernels] = {}
+
+
+def plug(
+    name: str,
+    forward: Forward,
+    backward: Backward,
+    *,
+    impl: str,
+    instead: str,
+    twin: Forward | None = None,
+    direct: bool = False,
+) -> None:
     """Register the two functions under ``name``.
 
     Args:
@@ -40,8 +66,22 @@ def plug(name: str, forward: Forward, backward: Backward, *, impl: str, instead:
         backward: the gradients of a problem.
         impl: the name that users give.
         instead: what to use instead, for the error about second derivatives.
+        twin: the same outputs in plain torch, differentiable to any order, dropout included: through it the gradients
+            are differentiated again. Without it there is no second derivative.
+        direct: whether the functions may be called without a custom op.
     """
-    _KERNELS[name] = forward, backward, f"impl={impl!r} has no second derivative; use {instead}"
+    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct)
+
+
+class Extras(NamedTuple):
+    """Parts of the primitive that only some kernels know; see :class:`~relgraph.impl.call.Problem`."""
+
+    label_keys: Tensor | None = None
+    label_values: Tensor | None = None
+    label_queries: Tensor | None = None
+    vectors: Tensor | None = None
+    in_score: bool = False
+    in_value: bool = False
 
 
 def run(
@@ -53,6 +93,7 @@ def run(
     columns: int,
     need_sums: bool,
     seed_device: torch.device | None = None,
+    extras: Extras | None = None,
 ) -> Outputs:
     """The primitive by the kernels of this name.
 
@@ -64,68 +105,109 @@ def run(
         columns: width of B, C and the sums.
         need_sums: whether the value term needs P.
         seed_device: where a seed for dropout is drawn; the CPU when left out.
+        extras: tables that the kernels add themselves, and edge vectors.
 
     Returns:
         Outputs, with empty tensors for the sums that are not needed. Label mass is ``mass`` under dropout, else
         ``sums``.
     """
+    extras = extras or Extras()
     dropped = call.dropout_p > 0.0
     seed = torch.randint(1 << 62, (), device=seed_device) if dropped and call.keep is None else None
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
     need_sums = need_sums or (call.need_mass and not dropped)
-    tensors, ints = encode(call.plan)
     learns = call.mask is not None and call.mask.requires_grad and torch.is_grad_enabled()
-    flags = call.is_causal, need_sums, call.need_mass and dropped, learns
-    header = [fixed, columns, *map(int, flags)]
-    return Outputs(
-        *torch.ops.relgraph.attend(
-            call.query, call.key, call.value, by_query, by_key, call.mask, call.keep if dropped else None, seed, moving,
-            tensors, [*header, *ints], call.scale, call.dropout_p, score.encode(call.score), kernels,
-        )
+    *further, in_score, in_value = extras
+    vectors_learn = extras.vectors is not None and extras.vectors.requires_grad and torch.is_grad_enabled()
+    flags = call.is_causal, need_sums, call.need_mass and dropped, learns, in_score, in_value, vectors_learn
+    tensors = (
+        call.query, call.key, call.value, by_query, by_key, *further, call.mask, call.keep if dropped else None, seed,
+        moving,
     )  # fmt: skip
+    header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
+    if _KERNELS[kernels].direct and _unwatched(tensors):
+        csr = call.plan.parts[0].csr
+        kept = csr.derived if csr is not None and call.plan.edges_only else encode(call.plan)
+        rest = call.plan, header, *numbers, call.score, kept
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+            return Outputs(*_Direct.apply(kernels, rest, *tensors))
+        return _KERNELS[kernels].forward(_problem(tensors, *rest))
+    plan, ints = encode(call.plan)
+    ints = [*header, *ints]
+    return Outputs(*torch.ops.relgraph.attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
 
 
-_TENSORS = 9  # query, key, value, by_query, by_key, mask, keep, seed, offset
-_LEARNED = 5  # the first of them have gradients, and the mask if it learns
-_MASK = 5
+_TENSORS = 13
+"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, vectors, mask, keep, seed, offset."""
+
+_LEARNED = 8  # the first of them have gradients, and the vectors and the mask if they learn
 _OUTPUTS = 4  # output, lse, sums, mass
-_HEADER = 6  # fixed offset, columns, is_causal, need_sums, need_mass, mask_learns; then the ints of the plan
+_VECTORS = 8
+_HEADER = 9
+"""Fixed offset, columns, is_causal, need_sums, need_mass, mask_learns, vectors_in_score, vectors_in_value,
+vectors_learn; then the ints of the plan."""
 
 _TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
 _FORWARD = (
-    "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, Tensor? mask, Tensor? keep, "
+    "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, "
+    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? vectors, Tensor? mask, Tensor? keep, "
     f"Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
 
 def _problem(
+    tensors: Sequence[Any],
+    plan: LabelPlan,
+    header: Sequence[int],
+    scale: float,
+    p: float,
+    named: score.Named | None,
+    plan_key: Any,
+) -> Problem:
+    """The problem of these tensors, with options as :func:`run` lists them."""
+    fixed, columns, is_causal, *flags = header
+    *operands, offset = tensors
+    causal = (fixed if offset is None else offset) if is_causal else None
+    arguments: list[Any] = [*operands, plan, causal, scale, p, columns, *map(bool, flags), named, plan_key]
+    return Problem(*arguments)
+
+
+def _decoded(
     tensors: Sequence[Any], plan: Sequence[Tensor], ints: Sequence[int], scale: float, p: float, named: list[float]
 ) -> Problem:
     """The problem, rebuilt from the flat arguments of the op."""
-    fixed, columns, is_causal, need_sums, need_mass, mask_learns, *plan_ints = ints
-    query, key, value, by_query, by_key, mask, keep, seed, offset = tensors
-    causal = (fixed if offset is None else offset) if is_causal else None
-    return Problem(
-        query, key, value, by_query, by_key, mask, keep, seed, decode(plan, plan_ints), causal, scale, p, columns,
-        bool(need_sums), bool(need_mass), bool(mask_learns), score.decode(named), (plan, plan_ints),
-    )  # fmt: skip
+    header, plan_ints = ints[:_HEADER], ints[_HEADER:]
+    return _problem(tensors, decode(plan, plan_ints), header, scale, p, score.decode(named), (plan, plan_ints))
+
+
+def _learn(header: Sequence[int]) -> list[bool]:
+    """Which of the tensors have a gradient if they are given."""
+    mask_learns, vectors_learn = bool(header[5]), bool(header[8])
+    return [*(True,) * _LEARNED, vectors_learn, mask_learns, *(False,) * (_TENSORS - _LEARNED - 2)]
+
+
+def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[int]) -> list[Tensor | None]:
+    """Gradients at the places of their tensors, None at the others."""
+    iterator = iter(found)
+    return [next(iterator) if there and learns else None for there, learns in zip(given, _learn(header), strict=False)]
 
 
 @torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
-    return tuple(_KERNELS[kernels][0](_problem(tensors, *flat)))
+    return tuple(out.contiguous() for out in _KERNELS[kernels].forward(_decoded(tensors, *flat)))
 
 
 @_attend.register_fake
 def _(*args: Any) -> tuple[Tensor, ...]:
-    query, value, ints = args[0], args[2], args[_TENSORS + 1]
+    query, value, vectors, ints = args[0], args[2], args[_VECTORS], args[_TENSORS + 1]
     rows, dtype = query.shape[:3], accumulation_dtype(query.dtype)
-    columns, needed = ints[1], ints[3:5]
+    _, columns, _, *needed, _, _, in_value, _ = ints[:_HEADER]
     sums = [query.new_empty(*rows, columns, dtype=dtype) if n else query.new_empty(0, dtype=dtype) for n in needed]
-    return query.new_empty(*rows, value.shape[-1], dtype=dtype), query.new_empty(rows, dtype=dtype), *sums
+    width = value.shape[-1] + (vectors.shape[-1] if in_value else 0)
+    return query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype), *sums
 
 
 @torch.library.custom_op("relgraph::attend_backward", mutates_args=(), schema=_BACKWARD)
@@ -133,16 +215,15 @@ def _attend_backward(*args: Any) -> list[Tensor]:
     grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
     tensors, outputs, incoming = filled[:_TENSORS], filled[_TENSORS:-_OUTPUTS], filled[-_OUTPUTS:]
-    problem = _problem(tensors, *flat)
-    found = _KERNELS[kernels][1](problem, Outputs(*outputs), Outputs(*incoming))
-    return [grad for grad in found if grad is not None]
+    found = _KERNELS[kernels].backward(_decoded(tensors, *flat), Outputs(*outputs), Outputs(*incoming))
+    return [grad.contiguous() for grad in found if grad is not None]
 
 
 @_attend_backward.register_fake
 def _(*args: Any) -> list[Tensor]:
     saved, given, _, ints = args[1:5]
-    filled = _fill(saved, given[:-_OUTPUTS])[: _LEARNED + ints[_HEADER - 1]]
-    return [x.new_empty(x.shape) for x in filled if x is not None]
+    filled = _fill(saved, given[:-_OUTPUTS])[:_TENSORS]
+    return [x.new_empty(x.shape) for x, learns in zip(filled, _learn(ints), strict=True) if learns and x is not None]
 
 
 def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
@@ -153,37 +234,126 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
-    needed = (True, True, *ints[3:5])
-    kept = [*tensors, *(out if need else None for out, need in zip(output, needed, strict=True))]
+    _save_for_backward(ctx, tensors, output, ints, plan)
+    ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
+
+
+def _save_for_backward(
+    ctx: Any, tensors: Sequence[Any], outputs: Sequence[Tensor], header: Sequence[int], plan: Sequence[Tensor] = ()
+) -> None:
+    """Keep what backward needs: the tensors, the outputs that were needed, and the tensors of a plan."""
+    needed = (True, True, *header[3:5])
+    kept = [*tensors, *(out if need else None for out, need in zip(outputs, needed, strict=True))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
-    ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    learns = ctx.options[0][_HEADER - 1]
-    no_more = (*(None,) * (_TENSORS - _MASK - 1), [None] * ctx.plan_count, *(None,) * 5)
-    # sums that were not needed came back empty, so drop their gradients
-    used = [g if there else None for g, there in zip(grads, ctx.given[_TENSORS:], strict=True)]
+def _used(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of outputs that were needed; the others came back empty."""
+    return [g if there else None for g, there in zip(grads, ctx.given[_TENSORS:], strict=True)]
+
+
+def _differentiate(
+    ctx: Any, saved: Sequence[Tensor], used: Sequence[Tensor | None], plan: Sequence[Tensor], options: Sequence[Any]
+) -> list[Tensor | None]:
+    """The gradient of each tensor, by the op of backward."""
+    given = [*ctx.given, *(g is not None for g in used)]
     there = [g for g in used if g is not None]
-    if not there:
-        return (*(None,) * (_LEARNED + 1), *no_more)
+    found = torch.ops.relgraph.attend_backward(there, saved, given, plan, *options)
+    return _at_places(found, ctx.given, options[0])
+
+
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    no_more = ([None] * ctx.plan_count, *(None,) * 5)
+    used = _used(ctx, grads)
+    if all(g is None for g in used):
+        return (*(None,) * _TENSORS, *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
-    given = [*ctx.given, *(g is not None for g in used)]
-    found = iter(torch.ops.relgraph.attend_backward(there, saved, given, plan, *ctx.options))
-    wanted = [*ctx.given[:_LEARNED], learns]
-    return (*(next(found) if there else None for there in wanted), *no_more)
+    return (*_differentiate(ctx, saved, used, plan, ctx.options), *no_more)
 
 
-def _save_name(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.kernels = inputs[-1]
+def _save_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    grads, saved, given, plan, *options = inputs
+    ctx.kernels = options[-1]
+    if _KERNELS[ctx.kernels].twin is not None:
+        ctx.counts, ctx.given, ctx.options = (len(grads), len(saved), len(plan)), given, options
+        ctx.save_for_backward(*grads, *saved, *plan)
 
 
-def _no_second_derivative(ctx: Any, *_grads: Any) -> None:
-    raise NotImplementedError(_KERNELS[ctx.kernels][2])
+def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """The derivative of backward, through the twin: of the incoming gradients and of the tensors saved.
+
+    Outputs of forward were saved too, but what backward gives is a function of its inputs without them.
+    """
+    kernels = _KERNELS[ctx.kernels]
+    if kernels.twin is None:
+        raise NotImplementedError(f"impl={kernels.impl!r} has no second derivative; use {kernels.instead}")
+    again = torch.is_grad_enabled()
+    everything, (grad_count, saved_count, plan_count) = list(ctx.saved_tensors), ctx.counts
+    grads, saved = everything[:grad_count], everything[grad_count : grad_count + saved_count]
+    plan = everything[grad_count + saved_count :]
+    filled = _fill(saved, ctx.given[: _TENSORS + _OUTPUTS])
+    learned = [at for at, learns in enumerate(_learn(ctx.options[0])) if learns and filled[at] is not None]
+    with torch.enable_grad():
+        for at in learned:
+            filled[at] = _leaf(filled[at], again)
+        grads = [_leaf(grad, again) for grad in grads]
+        inputs = [filled[at] for at in learned]
+        outputs = kernels.twin(_decoded(filled[:_TENSORS], plan, *ctx.options[:-1]))
+        used = [out for out, there in zip(outputs, ctx.given[-_OUTPUTS:], strict=True) if there]
+        first = torch.autograd.grad(used, inputs, grads, create_graph=True, materialize_grads=True)
+        both = [(mine, g) for mine, g in zip(first, coming, strict=True) if g is not None and mine.requires_grad]
+        found: Sequence[Tensor | None] = [None] * (len(inputs) + grad_count)
+        if both:
+            of, incoming = zip(*both, strict=True)
+            found = torch.autograd.grad(of, [*inputs, *grads], incoming, create_graph=again, allow_unused=True)
+    by_place = dict(zip(learned, found, strict=False))
+    of_saved = [by_place.get(at) for at, there in enumerate(ctx.given[: _TENSORS + _OUTPUTS]) if there]
+    return list(found[len(inputs) :]), of_saved, None, [None] * plan_count, *(None,) * 5
+
+
+def _leaf(x: Tensor, again: bool) -> Tensor:
+    """``x`` as something to differentiate by; still part of its graph if that is to be differentiated again."""
+    return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
 
 
 _attend.register_autograd(_backward, setup_context=_save)
-_attend_backward.register_autograd(_no_second_derivative, setup_context=_save_name)
+_attend_backward.register_autograd(_backward_again, setup_context=_save_again)
+
+
+class _Direct(torch.autograd.Function):
+    """The primitive without the ops, as :func:`run` calls it; its second derivative is that of the op of backward."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
+        _save_for_backward(ctx, tensors, outputs, rest[1])
+        ctx.kernels, ctx.rest = kernels, rest
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        used = _used(ctx, grads)
+        if all(g is None for g in used):
+            return (None,) * (2 + _TENSORS)
+        saved = list(ctx.saved_tensors)
+        plan, header, scale, p, named, _ = ctx.rest
+        if torch.is_grad_enabled() or not _unwatched(used):
+            plan_tensors, ints = encode(plan)
+            options = [*header, *ints], scale, p, score.encode(named), ctx.kernels
+            return (None, None, *_differentiate(ctx, saved, used, plan_tensors, options))
+        filled = _fill(saved, ctx.given)
+        problem, outputs = _problem(filled[:_TENSORS], *ctx.rest), Outputs(*filled[_TENSORS:])
+        found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
+        return (None, None, *_at_places(found, ctx.given, header))
+
+
+def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place."""
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
+        return False
+    if _get_current_dispatch_mode() is not None:
+        return False
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu") for x in tensors)

@@ -120,6 +120,11 @@ class EdgeLabels(Labels):
         if check.can_look_at_data(edge_index, ids, batch):
             self._check_edges(batch_size)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the edges."""
+        return self.ids.device
+
     @classmethod
     def _trusted(cls, edge_index: Tensor, ids: Tensor, num_labels: int, q_len: int, k_len: int) -> Self:
         """Edges-only labels from tensors that the caller has checked."""

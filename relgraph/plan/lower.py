@@ -83,6 +83,13 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     source, target = labels.edge_index
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
+    if edges_only:
+        borders = torch.arange(batch * labels.q_len + 1, device=row.device)
+        _, order = (row * labels.k_len + source).sort(stable=True)
+        row, col, ids = row[order], source[order], labels.ids.to(torch.int64)[order]
+        role = torch.full_like(row, FIRST, dtype=torch.int8)
+        parallel = labels.parallel is not False
+        return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
     again = EXTRA if labels.duplicates == "sum" else DEAD
     role = torch.full_like(row, again, dtype=torch.int8)
     columns = (row, source, labels.ids.to(torch.int64), role, torch.zeros_like(role))
@@ -96,9 +103,9 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     row, col, ids, role, level = columns
     key, order = (row * labels.k_len + col).sort(stable=True)
     row, col, ids = row[order], col[order], ids[order]
-    role = torch.full_like(role, FIRST) if edges_only else _roles(key, role[order], level[order])
+    role = _roles(key, role[order], level[order])
     borders = torch.arange(batch * labels.q_len + 1, device=row.device)
-    parallel = labels.parallel is not False and (edges_only or labels.duplicates == "sum")
+    parallel = labels.parallel is not False and labels.duplicates == "sum"
     parallel = parallel or (under is not None and under.parallel)
     return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem
-from relgraph.impl.listed import Pattern, listed_entries, listed_future
+from relgraph.impl.listed import Pattern, added_to_pairs, given_factor
 from relgraph.impl.terms import repeat_heads
 from relgraph.plan import Csr, listed_pairs
 
@@ -83,7 +83,7 @@ def _edge_problem(problem: Problem) -> Any:
         kept["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
     rows = {name: _dense_rows(getattr(problem, name)) for name in ("query", "key", "value", "by_query", "by_key")}
     return edge_kernels.EdgeProblem(
-        replace(problem, **rows), kept["pairs"], csr.batch != 1, _added(problem), _factor(problem)
+        replace(problem, **rows), kept["pairs"], csr.batch != 1, added_to_pairs(problem), given_factor(problem)
     )  # fmt: skip
 
 
@@ -106,29 +106,3 @@ def _pairs(problem: Problem, csr: Csr) -> list[Tensor]:
     row_by_key = pattern.row_by_col % max(plan.q_len, 1)
     made = (csr.row_ptr, csr.col, csr.ids, pattern.col_ptr, row_by_key, csr.ids[pattern.by_col], pattern.by_col)
     return [x.to(torch.int32).contiguous() for x in made]
-
-
-def _added(problem: Problem) -> Tensor | None:
-    """What masks add to the score of every pair, ``[L or 1, P]`` float32."""
-    plan, mask, rows = problem.plan, problem.mask, problem.query.shape[:2]
-    hidden, added = [], None
-    if mask is not None:
-        entries = listed_entries(plan, mask, rows)
-        if mask.dtype == torch.bool:
-            hidden.append(~entries)
-        else:
-            added = entries.float()
-    if problem.causal is not None:
-        hidden.append(listed_future(plan, problem.causal, rows[1]))
-    for pairs in hidden:
-        added = torch.zeros((), device=pairs.device) if added is None else added
-        added = added.masked_fill(pairs, float("-inf"))
-    return None if added is None else added.contiguous()
-
-
-def _factor(problem: Problem) -> Tensor | None:
-    """What a given dropout mask multiplies the weight of every pair by, ``[L or 1, P]`` float32."""
-    if problem.keep is None:
-        return None
-    kept = listed_entries(problem.plan, problem.keep, problem.query.shape[:2])
-    return (kept.float() / (1.0 - problem.dropout_p)).contiguous()

@@ -1,0 +1,116 @@
+"""The one primitive over listed pairs in plain torch, differentiable to any order.
+
+Kernels that have a backward of their own are differentiated a second time through it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.listed import Pattern, added_to_pairs
+from relgraph.impl.terms import with_zero_row
+from relgraph.plan import Csr
+from relgraph.score import finish
+
+
+def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
+    """What a kernel's forward gives.
+
+    Args:
+        problem: the problem, over listed pairs only.
+        factor: what dropout multiplies the weight of every pair by, ``[L or 1, P]``, or None.
+    """
+    csr, plan = problem.plan.parts[0].csr, problem.plan
+    assert csr is not None
+    lanes = _Lanes(problem, csr)
+    col = csr.col if csr.batch == 1 else csr.col + csr.row // max(plan.q_len, 1) * plan.k_len
+    pattern = Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
+    num_labels = problem.plan.num_labels[0]
+    labels = torch.where(csr.ids < 0, num_labels, csr.ids)
+    vectors, by_vector = None, pattern
+    if problem.vectors is not None:
+        vectors = problem.vectors.to(problem.dtype).index_select(0, csr.order)[None]
+        by_vector = _of_pairs(csr)
+    query, size = lanes.enter(problem.query) * problem.scale, problem.key.shape[-1]
+    scores = sampled_dot(query[..., :size], lanes.enter(problem.key), pattern)
+    if vectors is not None and problem.vectors_in_score:
+        scores = scores + sampled_dot(query[..., size:], vectors, by_vector)
+    if problem.label_keys is not None:
+        scores = scores + _at_labels(query[..., :size] @ lanes.table(problem.label_keys), csr.row, labels)
+    if problem.label_queries is not None:
+        by_key = lanes.heads_of(lanes.enter(problem.key)) @ lanes.table(problem.label_queries) * problem.scale
+        scores = scores + _at_labels(by_key, col, labels)
+    if problem.by_query is not None:
+        scores = scores + _at_labels(lanes.enter(problem.by_query), csr.row, labels)
+    if problem.by_key is not None:
+        scores = scores + _at_labels(lanes.enter(problem.by_key), col, labels)
+    scores = finish(problem.score, scores)
+    added = added_to_pairs(problem)
+    weights, lse = row_softmax(scores if added is None else scores + added, pattern)
+    dropped = weights if factor is None else weights * factor
+    output = weighted_sum(dropped, lanes.enter(problem.value), pattern)
+    if problem.label_values is not None:
+        of_labels = _by_label(dropped, csr, labels, num_labels)
+        output = output + of_labels @ lanes.table(problem.label_values).transpose(-1, -2)
+    if vectors is not None and problem.vectors_in_value:
+        output = torch.cat([output, weighted_sum(dropped, vectors, by_vector)], -1)
+
+    def sums(of: Tensor, needed: bool) -> Tensor:
+        if not needed:
+            return of.new_empty(0)
+        return lanes.leave(_by_label(of, csr, labels, problem.columns))
+
+    return Outputs(
+        lanes.leave(output), lanes.leave(lse), sums(dropped, problem.need_sums), sums(weights, problem.need_mass)
+    )
+
+
+class _Lanes:
+    """``[B, H, N, D]`` as lanes: ``[B · H, N, D]`` if batch rows share their pairs, otherwise ``[H, B · N, D]``."""
+
+    def __init__(self, problem: Problem, csr: Csr) -> None:
+        self.own, self.dtype = csr.batch != 1, problem.dtype
+        self.batch, self.heads, self.kv_heads = *problem.query.shape[:2], problem.key.shape[1]
+
+    def enter(self, x: Tensor) -> Tensor:
+        x = x.to(self.dtype)
+        return x.transpose(0, 1).flatten(1, 2) if self.own else x.flatten(0, 1)
+
+    def heads_of(self, x: Tensor) -> Tensor:
+        """Keys or values with those of each head repeated for the query heads that share them."""
+        return x if self.heads == self.kv_heads else x.repeat_interleave(self.heads // self.kv_heads, 0)
+
+    def table(self, table: Tensor) -> Tensor:
+        """``[R, D]`` or ``[H, R, D]`` turned round, for a product with lanes: ``[1 or L, D, R]``."""
+        table = table.to(self.dtype).transpose(-1, -2)
+        if table.dim() == 2:
+            return table[None]
+        return table if self.own or self.batch == 1 else table.repeat(self.batch, 1, 1)
+
+    def leave(self, x: Tensor) -> Tensor:
+        if self.own:
+            return x.unflatten(1, (self.batch, -1)).transpose(0, 1)
+        return x.unflatten(0, (self.batch, self.heads))
+
+
+def _at_labels(table: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    """The entry of every pair's row and label in ``[L, n, R]``; 0 without a label."""
+    return with_zero_row(table, -1).flatten(1).index_select(1, rows * (table.shape[-1] + 1) + labels)
+
+
+def _by_label(weights: Tensor, csr: Csr, labels: Tensor, columns: int) -> Tensor:
+    """The weights of each query summed by label, ``[L, n, columns]``."""
+    rows = csr.row_ptr.shape[0] - 1
+    sums = weights.new_zeros(weights.shape[0], rows * (columns + 1))
+    summed = sums.index_add(1, csr.row * (columns + 1) + labels, weights)
+    return summed.unflatten(1, (rows, columns + 1))[..., :columns]
+
+
+def _of_pairs(csr: Csr) -> Pattern:
+    """Queries by pairs: every pair is a column of its own."""
+    ends = torch.arange(csr.col.shape[0] + 1, device=csr.col.device)
+    here = ends[:-1]
+    return Pattern(csr.row_ptr, csr.row, here, ends, here, csr.row, here, here)
