@@ -1,0 +1,12 @@
+"""Attention by kernels in C++, compiled at first use for the processor at hand.
+
+- ``attend``: a call by the kernels, forward and backward.
+- ``edges``: a call over listed pairs alone.
+- ``structs``: the structs that both languages know; ``problem`` fills them from tensors; ``check``: what may fill them.
+- ``build``: compiles the library, keeps it in a cache, loads it; or says why there is none.
+- ``found``: what the kernels take from torch: products of matrices and threads; ``probe.cpp`` tries them.
+- ``attention.cpp``: a block of query rows, and how threads share the blocks.
+- ``labels.h``: labels of one row; ``products.h``: products of matrices; ``loops.h``: loops over a row; ``dropout.h``:
+  random numbers by position; ``problem.h``: the structs.
+- ``edges.cpp``, ``edges.h``: listed pairs, by query and by key; ``tasks.h``: tasks over threads.
+"""

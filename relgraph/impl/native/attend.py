@@ -1,0 +1,155 @@
+"""Attention by compiled kernels. Tables are handled in plain torch; the kernels run inside the primitive."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from relgraph.impl import op
+from relgraph.impl.call import Answer, Call, Outputs, Problem, accumulation_dtype
+from relgraph.impl.native import build
+from relgraph.impl.native.edges import attend_listed
+from relgraph.impl.native.problem import Filled, dense_rows
+from relgraph.impl.native.structs import CProblem
+from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
+
+PANEL, FEWEST_KEYS = 512, 512
+"""Keys per panel, and with fewer of them BLAS is faster in float32: keys in panels must be turned round first."""
+
+FEWEST_ROWS = {torch.float32: 96, torch.bfloat16: 24}
+"""With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
+
+
+def attend(call: Call) -> Answer:
+    """Attention by kernels; see the module."""
+    if call.plan.edges_only:
+        return attend_listed(call)
+    dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
+    by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
+    by_key = _query_tables(call, dtype)
+    values = any(tables.value is not None for tables in call.tables)
+    outputs = op.run(call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values)
+    return answer(call, outputs, call.tables, sizes)
+
+
+def _query_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
+    """C as :func:`~relgraph.impl.terms.query_tables` gives it; in memory all keys of a label follow each other."""
+    tables = [part.query for part in call.tables]
+    if all(table is None for table in tables):
+        return None
+    key = repeat_heads(call.key.to(dtype), call.query.shape[1]).transpose(2, 3)
+    columns = []
+    for table, size in zip(tables, call.plan.num_labels, strict=True):
+        if table is None:
+            columns.append(key.new_zeros(*key.shape[:2], size + 1, key.shape[3]))
+        else:
+            columns.append(with_zero_row(table.to(dtype)) * call.scale @ key)
+    return (columns[0] if len(columns) == 1 else torch.cat(columns, 2)).transpose(2, 3)
+
+
+def _forward(problem: Problem) -> Outputs:
+    run = _Run(problem)
+    dtype, rows = problem.dtype, problem.query.shape[:3]
+    output = torch.empty(*rows, problem.value.shape[3], dtype=dtype)
+    lse = torch.empty(rows, dtype=dtype)
+    sums, mass = (
+        torch.empty(*rows, problem.columns, dtype=dtype) if needed else torch.empty(0, dtype=dtype)
+        for needed in (problem.need_sums, problem.need_mass)
+    )
+    struct, held = run.struct, run.held
+    struct.output, struct.sums, struct.mass = map(held.tensor, (output, sums, mass))
+    struct.lse = held.address(lse)
+    run.start("forward")
+    return Outputs(output, lse, sums, mass)
+
+
+def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+    run = _Run(problem)
+    dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
+    struct, held = run.struct, run.held
+    splits = struct.splits = run.splits()
+    dq = torch.empty(problem.query.shape, dtype=dtype)
+    dk, dv = (torch.zeros(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
+    db = dc = None
+    if problem.by_query is not None:
+        db = torch.empty(problem.by_query.shape, dtype=dtype)
+    if problem.by_key is not None:
+        dc = torch.zeros(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype)
+    struct.dq, struct.d_by_query = held.tensor(dq), held.tensor(db)
+    struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
+    struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
+    struct.d_by_key_split = 0 if dc is None else dc[0].numel()
+    half = torch.bfloat16 if struct.half else dtype
+    for name, kind in (("output", half), ("sums", dtype), ("mass", dtype)):
+        grad, given = getattr(incoming, name), getattr(outputs, name)
+        if grad is not None:
+            setattr(struct, name, held.tensor(dense_rows(grad, kind)))
+            setattr(struct, f"given_{name}", held.tensor(given))
+    struct.is_backward = 1
+    if incoming.lse is not None:
+        struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
+    run.start("backward")
+    grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
+    by_key = None if dc is None else _joined(dc).transpose(2, 3)
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key]
+
+
+op.plug("native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True)
+
+
+def _joined(splits: Tensor) -> Tensor:
+    """The sum over splits; the same tensor if there is one."""
+    return splits[0] if splits.shape[0] == 1 else splits.sum(0)
+
+
+class _Run:
+    """One pass of the kernels over a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.kernels = build.kernels()
+        sizes = problem.query.shape[3], problem.value.shape[3]
+        packed, dtype = problem.plan.q_ptr is not None, problem.query.dtype
+        few = packed or problem.query.shape[2] < FEWEST_ROWS.get(dtype, 0)
+        even = all(size % 2 == 0 for size in sizes)
+        half = dtype == torch.bfloat16 and even and not few and self.kernels.found.blocked_half is not None
+        self.held = Filled(problem, half=half)
+        self.struct: CProblem = self.held.struct
+        struct, kernels = self.struct, self.kernels
+        struct.threads, struct.parallel = torch.get_num_threads(), kernels.found.parallel
+        struct.gemm = kernels.found.gemm[struct.bytes]
+        single = struct.bytes == 4 and not few and struct.k_len >= FEWEST_KEYS and kernels.found.blocked is not None
+        if half or single:
+            struct.blocked, struct.blocked_half = kernels.found.blocked, kernels.found.blocked_half
+            struct.release = kernels.found.release
+            struct.panel = min(PANEL, -(-struct.k_len // 64) * 64)
+            struct.panels = -(-struct.k_len // struct.panel)
+
+    def splits(self) -> int:
+        """Into how many parts backward cuts each graph's blocks, so that all threads have work."""
+        struct = self.struct
+        tasks = struct.runs * struct.kv_heads
+        if tasks >= 4 * struct.threads or tasks % struct.threads == 0:
+            return 1
+        return max(1, min(struct.threads, self.held.layout.most_blocks))
+
+    def start(self, direction: str) -> None:
+        """Run forward or backward; outputs are in the struct."""
+        struct, held = self.struct, self.held
+        dtype = torch.float64 if struct.bytes == 8 else torch.float32
+        if struct.panels:
+            names = (
+                ("turned_keys", "value_rows")
+                if direction == "forward"
+                else ("turned_keys", "turned_values", "key_rows")
+            )
+            for name in names:
+                size = struct.value_size if "value" in name else struct.size
+                numbers = struct.batch * struct.kv_heads * struct.panels * struct.panel * (size + size % 2)
+                room = torch.empty(numbers, dtype=torch.bfloat16 if struct.half else dtype)
+                setattr(struct, name, held.address(room))
+        library = self.kernels.library
+        struct.workspace_numbers = library.relgraph_workspace(ctypes.byref(struct))
+        struct.workspace = held.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
+        getattr(library, f"relgraph_{direction}")(ctypes.byref(struct))

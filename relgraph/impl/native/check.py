@@ -1,0 +1,211 @@
+"""Checks before compiled kernels run: they trust what they are given, so nothing wrong may reach them."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from relgraph.impl.call import Problem
+from relgraph.plan import Csr, DistanceIds, LabelPlan, Part, graph_at
+from relgraph.plan.parts import FIRST
+
+_ID_TYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def check_tensors(problem: Problem) -> None:
+    """Check shapes and dtypes of a problem's tensors against each other and the plan.
+
+    Raises:
+        ValueError: one of them does not fit.
+    """
+    _check_place(problem)
+    batch, heads, q_len, size = problem.query.shape
+    key, value, plan = problem.key, problem.value, problem.plan
+    kv_heads, k_len = key.shape[1:3]
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"key must have a number of heads that divides those of query, {heads}, got {kv_heads}")
+    if problem.columns != plan.columns:
+        raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
+    shapes = [
+        ("query", problem.query, (batch, heads, plan.q_len, size)),
+        ("key", key, (batch, kv_heads, plan.k_len, size)),
+        ("value", value, (batch, kv_heads, plan.k_len, value.shape[-1])),
+        ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
+        ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
+    ]
+    for name, x, shape in shapes:
+        if x is not None and tuple(x.shape) != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
+    for name, x in (("key", key), ("value", value)):
+        if x.dtype != problem.query.dtype:
+            raise ValueError(f"{name} must have the dtype of query, {problem.query.dtype}, got {x.dtype}")
+    for name, x in (("by_query", problem.by_query), ("by_key", problem.by_key)):
+        if x is not None and x.dtype != problem.dtype:
+            raise ValueError(f"{name} must be {problem.dtype}, got {x.dtype}")
+    full = (batch, heads, q_len, k_len)
+    for name, x in (("mask", problem.mask), ("keep", problem.keep)):
+        if x is not None and (x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, full, strict=True))):
+            raise ValueError(f"{name} must broadcast to {list(full)}, got shape {list(x.shape)}")
+    if isinstance(problem.causal, Tensor):
+        _check_offset("offset", problem.causal, batch if plan.q_ptr is None else plan.q_ptr.shape[0] - 1)
+
+
+def _check_place(problem: Problem) -> None:
+    for name, x in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
+        if x.device.type != "cpu":
+            raise ValueError(f"{name} must be on the CPU, got {x.device.type}")
+
+
+def check_plan(plan: LabelPlan, batch: int) -> None:
+    """Check everything in a plan that kernels use as an index.
+
+    Raises:
+        ValueError: ids, borders or listed pairs that do not fit.
+    """
+    if (plan.q_ptr is None) != (plan.k_ptr is None):
+        raise ValueError("q_ptr and k_ptr must be given together")
+    graphs = batch
+    if plan.q_ptr is not None and plan.k_ptr is not None:
+        _check_ptr("q_ptr", plan.q_ptr, plan.q_len)
+        _check_ptr("k_ptr", plan.k_ptr, plan.k_len)
+        if plan.q_ptr.shape != plan.k_ptr.shape:
+            raise ValueError(f"k_ptr must have as many borders as q_ptr, {len(plan.q_ptr)}, got {len(plan.k_ptr)}")
+        if batch != 1:
+            raise ValueError(f"query of a packed batch must have batch size 1, got {batch}")
+        graphs = plan.q_ptr.shape[0] - 1
+    for part in plan.parts:
+        if isinstance(part.offset, Tensor):
+            _check_offset("q_offset", part.offset, graphs)
+        _check_ids(plan, part, batch)
+        if part.csr is not None:
+            _check_pairs(plan, part, part.csr, batch)
+
+
+def _check_ptr(name: str, ptr: Tensor, length: int) -> None:
+    numbers = ptr.tolist()
+    rising = all(a <= b for a, b in itertools.pairwise(numbers))
+    if ptr.dim() != 1 or len(numbers) < 1 or numbers[0] != 0 or numbers[-1] != length or not rising:
+        raise ValueError(f"{name} must rise from 0 to {length}, got {numbers[:8]}")
+
+
+def _check_offset(name: str, offset: Tensor, graphs: int) -> None:
+    if offset.numel() not in (1, graphs):
+        raise ValueError(f"{name} must have 1 or {graphs} numbers, got {offset.numel()}")
+
+
+def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
+    if isinstance(part.ids, DistanceIds):
+        if not part.ids.lookup:
+            raise ValueError("lookup must have at least one id, got none")
+        return _check_range("lookup", min(part.ids.lookup), max(part.ids.lookup), -2, part.num_labels)
+    ids, starts = part.ids.ids, part.ids.starts
+    if ids.dtype not in _ID_TYPES:
+        raise ValueError(f"ids must be signed integers, got {ids.dtype}")
+    if ids.numel():
+        low, high = torch.aminmax(ids)
+        _check_range("ids", int(low), int(high), -2, part.num_labels)
+    if plan.q_ptr is None or plan.k_ptr is None:
+        if (
+            starts is not None
+            or ids.dim() != 3
+            or ids.shape[0] not in (1, batch)
+            or ids.shape[1:] != (plan.q_len, plan.k_len)
+        ):
+            raise ValueError(f"ids must have shape [1 or {batch}, {plan.q_len}, {plan.k_len}], got {list(ids.shape)}")
+        return None
+    sizes = plan.q_ptr.diff() * plan.k_ptr.diff()
+    if starts is None or ids.dim() != 1 or starts.dim() != 1 or starts.shape[0] < len(sizes):
+        raise ValueError(f"starts must have the beginning of each of {len(sizes)} graphs' ids in a flat tensor")
+    starts = starts[: len(sizes)]
+    if len(sizes) and (int(starts.min()) < 0 or int((starts + sizes).max()) > ids.shape[0]):
+        raise ValueError(f"starts must leave room for each graph's ids among {ids.shape[0]}")
+    return None
+
+
+def _check_pairs(plan: LabelPlan, part: Part, csr: Csr, batch: int) -> None:
+    if csr.batch not in (1, batch):
+        raise ValueError(f"listed pairs must be of 1 or {batch} batch rows, got {csr.batch}")
+    check_rows(plan, csr)
+    pairs = csr.col.shape[0]
+    if pairs == 0:
+        return _check_ptr("row_ptr", csr.row_ptr[[0, -1]], 0)
+    counts = csr.row_ptr.diff()
+    if int(csr.row_ptr[0]) != 0 or int(csr.row_ptr[-1]) != pairs or bool((counts < 0).any()):
+        raise ValueError(f"row_ptr must rise from 0 to {pairs}")
+    for name, x, low, stop in (
+        ("col", csr.col, 0, plan.k_len),
+        ("ids", csr.ids, -1, part.num_labels),
+        ("role", csr.role, 0, 3),
+        ("order", csr.order, 0, pairs),
+    ):
+        _check_range(name, int(x.min()), int(x.max()), low, stop)
+    if csr.role.dtype != torch.int8:
+        raise ValueError(f"role must be int8, got {csr.role.dtype}")
+    row = torch.repeat_interleave(counts)
+    if plan.q_ptr is not None and plan.k_ptr is not None:
+        graph = graph_at(plan.q_ptr, row)
+        if bool(((csr.col < plan.k_ptr[graph]) | (csr.col >= plan.k_ptr[graph + 1])).any()):
+            raise ValueError("col must name keys of the query's own graph")
+    place = row * plan.k_len + csr.col
+    if bool((place.diff() < 0).any()):
+        raise ValueError("col must rise within each query row")
+    if not plan.edges_only and bool((place[csr.role == FIRST].diff() == 0).any()):
+        raise ValueError("role must name one first entry per pair")
+    return None
+
+
+def check_rows(plan: LabelPlan, csr: Csr) -> None:
+    """Check how many rows and pairs listed pairs have.
+
+    Raises:
+        ValueError: a tensor of another length.
+    """
+    rows, pairs = csr.batch * plan.q_len, csr.col.shape[0]
+    if csr.row_ptr.shape != (rows + 1,):
+        raise ValueError(f"row_ptr must have {rows + 1} borders, got shape {list(csr.row_ptr.shape)}")
+    for name, x in (("col", csr.col), ("ids", csr.ids), ("role", csr.role), ("order", csr.order)):
+        if x.shape != (pairs,):
+            raise ValueError(f"{name} must have {pairs} numbers, got shape {list(x.shape)}")
+
+
+def check_listed(problem: Problem) -> None:
+    """Check the shapes of a problem over listed pairs.
+
+    Raises:
+        ValueError: a tensor that does not fit the others or the plan.
+    """
+    _check_place(problem)
+    (batch, heads, _, _), (_, kv_heads, _, size) = problem.query.shape, problem.key.shape
+    plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
+    if csr is None or csr.batch not in (1, batch):
+        raise ValueError(f"plan must list the pairs of 1 or {batch} batch rows")
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(f"key must have a number of heads that divides those of query, {heads}, got {kv_heads}")
+    vectors, channels = problem.vectors, problem.value.shape[-1]
+    numbers = 0 if vectors is None else vectors.shape[-1]
+    shapes = [
+        ("query", problem.query, (batch, heads, plan.q_len, size + numbers * problem.vectors_in_score)),
+        ("key", problem.key, (batch, kv_heads, plan.k_len, size)),
+        ("value", problem.value, (batch, kv_heads, plan.k_len, channels)),
+        ("by_query", problem.by_query, (batch, heads, plan.q_len, problem.columns)),
+        ("by_key", problem.by_key, (batch, heads, plan.k_len, problem.columns)),
+        ("vectors", vectors, (csr.col.shape[0], numbers)),
+    ]
+    for name, x, wanted in (
+        ("label_keys", problem.label_keys, size), ("label_values", problem.label_values, channels),
+        ("label_queries", problem.label_queries, size),
+    ):  # fmt: skip
+        if x is not None:
+            shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
+    for name, x, shape in shapes:
+        if x is not None and tuple(x.shape) != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
+    if problem.columns not in (0, labels):
+        raise ValueError(f"columns must be 0 or {labels}, got {problem.columns}")
+
+
+def _check_range(name: str, low: int, high: int, lowest: int, stop: int) -> None:
+    if low < lowest or high >= stop:
+        raise ValueError(f"{name} must be in [{lowest}, {stop}), got numbers from {low} to {high}")

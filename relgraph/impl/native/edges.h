@@ -1,0 +1,61 @@
+// Edges-only attention as Python hands it over: plain numbers and pointers. edges.py writes the same structs; both must
+// change together.
+#pragma once
+#include "problem.h"
+
+namespace relgraph {
+
+// Listed pairs, sorted by query and by key. Batch rows share them, or have rows and pairs of their own; then row_ptr
+// and key_ptr count through the batch rows. Queries and keys are always counted within a batch row.
+struct EdgePairs {
+  int64_t own;          // 1 if batch rows have pairs of their own
+  int64_t count;        // P
+  int64_t rows, keys;   // that row_ptr and key_ptr count through
+  const int64_t* row_ptr;
+  const int32_t* col;   // key of each pair
+  const int32_t* ids;   // label of each pair, -1 without one
+  const int32_t* order; // row of each pair among the edge vectors
+  const int64_t* key_ptr;
+  const int32_t* query; // by key: query of each pair
+  const int32_t* pair;  // by key: number of each pair among those sorted by query
+};
+
+struct EdgeProblem {
+  int64_t bytes;  // 4: float32, 8: float64
+  int64_t batch, heads, kv_heads, q_len, k_len, size, value_size, columns, edge_size;
+  const EdgePairs* pairs;
+  Tensor query, key, value;
+  Tensor by_query;          // B, [batch, heads, q_len, columns]; data is null without it
+  Tensor edge_query;        // [batch, heads, q_len, edge_size], or null: its product with a pair's vector joins q·k
+  Tensor label_keys, label_values, label_queries;  // tables [heads, labels, size] (no batch stride), or null
+  const void* attr;         // edge vectors, [P, edge_size] in the order that they were given, or null
+  int64_t attr_stride;
+  const void* added;        // one number per pair that is added to finished scores, [lanes or 1, P], or null
+  int64_t added_step;       // from one lane to the next; a lane is a head (of a batch row, if these share pairs)
+  const void* factor;       // what weights are multiplied by after the softmax, [lanes or 1, P], or null
+  int64_t factor_step;
+  int64_t seed;             // dropout by counter
+  int64_t threshold;        // numbers of 32 bits below it are dropped; 0 drops none
+  double scale, kept_factor;  // 1 / (1 - p): what weights that dropout by counter keeps are multiplied by
+  int64_t score_kind;       // 0 none, 1 softcap, 2 leaky relu
+  double score_parameter;
+  // outputs of forward; of backward: what came in, null for what was not used
+  Tensor output, sums, mass, edge_sums;
+  void* lse;                // [batch, heads, q_len]
+  // gradients; data is null where none is wanted
+  Tensor dq, dk, dv, d_by_query, d_edge_query;
+  Tensor d_label_keys, d_label_values, d_label_queries;
+  void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a stretch of rows, room for the tables
+  int64_t labels;           // R, of the tables
+  void* d_attr;             // [P, edge_size]
+  void* noted;              // backward: gradient of the score and weight of every pair, [lanes, P, 2]
+  void* workspace;
+  int64_t workspace_numbers;  // per thread
+  int64_t heads_apart;        // 1 to take one head after the other
+  int64_t longest;            // most pairs of a query
+  int64_t pairs_a_task;       // about
+  int64_t threads;
+  Parallel parallel;
+};
+
+}  // namespace relgraph

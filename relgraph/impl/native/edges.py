@@ -1,0 +1,318 @@
+"""Edges-only attention by the compiled kernels of ``edges.cpp``.
+
+The kernels take a table's row for every pair while they have its key and value at hand: with 20 pairs a query and 20
+labels that costs less than a product with all labels, and nothing has size queries · labels. Only row scores and biases
+are B, with R columns, and label mass is summed by label: the kernels know a pair without a label by its id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_void_p
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph.impl import op
+from relgraph.impl.call import Answer, Call, Outputs, Problem, accumulation_dtype
+from relgraph.impl.edges.primitive import outputs as outputs_in_torch
+from relgraph.impl.listed import added_to_pairs, given_factor
+from relgraph.impl.native import build
+from relgraph.impl.native.check import check_listed, check_plan, check_rows
+from relgraph.impl.native.structs import CEdges, CPairs, CTensor
+from relgraph.plan import Csr, LabelPlan
+from relgraph.score import encode
+
+KERNELS = "native edges"
+WORDS = 1 << 32
+"""Random numbers are below this."""
+
+
+PAIRS_A_TASK = 4096
+"""About so many pairs are a thread's next piece of work ..."""
+
+PAIRS_A_LABEL = 16
+"""... and at least so many per label, as each piece has room for gradients of the tables."""
+
+HEADS_TOGETHER = 1 << 17
+"""Up to this many numbers in the keys and values of a batch row, all heads of a query are computed together."""
+
+
+def attend_listed(call: Call) -> Answer:
+    """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
+    dtype = accumulation_dtype(call.query.dtype)
+    if call.query.dtype != dtype:
+        call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
+    wide, extras = _with_extras(call)
+    tables, edge = call.tables[0], call.edge
+    labeled = call.need_mass or tables.rows is not None or tables.bias is not None
+    columns = call.plan.num_labels[0] if labeled else 0
+    output, lse, sums, mass = op.run(
+        wide, KERNELS, _by_query(call), None, columns=columns, need_sums=False, extras=extras
+    )  # fmt: skip
+    if edge is not None and edge.value is not None:
+        output, of_vectors = output.split([call.value.shape[-1], edge.attr.shape[1]], -1)
+        output = output + of_vectors @ edge.value.to(dtype).transpose(-1, -2)
+    return Answer(output, lse, (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None)
+
+
+def _with_extras(call: Call) -> tuple[Call, op.Extras]:
+    """The tables, and the call with edge vectors as further numbers of keys and values: q·(W_k e) = (W_kᵀ q)·e."""
+    edge, tables, dtype = call.edge, call.tables[0], call.query.dtype
+    key, value, query = (
+        None if table is None else table.to(dtype) for table in (tables.key, tables.value, tables.query)
+    )
+    extras = op.Extras(key, value, query)
+    if edge is None:
+        return call, extras
+    in_score, in_value = edge.key is not None, edge.value is not None
+    extras = extras._replace(vectors=edge.attr.to(dtype), in_score=in_score, in_value=in_value)
+    if edge.key is None:
+        return call, extras
+    return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), extras
+
+
+def _by_query(call: Call) -> Tensor | None:
+    """B without the key table, ``[B, H, N_q, R]``: scores given by row, and biases."""
+    tables, query = call.tables[0], call.query
+    rows = None if tables.rows is None else tables.rows.to(query.dtype)
+    if tables.bias is None:
+        return rows
+    bias = tables.bias.to(query.dtype)[..., None, :]
+    return (bias if rows is None else rows + bias).expand(*query.shape[:3], -1)
+
+
+def _csr(plan: LabelPlan) -> Csr:
+    csr = plan.parts[0].csr
+    assert csr is not None
+    return csr
+
+
+class _Listed:
+    """Listed pairs as the kernels read them, kept with the labels."""
+
+    def __init__(self, plan: LabelPlan) -> None:
+        csr = _csr(plan)
+        check_rows(plan, csr)
+        own, rows, keys = csr.batch != 1, csr.row_ptr.shape[0] - 1, csr.batch * plan.k_len
+        if max(csr.col.shape[0], rows, keys) >= 1 << 31:
+            raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
+        given = [x.to(torch.int64).contiguous() for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
+        self.own, self.count = own, csr.col.shape[0]
+        narrow = torch.empty(5, self.count, dtype=torch.int32)
+        key_ptr, room = torch.empty(keys + 1, dtype=torch.int64), torch.empty(keys, dtype=torch.int64)
+        col, ids, order, query, pair = (narrow.data_ptr() + 4 * self.count * n for n in range(5))
+        self.kept = given[0], narrow, key_ptr
+        self.struct = CPairs(
+            int(own), self.count, rows, keys, given[0].data_ptr(), col, ids, order, key_ptr.data_ptr(), query, pair
+        )
+        self.pointer = ctypes.pointer(self.struct)
+        addresses = (x.data_ptr() for x in given[1:])
+        self.longest: int = build.kernels().library.relgraph_edges_prepare(
+            self.pointer, *addresses, plan.q_len, plan.k_len, plan.parts[0].num_labels, room.data_ptr()
+        )
+        if self.longest < 0:
+            check_plan(plan, csr.batch)  # says what does not fit
+
+
+class _Filled:
+    """A problem as the kernels read it, and the tensors that it points to."""
+
+    def __init__(self, problem: Problem, *, backward: bool = False) -> None:
+        check_listed(problem)
+        kernels, memo, dtype = build.kernels(), problem.memo, problem.dtype
+        pairs: _Listed | None = memo.get(KERNELS)
+        if pairs is None:
+            pairs = memo[KERNELS] = _Listed(problem.plan)
+        self.problem, self.pairs, self.library, self.kept = problem, pairs, kernels.library, list[Any]()
+        query, key, value = problem.query, problem.key, problem.value
+        self.empty = pairs.count == 0 or query.shape[0] == 0  # no pair in any batch row
+        apart = key.shape[1] > 1 and key[:1].numel() + value[:1].numel() > HEADS_TOGETHER
+        if apart:  # rows that are gathered
+            key, value = key.contiguous(), value.contiguous()
+            query = query.contiguous() if backward else query
+        batch, heads, q_len, _ = query.shape
+        _, kv_heads, k_len, size = key.shape
+        numbers = kernels.library.relgraph_edges_room(pairs.longest, max(size, value.shape[-1]))
+        threads = torch.get_num_threads()
+        self.apart, self.backward, self.num_lanes = apart, backward, heads * (1 if pairs.own else batch)
+        self.struct = struct = CEdges(
+            8 if dtype == torch.float64 else 4, batch, heads, kv_heads, q_len, k_len, size, value.shape[-1],
+            problem.columns, 0, pairs.pointer, self.tensor(query), self.tensor(key), self.tensor(value),
+        )  # fmt: skip
+        struct.by_query = self.tensor(problem.by_query)
+        self.fill_vectors(size)
+        self.fill_tables()
+        self.fill_added()
+        struct.scale = problem.scale
+        kind, struct.score_parameter = encode(problem.score)
+        struct.score_kind = int(kind) + 1
+        struct.workspace = self.address(torch.empty(threads * numbers, dtype=dtype))
+        struct.workspace_numbers, struct.longest = numbers, pairs.longest
+        struct.heads_apart = int(apart)
+        struct.threads, struct.parallel = threads, kernels.found.parallel
+
+    def rows(self, width: int) -> Tensor:
+        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them, unless they come one by one."""
+        batch, heads, length = self.problem.query.shape[:3]
+        if self.apart:
+            return torch.empty(batch, heads, length, width, dtype=self.problem.dtype)
+        return torch.empty(batch, length, heads, width, dtype=self.problem.dtype).transpose(1, 2)
+
+    def like(self, x: Tensor) -> Tensor:
+        """Room for the gradient of queries, keys or values: as they lie in memory if their rows are dense."""
+        if self.apart or x.stride(-1) != 1:
+            return torch.empty(x.shape, dtype=self.problem.dtype)
+        return torch.empty_like(x)
+
+    def fill_tables(self) -> None:
+        """The tables that the kernels add."""
+        problem, struct = self.problem, self.struct
+        struct.labels = problem.plan.num_labels[0]
+        struct.pairs_a_task = max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
+        struct.label_keys = self.table(problem.label_keys)
+        struct.label_values = self.table(problem.label_values)
+        struct.label_queries = self.table(problem.label_queries)
+
+    def fill_vectors(self, size: int) -> None:
+        """Edge vectors, and the numbers of queries that they are multiplied by."""
+        problem, struct = self.problem, self.struct
+        if problem.vectors is None:
+            return
+        vectors = self.keep(problem.vectors.contiguous())
+        struct.attr, struct.attr_stride, struct.edge_size = vectors.data_ptr(), vectors.shape[1], vectors.shape[1]
+        if problem.vectors_in_score:
+            struct.edge_query = self.tensor(problem.query[..., size:])
+
+    def fill_added(self) -> None:
+        """Masks, causal order and dropout."""
+        problem, struct = self.problem, self.struct
+        if self.empty:
+            return
+        if problem.mask is not None or problem.causal is not None:
+            struct.added, struct.added_step = self.lanes(added_to_pairs(problem))
+        if problem.dropout_p == 0.0:
+            return
+        if problem.keep is not None:
+            struct.factor, struct.factor_step = self.lanes(given_factor(problem))
+            return
+        assert problem.seed is not None
+        struct.seed = int(problem.seed)
+        struct.threshold = int(problem.dropout_p * WORDS)
+        struct.kept_factor = 1.0 / (1.0 - problem.dropout_p)
+
+    def empty_sums(self, needed: bool) -> Tensor:
+        """Room for sums by label, or for weights by pair."""
+        problem, dtype = self.problem, self.problem.dtype
+        if not needed:
+            return torch.empty(0, dtype=dtype)
+        return torch.empty(*problem.query.shape[:3], problem.columns, dtype=dtype)
+
+    def point_to(self, output: Tensor | None, sums: Tensor | None, mass: Tensor | None) -> None:
+        """The outputs of forward, or their gradients."""
+        problem, struct = self.problem, self.struct
+        if output is not None and self.apart and self.backward:
+            output = output.contiguous()
+        struct.output = self.tensor(output)
+        if output is not None and problem.vectors_in_value:
+            struct.edge_sums = self.tensor(output[..., struct.value_size :])
+        struct.sums, struct.mass = self.tensor(sums), self.tensor(mass)
+
+    def keep(self, x: Tensor) -> Tensor:
+        """The tensor, which lives as long as this object."""
+        self.kept.append(x)
+        return x
+
+    def address(self, x: Tensor | None) -> int | None:
+        """Where the numbers of a tensor begin, which is made dense."""
+        return None if x is None else self.keep(x.contiguous()).data_ptr()
+
+    def tensor(self, x: Tensor | None) -> CTensor:
+        """A tensor ``[B, H, N, size]`` as the kernels read it; null without one."""
+        if x is None or x.numel() == 0:
+            return CTensor()
+        if x.stride(3) != 1:
+            x = x.contiguous()
+        self.kept.append(x)
+        return CTensor(x.data_ptr(), *x.stride()[:3])
+
+    def table(self, x: Tensor | None) -> CTensor:
+        """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
+        if x is None:
+            return CTensor()
+        return self.tensor(x.expand(1, self.struct.heads, *x.shape[-2:]))
+
+    def lanes(self, x: Tensor | None) -> tuple[int | None, int]:
+        """A tensor ``[L or 1, P]`` and the step from one lane to the next."""
+        if x is None:
+            return None, 0
+        return self.keep(x).data_ptr(), x.stride(0) if x.shape[0] > 1 else 0
+
+
+def _forward(problem: Problem) -> Outputs:
+    filled = _Filled(problem)
+    struct, rows, dtype = filled.struct, problem.query.shape[:3], problem.dtype
+    width = struct.value_size
+    output = filled.rows(width + (struct.edge_size if problem.vectors_in_value else 0))
+    lse = torch.empty(rows, dtype=dtype)
+    sums, mass = filled.empty_sums(problem.need_sums), filled.empty_sums(problem.need_mass)
+    if filled.empty:
+        return Outputs(output.zero_(), lse.fill_(float("-inf")), sums.zero_(), mass.zero_())
+    filled.point_to(output, sums if problem.need_sums else None, mass if problem.need_mass else None)
+    struct.lse = lse.data_ptr()
+    filled.library.relgraph_edges_forward(ctypes.byref(struct))
+    return Outputs(output, lse, sums, mass)
+
+
+def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | None]:
+    """The gradients. Weights are computed again, and with them all that outputs would tell."""
+    filled = _Filled(problem, backward=True)
+    struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
+    filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
+    struct.lse = filled.address(incoming.lse)
+    dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))
+    struct.dq, struct.dk, struct.dv = map(filled.tensor, (dq, dk, dv))
+    db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype)
+    struct.d_by_query = filled.tensor(db)
+    if problem.vectors_in_score:
+        struct.d_edge_query = filled.tensor(dq[..., size:])
+    d_vectors = None
+    if problem.vectors_learn and problem.vectors is not None:
+        d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)
+        struct.d_attr = filled.address(d_vectors)
+    tables = [problem.label_keys, problem.label_values, problem.label_queries]
+    of_tables = [None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype) for x in tables]
+    struct.d_label_keys, struct.d_label_values, struct.d_label_queries = map(filled.table, of_tables)
+    width = sum(x.shape[-1] for x in tables if x is not None)
+    if width:
+        stretches = filled.library.relgraph_edges_stretches(ctypes.byref(struct)) * (1 if pairs.own else struct.batch)
+        struct.label_parts = filled.address(torch.empty(stretches * struct.heads * struct.labels * width, dtype=dtype))
+    struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
+    if filled.empty:
+        for made in (dq, dk, dv, db, *of_tables, d_vectors):
+            if made is not None:
+                made.zero_()
+    else:
+        filled.library.relgraph_edges_backward(ctypes.byref(struct))
+    of_tables = [
+        total.sum(0) if total is not None and x is not None and x.dim() == 2 else total
+        for total, x in zip(of_tables, tables, strict=True)
+    ]
+    return [dq, dk, dv, db, None, *of_tables, d_vectors]
+
+
+def _twin(problem: Problem) -> Outputs:
+    """The same in plain torch, with the same dropout."""
+    if problem.dropout_p == 0.0:
+        return outputs_in_torch(problem, None)
+    if problem.keep is not None:
+        return outputs_in_torch(problem, given_factor(problem))
+    filled = _Filled(problem)
+    factors = torch.empty(filled.num_lanes, filled.pairs.count, dtype=problem.dtype)
+    filled.library.relgraph_edges_factors(ctypes.byref(filled.struct), c_void_p(factors.data_ptr()))
+    return outputs_in_torch(problem, factors)
+
+
+op.plug(KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True)

@@ -1,0 +1,105 @@
+// What Python hands over: plain numbers and pointers, no torch headers, so that one binary serves every torch version.
+// problem.py writes the same structs; both must change together.
+#pragma once
+#include <cstdint>
+
+namespace relgraph {
+
+using Gemm32 = void (*)(const char*, const char*, const int*, const int*, const int*, const float*, const float*,
+                        const int*, const float*, const int*, const float*, float*, const int*);
+using Gemm64 = void (*)(const char*, const char*, const int*, const int*, const int*, const double*, const double*,
+                        const int*, const double*, const int*, const double*, double*, const int*);
+// C (+)= A B of row-major matrices: m, n, k, strides of A, B and C, whether to add, A, B, C, and a layout that is not used.
+using Blocked = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const float*, const float*, float*,
+                         bool);
+// The same with A and B in bfloat16; in B the rows lie in pairs, [k / 2, n, 2].
+using BlockedHalf = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const uint16_t*, const uint16_t*,
+                             float*, bool);
+using Release = void (*)(bool);
+// Runs a function once on each thread of the framework's pool: GOMP_parallel.
+using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+
+// A tensor [batch, heads, rows, size] whose last dimension is dense.
+struct Tensor {
+  void* data;
+  int64_t batch, head, row;  // strides, in numbers
+};
+
+// One summand of the labels: ids by distance or written out, with listed pairs over either.
+// Ids: -1 is without a label, -2 does not attend.
+struct Part {
+  int64_t num_labels;
+  int64_t first_column;     // in B, C and the sums; the labels' columns are followed by one of zeros
+  const int64_t* offsets;   // key position of query row 0, per batch row or graph
+  int64_t offset_step;      // 1, or 0 if one offset serves all
+  int64_t first_distance;   // ids by distance: distance first_distance + s has id lookup[s]
+  int64_t lookup_length;    // 0 if ids are written out
+  int64_t affine;           // whether the ids between both ends go up one by one
+  const int32_t* lookup;
+  const void* ids;          // written out: [batch or 1, q_len, k_len], or one block per graph
+  int64_t id_bytes;
+  int64_t ids_step;         // numbers from one batch row to the next, or 0
+  const int64_t* starts;    // packed: where each graph's block begins
+  const int64_t* row_ptr;   // listed pairs by query row, or null
+  const int64_t* col;
+  const int64_t* listed;
+  const int8_t* role;       // 1 first, 2 further label of the same pair, 0 ignored
+  int64_t list_step;        // rows from one batch row to the next, or 0
+  int64_t full;             // whether every pair is known to attend
+};
+
+struct Problem {
+  int64_t bytes;  // 4: float32, 8: float64
+  int64_t batch, heads, kv_heads, q_len, k_len, size, value_size, columns;
+  int64_t graphs;  // 0 if the batch is not packed
+  const int64_t *q_ptr, *k_ptr;
+  int64_t num_parts;
+  const Part* parts;
+  Tensor query, key, value;
+  Tensor by_query;  // B; data is null without it
+  Tensor by_key;    // C transposed, [batch, heads, columns, k_len]
+  const void* mask;
+  int64_t mask_kind;  // 0 none, 1 bool, 2 added
+  int64_t mask_strides[4];
+  const void* keep;  // a given dropout mask, 1 keeps
+  int64_t keep_strides[4];
+  int64_t seed;       // of a drawn one
+  int64_t origin[4];  // batch row, head, query and key of the first ones here, if this is a part of a larger problem
+  int64_t causal;  // whether query i sees keys up to i + causal_offsets
+  const int64_t* causal_offsets;
+  int64_t causal_step;
+  double scale, dropout_p;
+  int64_t score_kind;  // 0 none, 1 softcap, 2 leaky relu
+  double score_parameter;
+  // outputs of forward; in backward their gradients, without data where there is none
+  Tensor output, sums, mass;
+  void* lse;  // [batch, heads, q_len]; in backward null
+  int64_t is_backward;
+  // backward: what forward gave, the gradient of the log-sum-exp or null, and the gradients that are wanted
+  Tensor given_output, given_sums, given_mass;
+  const void* d_lse;
+  Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
+  int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
+  const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
+  int64_t num_blocks, block_rows;
+  const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
+  int64_t runs;
+  int64_t splits;       // backward: into how many parts a run's blocks are cut; each has gradients of keys of its own
+  int64_t most_keys;    // of a graph
+  void* workspace;
+  int64_t workspace_numbers;  // per thread
+  int64_t threads;
+  void* gemm;  // Gemm32 or Gemm64
+  Parallel parallel;
+  // faster products of panels, or null: of float32, of bfloat16
+  Blocked blocked;
+  BlockedHalf blocked_half;
+  Release release;  // what each thread calls after them
+  int64_t half;    // whether query, key and value (and in backward the gradient of the output) are bfloat16
+  int64_t panel;   // keys per panel
+  int64_t panels;  // per head, or 0 where keys and values are multiplied as they are
+  // [batch, kv_heads, panels, ...]: keys and values turned round, [size, panel], and as rows, [panel, size]
+  void *turned_keys, *turned_values, *key_rows, *value_rows;
+};
+
+}  // namespace relgraph

@@ -1,0 +1,171 @@
+"""A problem as the compiled kernels read it: structs filled from tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from ctypes import c_int64
+
+import torch
+from torch import Tensor
+
+from relgraph import score
+from relgraph.impl.call import Problem
+from relgraph.impl.native.check import check_plan, check_tensors
+from relgraph.impl.native.structs import CPart, CProblem, CTensor
+from relgraph.plan import DistanceIds, LabelPlan, Part
+
+SCORES = 1 << 18
+"""Scores per block of rows, aimed at: 1 MiB in float32, which stays in the second cache."""
+
+MOST_ROWS, FEWEST_ROWS = 64, 8
+"""Bounds on the rows of a block; both even, as bfloat16 is multiplied in pairs of rows."""
+
+
+class Held:
+    """Tensors that a struct points to; they live as long as this object."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+
+    def address(self, x: Tensor) -> int:
+        """Where the numbers of ``x`` are; it is kept from now on."""
+        self._kept.append(x)
+        return x.data_ptr()
+
+    def long(self, x: Tensor) -> int:
+        """The address of ``x`` as int64."""
+        return self.address(x.to(torch.int64).contiguous())
+
+    def tensor(self, x: Tensor | None) -> CTensor:
+        """The struct of a tensor, which is kept; no data for None and for one without numbers."""
+        if x is None or x.numel() == 0:
+            return CTensor()
+        self._kept.append(x)
+        return CTensor.of(x)
+
+    def offsets(self, offset: int | Tensor) -> tuple[int, int]:
+        """Where the offsets of all batch rows or graphs are, and the step from one to the next; 0 if there is one."""
+        given = offset.reshape(-1) if isinstance(offset, Tensor) else torch.tensor([offset])
+        return self.long(given), int(given.shape[0] > 1)
+
+
+class Layout(Held):
+    """What depends on the labels and not on the numbers: their parts, and the rows of all graphs cut into blocks."""
+
+    def __init__(self, plan: LabelPlan, batch: int) -> None:
+        super().__init__()
+        check_plan(plan, batch)
+        if plan.q_ptr is None or plan.k_ptr is None:
+            queries, keys = [plan.q_len] * batch, [plan.k_len] * batch
+            order = range(batch)
+        else:
+            queries, keys = plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist()
+            # the costly graphs first, so that no thread begins one when the others are done
+            order = sorted(range(len(queries)), key=lambda g: -queries[g] * keys[g])
+        most_keys = max([1, *keys])
+        rows = min(max(SCORES // most_keys // 2 * 2, FEWEST_ROWS), MOST_ROWS)
+        found, ptr = [], [0]
+        for graph in order:
+            count = queries[graph]
+            found += [(graph, first, min(rows, count - first)) for first in range(0, count, rows)]
+            ptr.append(len(found))
+        self.most_blocks = max((b - a for a, b in itertools.pairwise(ptr)), default=0)
+        parts = (CPart * len(plan.parts))(*map(self._part, plan.parts, plan.starts))
+        table = torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
+        self.filled = CProblem(
+            num_parts=len(parts), parts=parts, blocks=self.address(table), num_blocks=len(found), block_rows=rows,
+            block_ptr=self.address(torch.tensor(ptr)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
+            q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns,
+        )  # fmt: skip
+        if plan.q_ptr is not None and plan.k_ptr is not None:
+            self.filled.graphs = len(queries)
+            self.filled.q_ptr, self.filled.k_ptr = self.long(plan.q_ptr), self.long(plan.k_ptr)
+
+    def _part(self, part: Part, first_column: int) -> CPart:
+        made = CPart(num_labels=part.num_labels, first_column=first_column, full=int(part.complete))
+        made.offsets, made.offset_step = self.offsets(part.offset)
+        if isinstance(part.ids, DistanceIds):
+            made.first_distance, made.lookup_length = part.ids.first, len(part.ids.lookup)
+            made.affine = int(_goes_up(part.ids.lookup[1:-1]))
+            made.lookup = self.address(torch.tensor(part.ids.lookup, dtype=torch.int32))
+        else:
+            ids = part.ids.ids.contiguous()
+            made.ids, made.id_bytes = self.address(ids), ids.element_size()
+            made.ids_step = ids[0].numel() if ids.dim() == 3 and ids.shape[0] > 1 else 0
+            if part.ids.starts is not None:
+                made.starts = self.long(part.ids.starts)
+        if part.csr is not None:
+            csr = part.csr
+            made.row_ptr, made.col, made.listed = map(self.long, (csr.row_ptr, csr.col, csr.ids))
+            made.role = self.address(csr.role.contiguous())
+            made.list_step = csr.row_ptr.shape[0] // csr.batch if csr.batch > 1 else 0
+        return made
+
+
+def _goes_up(ids: Sequence[int]) -> bool:
+    """Whether the ids go up one by one."""
+    return all(id_ >= 0 and id_ == ids[0] + s for s, id_ in enumerate(ids))
+
+
+class Filled(Held):
+    """A problem's struct without outputs, and what it points to.
+
+    Attributes:
+        struct: the struct.
+        layout: what it shares with other problems of these labels.
+    """
+
+    def __init__(self, problem: Problem, *, half: bool) -> None:
+        super().__init__()
+        check_tensors(problem)
+        batch, heads = problem.query.shape[:2]
+        memo, name = problem.memo, ("native", batch)
+        if name not in memo:
+            memo[name] = Layout(problem.plan, batch)
+        self.layout: Layout = memo[name]
+        dtype = problem.dtype
+        given = torch.bfloat16 if half else dtype
+        self.struct = struct = CProblem.from_buffer_copy(self.layout.filled)
+        struct.bytes, struct.half = dtype.itemsize, int(half)
+        struct.heads, struct.kv_heads = heads, problem.key.shape[1]
+        struct.size, struct.value_size = problem.query.shape[3], problem.value.shape[3]
+        struct.query, struct.key, struct.value = (
+            self.tensor(dense_rows(x, given)) for x in (problem.query, problem.key, problem.value)
+        )
+        struct.by_query = self.tensor(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
+        struct.by_key = self.tensor(None if problem.by_key is None else problem.by_key.transpose(2, 3).contiguous())
+        struct.scale = problem.scale
+        self._masks(problem, dtype)
+        if problem.causal is not None:
+            struct.causal = 1
+            struct.causal_offsets, struct.causal_step = self.offsets(problem.causal)
+        kind, struct.score_parameter = score.encode(problem.score)
+        struct.score_kind = int(kind) + 1
+
+    def _masks(self, problem: Problem, dtype: torch.dtype) -> None:
+        struct, mask = self.struct, problem.mask
+        if mask is not None:
+            struct.mask_kind = 1 if mask.dtype == torch.bool else 2
+            mask = mask if mask.dtype == torch.bool else mask.to(dtype)
+            struct.mask, struct.mask_strides = self.address(mask), _steps(mask)
+        struct.dropout_p = problem.dropout_p
+        if problem.keep is not None and problem.dropout_p > 0.0:
+            keep = problem.keep.to(dtype)
+            struct.keep, struct.keep_strides = self.address(keep), _steps(keep)
+        elif problem.dropout_p > 0.0:
+            assert problem.seed is not None
+            struct.seed = int(problem.seed)
+
+
+def dense_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` in ``dtype``, its rows dense and not overlapping."""
+    x = x.to(dtype)
+    dense = x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1]
+    return x if dense else x.contiguous()
+
+
+def _steps(x: Tensor) -> ctypes.Array[c_int64]:
+    """Strides by which ``x`` broadcasts to four dimensions."""
+    return (c_int64 * 4)(*(0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True)))

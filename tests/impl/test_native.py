@@ -1,0 +1,288 @@
+"""What only compiled kernels have: threads, random numbers by position, checks before they run. Values and gradients
+of every kind of labels: tests/impl/test_same_meaning.py."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.native import attend, build
+from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
+from relgraph.plan import DistanceIds, lower
+from tests.cases import F64, KINDS, answer, make, raw
+
+pytestmark = [
+    pytest.mark.skipif(build.missing() is not None, reason=f"no compiled kernels: {build.missing()}"),
+    pytest.mark.usefixtures("poisoned"),
+]
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of threads and takes it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+FEW_HEADS = [
+    ("distance", 1),
+    ("distance", 3),
+    ("dense batch", 1),
+    ("block", 2),
+    ("edges default packed", 1),
+    ("sum", 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "heads"), FEW_HEADS)
+def test_threads_share_the_work_of_few_heads(kind, heads, threads):
+    """Fewer heads than threads: each head's rows are split, and the gradients of keys are summed."""
+    case = make(KINDS[kind](150), heads=heads, kv_heads=1, batch=1)
+    threads(1)
+    outputs, grads = answer(case, "native")
+    threads(4)
+    for _ in range(2):
+        again, more = answer(case, "native")
+        for one, two in zip([*outputs, *grads], [*again, *more], strict=True):
+            torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
+def test_the_same_bits_twice_at_one_number_of_threads(count, dtype, threads):
+    threads(count)
+    case = make(KINDS["sum"](160), heads=3, kv_heads=1, size=16, value_size=16, batch=1, dtype=dtype)
+    first, second = (answer(case, "native") for _ in range(2))
+    for one, two in zip([*first[0], *first[1]], [*second[0], *second[1]], strict=True):
+        assert torch.equal(one, two)
+
+
+def problem_of(labels, **changes):
+    """A problem with random numbers on these labels, in float64, and outputs' gradients for it."""
+    plan = lower(labels)
+    rows, keys, columns = plan.q_len, plan.k_len, plan.columns
+    made = Problem(
+        query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
+        by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, vectors=None, mask=None,
+        keep=None, seed=torch.tensor(7), plan=plan, causal=None, scale=0.5, dropout_p=0.0, columns=columns,
+        need_sums=True, need_mass=False, mask_learns=False, vectors_in_score=False, vectors_in_value=False,
+        vectors_learn=False, score=None, plan_key=None,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def _draw(*shape):
+    return torch.randn(1, *shape, dtype=F64)
+
+
+def run_both(problem):
+    """Forward and backward, with ones as gradients of the outputs."""
+    outputs = attend._forward(problem)
+    ones = Outputs(*(torch.ones_like(x) if x.numel() else None for x in outputs))
+    return outputs, attend._backward(problem, outputs, ones)
+
+
+def test_a_shard_draws_the_mask_of_the_whole(monkeypatch):
+    """Kept weights depend on the seed and the place in the whole problem only."""
+    labels = DistanceLabels(90, lookup=range(5), left=2)
+    whole = problem_of(labels, dropout_p=0.4)
+    whole = replace(whole, value=torch.eye(90, dtype=F64).expand(1, 1, 90, 90))
+    kept = attend._forward(whole).output != 0
+    assert 0.5 < kept.double().mean() < 0.7
+
+    later = DistanceLabels(33, 40, lookup=range(5), left=2, q_offset=7)
+    shard = replace(
+        problem_of(later, dropout_p=0.4), query=whole.query[:, 1:, 50:83], key=whole.key[:, :, 43:83],
+        value=torch.eye(40, dtype=F64).expand(1, 1, 40, 40), by_query=whole.by_query[:, 1:, 50:83],
+        by_key=whole.by_key[:, 1:, 43:83],
+    )  # fmt: skip
+    filled = attend.Filled
+
+    def placed(*args, **options):
+        made = filled(*args, **options)
+        made.struct.origin = (ctypes.c_int64 * 4)(0, 1, 50, 43)
+        return made
+
+    monkeypatch.setattr(attend, "Filled", placed)
+    assert torch.equal(attend._forward(shard).output != 0, kept[:, 1:, 50:83, 43:83])
+
+
+@pytest.mark.parametrize("keys", [5, 64, 65, 200])
+def test_dropout_keeps_the_mean(keys):
+    """Each of many draws keeps a weight by 0.75, and multiplies it by what makes up for the rest."""
+    case = make(DistanceLabels(300, keys, lookup=[0], left=0), batch=4, heads=2, kinds="")
+    case.inputs[2] = torch.eye(keys, dtype=F64).expand(4, 2, keys, keys)
+    plain = raw(case, "native", mass=False)[0]
+    case.options["dropout_p"] = 0.25
+    dropped = raw(case, "native", mass=False)[0]
+    share = dropped / plain
+    torch.testing.assert_close(share[share != 0], torch.full_like(share[share != 0], 1 / 0.75))
+    spread = (0.75 * 0.25 / share.numel()) ** 0.5
+    assert abs((share != 0).double().mean() - 0.75) < 5 * spread
+    by_key = (share != 0).double().mean((0, 1, 2))
+    assert (by_key - 0.75).abs().max() < 6 * (0.75 * 0.25 / 2400) ** 0.5
+
+
+PTR = torch.tensor([0, 3, 3, 8])
+
+
+def packed():
+    return BlockLabels(torch.randint(-1, 3, (9 + 25,)), 3, PTR)
+
+
+def part(plan, **changes):
+    return replace(plan, parts=(replace(plan.parts[0], **changes), *plan.parts[1:]))
+
+
+def ids(plan, **changes):
+    return part(plan, ids=replace(plan.parts[0].ids, **changes))
+
+
+def csr(plan, **changes):
+    return part(plan, csr=replace(plan.parts[0].csr, **changes))
+
+
+def edges():
+    return KINDS["edges default"](8)
+
+
+def dense():
+    return DenseLabels(torch.randint(0, 3, (8, 8)), 3)
+
+
+WRONG = {
+    "an id beyond the labels": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.clone().fill_(3)), "ids must be in"),
+    "an id below": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.clone().fill_(-3)), "ids must be in"),
+    "too few ids": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids[:, :7]), "ids must have shape"),
+    "ids of floats": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.float()), "ids must be signed integers"),
+    "ids of another batch": (dense, lambda p: ids(p, ids=p.parts[0].ids.ids.expand(3, 8, 8)), "ids must have shape"),
+    "no lookup": (lambda: KINDS["distance"](8), lambda p: part(p, ids=DistanceIds(0, ())), "lookup must have"),
+    "a lookup beyond": (lambda: KINDS["distance"](8), lambda p: part(p, ids=DistanceIds(0, (9,))), "lookup must be in"),
+    "falling borders": (packed, lambda p: replace(p, q_ptr=torch.tensor([0, 4, 3, 8])), "q_ptr must rise"),
+    "borders that end early": (packed, lambda p: replace(p, k_ptr=torch.tensor([0, 3, 3, 7])), "k_ptr must rise"),
+    "borders of more graphs": (packed, lambda p: replace(p, k_ptr=torch.tensor([0, 3, 3, 3, 8])), "as many borders"),
+    "borders of one side": (packed, lambda p: replace(p, k_ptr=None), "given together"),
+    "blocks outside": (packed, lambda p: ids(p, starts=torch.tensor([0, 9, 10, 35])), "starts must leave room"),
+    "blocks before": (packed, lambda p: ids(p, starts=torch.tensor([-1, 9, 9, 34])), "starts must leave room"),
+    "no blocks": (packed, lambda p: ids(p, starts=None), "starts must have"),
+    "offsets of other graphs": (packed, lambda p: part(p, offset=torch.tensor([1, 2])), "q_offset must have"),
+    "listed keys beyond": (edges, lambda p: csr(p, col=p.parts[0].csr.col + 8), "col must be in"),
+    "listed keys out of order": (edges, lambda p: csr(p, col=p.parts[0].csr.col.flip(0)), "col must rise"),
+    "listed ids beyond": (edges, lambda p: csr(p, ids=p.parts[0].csr.ids + 9), "ids must be in"),
+    "rows that fall": (edges, lambda p: csr(p, row_ptr=p.parts[0].csr.row_ptr.flip(0)), "row_ptr must rise"),
+    "rows beyond": (edges, lambda p: csr(p, row_ptr=p.parts[0].csr.row_ptr * 2), "row_ptr must rise"),
+    "too few rows": (edges, lambda p: csr(p, row_ptr=p.parts[0].csr.row_ptr[1:]), "row_ptr must have"),
+    "roles of another dtype": (edges, lambda p: csr(p, role=p.parts[0].csr.role.long()), "role must be int8"),
+    "unknown roles": (edges, lambda p: csr(p, role=p.parts[0].csr.role + 3), "role must be in"),
+    "pairs of another batch": (edges, lambda p: csr(p, batch=3), "listed pairs must be of"),
+    "too few listed ids": (edges, lambda p: csr(p, ids=p.parts[0].csr.ids[1:]), "ids must have"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_plan_that_does_not_fit_never_reaches_the_kernels(what):
+    make_labels, spoil, message = WRONG[what]
+    problem = problem_of(make_labels())
+    run_both(problem)
+    with pytest.raises(ValueError, match=message):
+        attend._forward(replace(problem, plan=spoil(problem.plan)))
+
+
+def test_two_first_entries_of_one_pair_are_refused():
+    labels = KINDS["edges first"](8)
+    problem = problem_of(labels)
+    spoilt = csr(problem.plan, role=torch.ones_like(problem.plan.parts[0].csr.role))
+    with pytest.raises(ValueError, match="one first entry per pair"):
+        attend._forward(replace(problem, plan=spoilt))
+
+
+def test_listed_pairs_across_graphs_are_refused():
+    problem = problem_of(KINDS["edges default packed"](8))
+    pairs = problem.plan.parts[0].csr
+    with pytest.raises(ValueError, match="own graph"):
+        attend._forward(replace(problem, plan=csr(problem.plan, col=torch.zeros_like(pairs.col))))
+
+
+SHAPES = {
+    "key": ("key", lambda p: p.key[:, :, 1:], "key must have shape"),
+    "key dtype": ("key", lambda p: p.key.float(), "key must have the dtype"),
+    "value": ("value", lambda p: p.value[:, :, 1:], "value must have shape"),
+    "query": ("query", lambda p: p.query[:, :, 1:], "query must have shape"),
+    "by_query": ("by_query", lambda p: p.by_query[..., 1:], "by_query must have shape"),
+    "by_query dtype": ("by_query", lambda p: p.by_query.float(), "by_query must be"),
+    "by_key": ("by_key", lambda p: p.by_key[:, :1], "by_key must have shape"),
+    "mask": ("mask", lambda p: torch.ones(1, 1, 8, 7, dtype=torch.bool), "mask must broadcast"),
+    "mask dimensions": ("mask", lambda p: torch.ones(8, 8, dtype=torch.bool), "mask must broadcast"),
+    "columns": ("columns", lambda p: p.columns + 1, "columns must be"),
+    "heads": ("key", lambda p: p.key.expand(1, 3, 8, 3), "number of heads"),
+    "causal": ("causal", lambda p: torch.tensor([1, 2]), "offset must have"),
+}
+
+
+@pytest.mark.parametrize("what", SHAPES)
+def test_tensors_that_do_not_fit_never_reach_the_kernels(what):
+    name, spoil, message = SHAPES[what]
+    problem = problem_of(dense())
+    with pytest.raises(ValueError, match=message):
+        attend._forward(replace(problem, **{name: spoil(problem)}))
+
+
+@pytest.mark.parametrize("kind", ["distance", "edges only"])
+def test_shapes_on_the_meta_device(kind):
+    """Nothing is read where there are no numbers."""
+    case = make(KINDS[kind](6), kinds="")
+    case.inputs = [x.detach().to("meta") for x in case.inputs]
+    if kind == "distance":
+        assert raw(case, "native", mass=False)[0].device.type == "meta"
+    for name in ("query", "key", "value"):
+        with pytest.raises(ValueError, match=f"{name} must be on the CPU, got meta"):
+            attend._forward(replace(problem_of(dense()), **{name: torch.empty(1, 1, 8, 3, device="meta")}))
+
+
+@pytest.mark.parametrize("layout", ["turned", "strided", "expanded", "one number"])
+@pytest.mark.parametrize("dtype", [F64, torch.float32, torch.bfloat16])
+def test_any_strides(layout, dtype):
+    """Rows that are not dense are copied; nothing is read beside them."""
+    n, size = 40, 1 if layout == "one number" else 6
+
+    def made():
+        if layout == "turned":
+            return torch.randn(1, 2, size, n, dtype=dtype).transpose(2, 3)
+        if layout == "strided":
+            return torch.randn(1, 2, n, 2 * size, dtype=dtype)[..., ::2]
+        if layout == "expanded":
+            return torch.randn(1, 2, 1, size, dtype=dtype).expand(1, 2, n, size)
+        return torch.randn(1, 2, n, 3, dtype=dtype)[..., 1:2]
+
+    case = make(KINDS["distance"](n), size=size, value_size=size, batch=1, dtype=dtype)
+    case.inputs = [made() for _ in range(3)]
+    strided = raw(case, "native")
+    case.inputs = [x.contiguous() for x in case.inputs]
+    for one, two in zip(strided, raw(case, "native"), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("window", [1, 40, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_over_several_panels(window, dtype):
+    """Keys that no row of a block sees are left out; what is left begins and ends within panels."""
+    n = 1300
+    labels = DistanceLabels(n, lookup=[-2, *[0] * window, 1, *[0] * window, -2], left=window + 1)
+    case = make(labels, heads=1, kv_heads=1, size=8, value_size=8, kinds="kv", batch=1, dtype=dtype)
+    outputs, grads = answer(case, "native")
+    wanted, wanted_grads = answer(case, "dense")
+    loose = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    for got, want in zip([*outputs, *grads], [*wanted, *wanted_grads], strict=True):
+        torch.testing.assert_close(got, want, **loose)
+
+
+def test_no_second_derivative():
+    case = make(KINDS["distance"](5))
+    (grad,) = torch.autograd.grad(raw(case, "native")[0].sum(), case.inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='native' has no second derivative"):
+        grad.sum().backward()
