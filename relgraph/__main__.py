@@ -1,7 +1,8 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
 Values and gradients of every implementation are compared with ``reference`` in float64 on tiny problems. The exit
-status is 1 if an implementation that should work fails, else 0.
+status is 1 if an implementation that should work fails, else 0. The kernels of ``native`` are compiled if they are not
+there yet: so this is also the command that builds them ahead, for an image or a machine without a network.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.native import build
 
 PACKAGES = {
     "torch-geometric": ("torch_geometric", "pyg"),
@@ -142,7 +144,9 @@ def as_text(tried: list[Tried]) -> list[str]:
     gpus = cuda_names() or ["no device" if torch.version.cuda else "torch is built without it"]
     lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads"]
     lines += [f"{'cuda':<18}{gpu}" for gpu in gpus]
-    return [*lines, "", *map(str, tried)]
+    known = build.load()
+    state = f"built: {known.path}" if isinstance(known, build.Kernels) else f"not built: {known}"
+    return [*lines, f"{'cpu kernels':<18}{state}", "", *map(str, tried)]
 
 
 def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
@@ -154,9 +158,19 @@ def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
         "packages": {package: installed(package) for package in PACKAGES},
         "extras": {package: extra for package, (_, extra) in PACKAGES.items()},
         "devices": {"cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_names()},
+        "kernels": kernels_as_json(),
         "implementations": [one._asdict() for one in tried],
         "ok": ok,
     }
+
+
+def kernels_as_json() -> dict[str, Any]:
+    """Whether the kernels of ``native`` are there, where, what they take from torch, or why they are not."""
+    known = build.load()
+    if isinstance(known, build.Missing):
+        return {"built": False, "path": None, "why": str(known)}
+    found = {name: bool(address) for name, address in vars(known.found).items()}
+    return {"built": True, "path": str(known.path), "why": None, "found": found}
 
 
 def cuda_names() -> list[str]:

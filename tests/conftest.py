@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from relgraph.impl.native import build
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is loaded: kernels then run on a CPU
 
@@ -39,3 +41,26 @@ def poisoned():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_there(request):
+    """A test of ``impl="native"`` needs a compiler or a library that was built before."""
+    given = getattr(request.node, "callspec", None)
+    why = build.missing() if given is not None and given.params.get("impl") == "native" else None
+    if why is not None:
+        pytest.skip(f"no compiled kernels: {why}")
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """A machine without compiled kernels."""
+    monkeypatch.setattr(build, "_known", build.Missing("RELGRAPH_NATIVE=0 turns them off"))
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "no kernels"])
+def on_a_cpu(request, monkeypatch):
+    """What many scores take on a CPU, on a machine with compiled kernels and on one without; nothing is computed."""
+    there = build.Kernels(None, None, None) if request.param else build.Missing("RELGRAPH_NATIVE=0 turns them off")
+    monkeypatch.setattr(build, "_known", there)
+    return "native" if request.param else "chunked"

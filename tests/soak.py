@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
+from relgraph.impl.native import build
 from relgraph.plan import LabelPlan
 from tests.fuzz.cases import draw
 from tests.fuzz.compare import IMPLS, Arguments
@@ -185,7 +186,7 @@ def short_call(rng: Random, shared: Shared) -> None:
         return
     dtype = torch.float64 if case.float64_only else rng.choice([torch.float64, torch.float32])
     call = Arguments(case, dtype)
-    refused = rg.which_impl(*call.positional, **call.options, **call.needs).refused
+    refused = rg.which_impl(*call.positional, **call.options, **call.more, **call.needs).refused
     call.run(rng.choice([None, *(impl for impl in IMPLS if impl not in refused)]))
 
 
@@ -202,7 +203,9 @@ def long_call(rng: Random, shared: Shared) -> None:
     tables = tuple(torch.randn(count, 16, dtype=dtype, requires_grad=True) for count in counts)
     tables = tables if isinstance(labels, rg.SumLabels) else tables[0]
     impls = (
-        ["edges", None] if isinstance(labels, rg.EdgeLabels) and labels.default is None else ["chunked", "dense", None]
+        ["edges", None]
+        if isinstance(labels, rg.EdgeLabels) and labels.default is None
+        else ["chunked", "dense", None, *(["native"] if build.missing() is None else [])]
     )
     options = {"impl": rng.choice(impls), "dropout_p": rng.choice([0.0, 0.3]), "need_lse": True}
     with torch.set_grad_enabled(rng.random() < 0.8):

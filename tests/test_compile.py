@@ -15,7 +15,7 @@ from relgraph.labels import DenseLabels, EdgeLabels, SumLabels
 from relgraph.plan import encode, lower
 from tests.cases import F64, distance, make
 
-IMPLS = ["reference", "dense", "chunked", None]
+IMPLS = ["reference", "dense", "chunked", "native", None]
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_labels_built_inside_over_changing_lengths(impl):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
 def test_labels_given_over_changing_lengths(impl):
     table = torch.randn(9, 4, dtype=F64)
 
@@ -300,7 +300,8 @@ def test_export_takes_labels_as_an_input():
 
 @pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "edges sum", "sum", "distance per row"])
 @pytest.mark.parametrize("needs", [(True, True), (False, False)], ids=["sums", "bare"])
-def test_opcheck(kind, needs):
+@pytest.mark.parametrize("impl", ["chunked", "native"])
+def test_opcheck(kind, needs, impl):
     from tests.cases import KINDS
 
     labels = KINDS[kind](5)
@@ -311,10 +312,11 @@ def test_opcheck(kind, needs):
     tables = [torch.randn(*x.shape[:3], columns, dtype=F64, requires_grad=True) for x in (q, k)]
     seed = torch.tensor(3)
     hidden, learned = torch.rand(1, 1, 5, k.shape[2]) > 0.2, torch.randn(1, 1, 5, k.shape[2], requires_grad=True)
-    for mask, score in ((hidden, [-1.0, 0.0]), (learned, [0.0, 2.0])):
-        header = [0, columns, True, *needs, mask.requires_grad]
+    for mask, score in ((hidden, [-1.0, 0.0]), *([(learned, [0.0, 2.0])] if impl == "chunked" else [])):
+        header = [0, columns, True, *needs, mask.requires_grad, False, False, False]
         arguments = (
-            q, k, v, *tables, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score, "chunked",
+            q, k, v, *tables, *[None] * 4, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score,
+            impl,
         )  # fmt: skip
         result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)
         assert set(result.values()) == {"SUCCESS"}

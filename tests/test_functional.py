@@ -9,7 +9,7 @@ import relgraph as rg
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.cases import F64, KINDS, distance, make, raw
 
-IMPLS = ["reference", "dense", "chunked", None]
+IMPLS = ["reference", "dense", "chunked", "native", None]
 
 
 def qkv(batch=2, heads=2, q_len=5, k_len=5, size=4, dtype=F64):
@@ -203,7 +203,7 @@ def test_meta_tensors_and_no_autocast_there(impl):
     assert rg.relation_attention(x, x, x, None, impl=impl).shape == x.shape
 
 
-@pytest.mark.parametrize("impl", ["reference", "dense", "chunked"])
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "native"])
 @pytest.mark.parametrize(("size", "value_size"), [(0, 3), (3, 0)])
 def test_empty_heads(impl, size, value_size):
     q, k = (torch.randn(2, 2, 5, size) for _ in range(2))
@@ -241,7 +241,7 @@ def test_a_bias_of_minus_infinity_closes_a_row(impl):
     assert torch.autograd.grad(z.sum(), [q])[0].isfinite().all()
 
 
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
 def test_labels_used_in_inference_mode_still_train(impl):
     labels = KINDS["edges default"](5)
     x, table = torch.randn(1, 2, 5, 4), torch.randn(4, 4)
@@ -252,15 +252,15 @@ def test_labels_used_in_inference_mode_still_train(impl):
     assert x.grad.isfinite().all()
 
 
-def test_empty_inputs():
-    for impl in IMPLS:
-        q, k, v = qkv(q_len=0, k_len=0)
-        assert rg.relation_attention(q, k, v, distance(0), impl=impl).shape == (2, 2, 0, 4)
-        q, k, v = qkv(q_len=3, k_len=0)
-        z = rg.relation_attention(q, k, v, distance(3, 0), impl=impl)
-        assert (z == 0).all()
-        q, k, v = qkv(batch=0)
-        assert rg.relation_attention(q, k, v, distance(5), impl=impl).shape == (0, 2, 5, 4)
+@pytest.mark.parametrize("impl", IMPLS)
+def test_empty_inputs(impl):
+    q, k, v = qkv(q_len=0, k_len=0)
+    assert rg.relation_attention(q, k, v, distance(0), impl=impl).shape == (2, 2, 0, 4)
+    q, k, v = qkv(q_len=3, k_len=0)
+    z = rg.relation_attention(q, k, v, distance(3, 0), impl=impl)
+    assert (z == 0).all()
+    q, k, v = qkv(batch=0)
+    assert rg.relation_attention(q, k, v, distance(5), impl=impl).shape == (0, 2, 5, 4)
 
 
 T = torch.zeros

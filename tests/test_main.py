@@ -14,6 +14,7 @@ import torch
 import relgraph as rg
 from relgraph import __main__ as report
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.native import build
 from relgraph.impl.triton import limits
 
 
@@ -36,21 +37,39 @@ def test_as_a_command():
     assert told["devices"]["cpu"]["threads"] >= 1
     assert told["ok"] is True
     works = {one["impl"] for one in told["implementations"] if one["works"]}
+    kernels = told["kernels"]
+    assert kernels["built"] == ("native" in works)
+    assert kernels["built"] == (kernels["why"] is None)
     assert {"reference", "dense", "chunked", "edges"} <= works
 
 
-def test_text(capsys):
+def test_text(capsys, no_kernels):
     assert report.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"relgraph          {rg.__version__}"
     assert f"cpu               {platform.machine()}, {torch.get_num_threads()} threads" in lines
-    assert lines[-5:] == [
+    assert "cpu kernels       not built: RELGRAPH_NATIVE=0 turns them off" in lines
+    assert lines[-6:] == [
         "reference   cpu   works",
         "dense       cpu   works",
         "chunked     cpu   works",
         "edges       cpu   works",
+        "native      cpu   not here: has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'",
         "triton      cpu   not here: needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'",
     ]
+
+
+def test_kernels_that_are_there(capsys):
+    known = build.load()
+    if isinstance(known, build.Missing):
+        pytest.skip(str(known))
+    assert report.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"cpu kernels       built: {known.path}" in lines
+    assert "native      cpu   works" in lines
+    told = report.kernels_as_json()
+    assert (told["built"], told["path"], told["why"]) == (True, str(known.path), None)
+    assert set(told["found"]) == {"gemm", "blocked", "blocked_half", "release", "parallel"}
 
 
 def test_packages_that_are_not_there(monkeypatch, capsys):

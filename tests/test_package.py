@@ -30,9 +30,10 @@ def archives(tmp_path_factory):
     return wheel, sdist
 
 
-def test_both_hold_every_module_the_marker_of_types_and_the_licence(archives):
+def test_both_hold_every_module_the_kernels_the_marker_of_types_and_the_licence(archives):
     wheel, sdist = archives
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "relgraph").rglob("*.py")}
+    kinds = "*.py", "*.cpp", "*.h"
+    modules = {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "relgraph").rglob(kind)}
     held = set(zipfile.ZipFile(wheel).namelist())
     about = f"relgraph-{rg.__version__}.dist-info"
     assert {name for name in held if not name.startswith(about)} == modules | {"relgraph/py.typed"}

@@ -35,9 +35,9 @@ def no_triton(monkeypatch):
     ("impl", "reason", "options"),
     [
         ("dense", "B · H · N_q · N_k = 262,144 is at most 262,144 scores", {"q_len": SIDE}),
-        ("chunked", "B · H · N_q · N_k = 262,656 is more than 262,144 scores", {"q_len": SIDE, "k_len": SIDE + 1}),
+        ("large", "B · H · N_q · N_k = 262,656 is more than 262,144 scores", {"q_len": SIDE, "k_len": SIDE + 1}),
         (
-            "chunked",
+            "large",
             "B · H · N_q · N_k = 2,097,152 is more than 262,144 scores",
             {"q_len": SIDE, "batch": 4, "heads": 2},
         ),
@@ -45,9 +45,15 @@ def no_triton(monkeypatch):
         ("dense", "attention weights are asked for", {"q_len": 4 * SIDE, "need_weights": True}),
     ],
 )
-def test_choice_and_reason(impl, reason, options):
+def test_choice_and_reason(impl, reason, options, on_a_cpu):
     choice = ask(**options)
+    if impl == "large":
+        impl = on_a_cpu
+        reason = reason if impl == "chunked" else "the tensors are on a CPU, and the compiled kernels can do the call"
     assert (choice.impl, choice.reason) == (impl, reason)
+    if on_a_cpu == "chunked" and "need_weights" not in options:
+        wanted = "impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'"
+        assert choice.refused["native"] == wanted
 
 
 def test_a_mask_that_learns():
@@ -58,23 +64,28 @@ def test_a_mask_that_learns():
     assert {"dense", "reference", "chunked"}.isdisjoint(choice.refused)
 
 
-def test_edges_alone():
+def test_edges_alone(on_a_cpu):
     x = torch.zeros(1, 1, 5, 2)
     choice = rg.which_impl(x, x, x, KINDS["edges only"](5))
-    assert (choice.impl, choice.reason) == ("edges", "edges-only labels: EdgeLabels with default=None")
+    wanted = ("edges", "edges-only labels: EdgeLabels with default=None")
+    if on_a_cpu == "native":
+        wanted = ("native", "edges-only labels on a CPU, and the compiled kernels can do the call")
+    assert (choice.impl, choice.reason) == wanted
     assert not {"reference", "dense", "chunked", "edges"} & set(choice.refused)
     parallel = KINDS["edges only parallel"](5)
     weights = rg.which_impl(x, x, x, parallel, need_weights=True)
     assert weights.impl == "reference"
     assert weights.reason == "attention weights are asked for, and parallel edges attend separately"
-    assert set(rg.which_impl(x, x, x, parallel).refused) - {"triton"} == {"dense", "chunked"}
+    assert set(rg.which_impl(x, x, x, parallel).refused) - {"triton", "native"} == {"dense", "chunked"}
 
 
 def test_inside_export(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     choice = ask(q_len=3)
     assert choice.impl == "chunked"
-    assert choice.reason == "inside torch.export, where a rule on sizes would fix the exported lengths"
+    assert choice.reason == (
+        "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine"
+    )
 
 
 @pytest.mark.parametrize("need_weights", [False, True])
@@ -150,11 +161,12 @@ def test_it_checks_as_the_call_does():
         torch.vmap(lambda one: rg.which_impl(one, one, one, None) and one)(x[None])
 
 
-def test_what_is_printed(no_triton):
+def test_what_is_printed(no_triton, no_kernels):
     assert str(ask(q_len=3)) == (
         "impl='dense': B · H · N_q · N_k = 9 is at most 262,144 scores\n"
         "able too: reference, chunked\n"
         "refused: impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'\n"
+        "refused: impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'\n"
         "refused: impl='triton' needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'"
     )
 

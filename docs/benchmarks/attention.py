@@ -4,7 +4,10 @@
     python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process a figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py small    # short sequences, many of them
+    python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
     python docs/benchmarks/attention.py owners   # wide and two-dimensional tables beside transformers' own code
+
+``--impl`` names the implementations, ``None`` being what a user gets without naming one.
 
 Each way runs in turn, round after round, so that a machine that slows down slows all of them; the ratio is taken
 within a round, and its median and its quartiles are printed. Pick a quiet machine: other work on the same cores shows.
@@ -17,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -38,56 +41,75 @@ CLIP = 16
 LABELS = 32
 
 
-def leaves(batch: int, heads: int, length: int, size: int) -> list[Tensor]:
+def named(impl: str) -> str | None:
+    """The implementation that ``--impl`` names."""
+    return None if impl == "None" else impl
+
+
+def leaves(batch: int, heads: int, length: int, size: int, dtype: str = "float32") -> list[Tensor]:
     """Query, key and value that learn."""
-    return [torch.randn(batch, heads, length, size, requires_grad=True) for _ in range(3)]
+    kind = getattr(torch, dtype)
+    return [torch.randn(batch, heads, length, size, dtype=kind, requires_grad=True) for _ in range(3)]
 
 
-def ways(q: Tensor, k: Tensor, v: Tensor, slow: bool) -> dict[str, Callable[[], Tensor]]:
+def ways(
+    q: Tensor, k: Tensor, v: Tensor, impls: Sequence[str], *, slow: bool = False
+) -> dict[str, Callable[[], Tensor]]:
     """Every way to attend, the floor first."""
     length, size = q.shape[2], q.shape[3]
     clipped = rg.ClippedDistance(CLIP)
     written = rg.DenseLabels(torch.randint(0, LABELS, (length, length)), LABELS)
+    tables = {count: [torch.randn(count, size, dtype=q.dtype, requires_grad=True) for _ in range(2)]
+              for count in (clipped.num_labels, LABELS)}  # fmt: skip
 
-    def tables(count: int) -> list[Tensor]:
-        return [torch.randn(count, size, requires_grad=True) for _ in range(2)]
+    def by_distance(impl: str | None) -> Callable[[], Tensor]:
+        return lambda: rg.relation_attention(q, k, v, clipped(length), *tables[clipped.num_labels], impl=impl)
 
-    distance_tables, written_tables = tables(clipped.num_labels), tables(LABELS)
-    out: dict[str, Callable[[], Tensor]] = {
-        "sdpa, no labels": lambda: scaled_dot_product_attention(q, k, v),
-        "chunked, no labels": lambda: rg.relation_attention(q, k, v, None, impl="chunked"),
-        "chunked, ClippedDistance(16)": lambda: rg.relation_attention(
-            q, k, v, clipped(length), *distance_tables, impl="chunked"
-        ),
-        "chunked, 32 arbitrary labels": lambda: rg.relation_attention(
-            q, k, v, written, *written_tables, impl="chunked"
-        ),
-        "dense, ClippedDistance(16)": lambda: rg.relation_attention(
-            q, k, v, clipped(length), *distance_tables, impl="dense"
-        ),
-    }
+    def arbitrary(impl: str | None) -> Callable[[], Tensor]:
+        return lambda: rg.relation_attention(q, k, v, written, *tables[LABELS], impl=impl)
+
+    def plain(impl: str | None) -> Callable[[], Tensor]:
+        return lambda: rg.relation_attention(q, k, v, None, impl=impl)
+
+    out: dict[str, Callable[[], Tensor]] = {"sdpa, no labels": lambda: scaled_dot_product_attention(q, k, v)}
+    for name in impls:
+        impl = named(name)
+        out |= {
+            f"{name}, no labels": plain(impl), f"{name}, ClippedDistance({CLIP})": by_distance(impl),
+            f"{name}, {LABELS} arbitrary labels": arbitrary(impl),
+        }  # fmt: skip
     if slow:
-        out["reference, ClippedDistance(16)"] = lambda: rg.relation_attention(
-            q, k, v, clipped(length), *distance_tables, impl="reference"
-        )
+        out[f"reference, ClippedDistance({CLIP})"] = by_distance("reference")
     return out
 
 
 def speed(arguments: argparse.Namespace) -> Rows:
     """Forward and backward at one long length."""
-    q, k, v = leaves(1, 8, arguments.length, 64)
-    return report(rounds(ways(q, k, v, arguments.slow), arguments.rounds))
+    q, k, v = leaves(1, 8, arguments.length, 64, arguments.dtype)
+    return report(rounds(ways(q, k, v, arguments.impl, slow=arguments.slow), arguments.rounds))
 
 
 def small(arguments: argparse.Namespace) -> Rows:
-    """Many short sequences; ``impl=None`` is what a user gets."""
-    q, k, v = leaves(32, 8, 128, 64)
-    functions = ways(q, k, v, slow=False)
-    tables = [torch.randn(2 * CLIP + 1, 64, requires_grad=True) for _ in range(2)]
-    functions["impl=None, ClippedDistance(16)"] = lambda: rg.relation_attention(
-        q, k, v, rg.ClippedDistance(CLIP)(128), *tables
-    )
-    return report(rounds(functions, arguments.rounds))
+    """Many short sequences."""
+    q, k, v = leaves(32, 8, 128, 64, arguments.dtype)
+    return report(rounds(ways(q, k, v, arguments.impl), arguments.rounds))
+
+
+WORK = ((1, 8, 2048), (8, 8, 512), (32, 8, 128))
+"""Batch, heads and length of one short table."""
+
+
+def table(arguments: argparse.Namespace) -> Rows:
+    """Long, middle and short sequences in float32, long and short ones in bfloat16; no rows in milliseconds."""
+    found: Rows = []
+    for dtype in ("float32", "bfloat16"):
+        for batch, heads, length in WORK:
+            if dtype == "bfloat16" and length == 512:
+                continue
+            q, k, v = leaves(batch, heads, length, 64, dtype)
+            work = f"{dtype}, n={length} b{batch} h{heads} d64"
+            found += [{"work": work, **row} for row in report(rounds(ways(q, k, v, arguments.impl), arguments.rounds))]
+    return found
 
 
 def decode(arguments: argparse.Namespace) -> Rows:
@@ -125,13 +147,14 @@ def decode(arguments: argparse.Namespace) -> Rows:
     return [{key: value for key, value in row.items() if "backward" not in key} for row in rows]
 
 
-def memory(_: argparse.Namespace) -> Rows:
+def memory(arguments: argparse.Namespace) -> Rows:
     """Peak memory beyond the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
     for kind in ("distance", "written"):
         taken = []
         for length in (4096, 8192):
             command = [sys.executable, __file__, "peak", "--length", str(length), "--kind", kind, "--threads", "1"]
+            command += ["--impl", arguments.impl[0]]
             peaks = [
                 float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(5)
             ]
@@ -147,7 +170,7 @@ def owners(arguments: argparse.Namespace) -> Rows:
     rows: Rows = []
     for case in cases(arguments.quick):
         try:
-            rows += measured(case, arguments.impl, arguments.rounds)
+            rows += measured(case, named(arguments.impl[0]), arguments.rounds)
         except NotRun as reason:
             print(f"{case.name}, n={case.length}: {reason}")
     return rows
@@ -162,24 +185,26 @@ def peak(arguments: argparse.Namespace) -> None:
     else:
         labels = rg.DenseLabels(torch.randint(0, LABELS, (length, length), dtype=torch.int8), LABELS)
     tables = [torch.randn(labels.num_labels, 64, requires_grad=True) for _ in range(2)]
-    tiny = slice(0, 8)
-    rg.relation_attention(q[:, :, tiny], k[:, :, tiny], v[:, :, tiny], None, impl="chunked").sum().backward()
+    tiny, impl = slice(0, 8), named(arguments.impl[0])
+    rg.relation_attention(q[:, :, tiny], k[:, :, tiny], v[:, :, tiny], None, impl=impl).sum().backward()
     for x in (q, k, v):
         x.grad = None
     grad = torch.ones_like(q)
-    print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl="chunked").backward(grad)), 1))
+    print(round(peak_mib(lambda: rg.relation_attention(q, k, v, labels, *tables, impl=impl).backward(grad)), 1))
 
 
 def main() -> None:
     """Parses the arguments, measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "owners", "peak"])
+    parser.add_argument("what", choices=["speed", "memory", "decode", "small", "table", "owners", "peak"])
+    impls = [*IMPLEMENTATIONS, "None"]
+    parser.add_argument("--impl", nargs="+", choices=impls, default=["None"], help="implementations; None picks one")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16", "float64"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--cache", type=int, default=4096)
     parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="labels that peak measures")
-    parser.add_argument("--impl", choices=list(IMPLEMENTATIONS), help="owners: how relgraph computes (impl=None)")
     parser.add_argument("--quick", action="store_true", help="owners: toy sizes, whether everything runs")
     parser.add_argument("--slow", action="store_true", help="measure the reference too")
     parser.add_argument("--json", help="write the rows to this file as well")
@@ -189,7 +214,7 @@ def main() -> None:
     if arguments.what == "peak":
         peak(arguments)
         return
-    measures = {"speed": speed, "memory": memory, "decode": decode, "small": small, "owners": owners}
+    measures = {"speed": speed, "memory": memory, "decode": decode, "small": small, "table": table, "owners": owners}
     rows = measures[arguments.what](arguments)
     if not rows:
         sys.exit("nothing was measured")

@@ -16,6 +16,7 @@ import relgraph as rg
 from docs.benchmarks.sweeps import Packed
 from docs.benchmarks.ways import Made, Side, Way, distance_from
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.native import build
 
 NO_LABELS, BIAS, BOTH = "none", "bias", "both"
 SMALL_GRAPHS, SAMPLED_GRAPHS = 3, 4
@@ -211,7 +212,8 @@ def ways(setting: Packed) -> list[Way[Packed]]:
     """Padded attention without labels first."""
     found: list[Way[Packed]] = [Way("padded SDPA, no labels", padded_plain, pairs(4), NO_LABELS)]
     kernel = setting.device.startswith("cuda") and "triton" in IMPLEMENTATIONS
-    for impl in ("chunked", *(["triton"] if kernel else [])):
+    compiled = setting.device == "cpu" and build.missing() is None
+    for impl in (*(["native"] if compiled else []), "chunked", *(["triton"] if kernel else [])):
         found += [
             Way(f"relgraph {impl}, packed, key and value tables", packed(BOTH, impl), nodes, BOTH),
             Way(f"relgraph {impl}, packed, bias", packed(BIAS, impl), nodes, BIAS),

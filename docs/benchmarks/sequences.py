@@ -16,6 +16,7 @@ from docs.benchmarks.sequence_inputs import SMALL_LENGTH, Inputs, Meaning, check
 from docs.benchmarks.sweeps import Sequence
 from docs.benchmarks.ways import Made, NotRun, Side, Way
 from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.native import build
 
 FLOOR = "SDPA, no relations"
 
@@ -131,7 +132,12 @@ def ways(setting: Sequence) -> list[Way[Sequence]]:
     key_only, tied, positions = Meaning("distance", "key"), Meaning("distance", "tied"), Meaning("positions", "key")
     none, distance, arbitrary = Meaning("none", "none"), Meaning(), Meaning("arbitrary")
     found: list[Way[Sequence]] = [Way(FLOOR, sdpa, linear, none)]
-    fused = ["chunked", *(["triton"] if cuda and "triton" in IMPLEMENTATIONS else [])]
+    compiled = not cuda and build.missing() is None
+    fused = [
+        *(["native"] if compiled else []),
+        "chunked",
+        *(["triton"] if cuda and "triton" in IMPLEMENTATIONS else []),
+    ]
     kinds = {"no labels": none, "distance": distance, "arbitrary labels": arbitrary, "distance, key term": key_only}
     for impl in fused:
         for what, meaning in kinds.items():

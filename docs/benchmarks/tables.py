@@ -17,11 +17,15 @@ DETAIL = {"length": (2048, 8192), "edges": (200_000,), "graphs": (64, 256)}
 """Where a sweep is shown in full: the largest of these that was measured."""
 
 BESIDE = {
+    "relgraph native, distance": ("relgraph native, no labels", "relgraph chunked, distance"),
+    "relgraph native, arbitrary labels": ("relgraph native, no labels", "relgraph chunked, arbitrary labels"),
     "relgraph chunked, distance": ("relgraph chunked, no labels",),
     "relgraph chunked, arbitrary labels": ("relgraph chunked, no labels",),
     "relgraph triton, distance": ("relgraph triton, no labels", "FlexAttention, key term"),
     "relgraph triton, arbitrary labels": ("relgraph triton, no labels",),
     "relgraph triton, distance, key term": ("FlexAttention, key term",),
+    "relgraph native, packed, key and value tables": ("relgraph chunked, packed, key and value tables",),
+    "relgraph native, packed, bias": ("relgraph chunked, packed, bias",),
     "relgraph chunked, packed, key and value tables": ("padded graph Transformer, split term",),
     "relgraph chunked, packed, bias": ("padded graph Transformer, SDPA with bias",),
     "relgraph triton, packed, key and value tables": ("padded graph Transformer, split term",),

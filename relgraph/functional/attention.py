@@ -121,8 +121,9 @@ def relation_attention(
             With a default, all pairs attend and the listed ones carry a vector too; each costs F numbers per head.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair has k_j + a^K[l_ij] + W_k x_ij in its score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair has v_j + a^V[l_ij] + W_v x_ij as its value.
-        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"triton"`` (fused GPU
-            kernels), or None, which picks one by the rule of :func:`~relgraph.which_impl`.
+        impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"native"`` (kernels
+            compiled for this CPU), ``"triton"`` (fused GPU kernels), or None, which picks one by the rule of
+            :func:`~relgraph.which_impl`.
 
     Returns:
         z ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T_q, H, D_v]``.
@@ -239,4 +240,4 @@ def _attend(call: Call, impl: str | None) -> Answer:
 def leave(answer: Answer, call: Call, packed: bool) -> Tensor:
     """The output in the dtype of the query, packed if the query was."""
     output = answer.output.to(call.query.dtype)
-    return output[0].transpose(0, 1) if packed else output
+    return output.squeeze(0).transpose(0, 1) if packed else output

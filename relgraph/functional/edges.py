@@ -64,7 +64,8 @@ def edge_attention(  # noqa: D417
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
-        impl: ``"edges"``, ``"triton"`` (no edge vectors, no weights; on a GPU), or None, which takes ``"edges"``.
+        impl: ``"edges"``, ``"native"`` (kernels compiled for this CPU; no weights), ``"triton"`` (no edge vectors, no
+            weights; on a GPU), or None, which takes ``"native"`` where it can and ``"edges"`` otherwise.
         need_weights: also return the weight of every edge.
 
     Returns:
@@ -75,7 +76,8 @@ def edge_attention(  # noqa: D417
         TypeError: labels that are not EdgeLabels, or another argument of the wrong kind.
         ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
             without a map or a map without ``edge_attr``; an unknown ``impl``.
-        NotImplementedError: what ``impl="triton"`` cannot do; ``torch.func`` transforms and forward-mode derivatives.
+        NotImplementedError: what ``impl="native"`` or ``"triton"`` cannot do; ``torch.func`` transforms and
+            forward-mode derivatives.
 
     Example:
         >>> labels = rg.EdgeLabels(torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0, 1, 0]), 2, q_len=3)
@@ -99,11 +101,14 @@ def edge_attention(  # noqa: D417
         enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
         value_map=value_map, edge=(edge_attr, edge_key, edge_value),
     )  # fmt: skip
-    name = "edges" if impl is None else check.choice("impl", impl, ("edges", "triton"))
-    check.boolean("need_weights", need_weights)
-    if name == "triton" and need_weights:
-        raise NotImplementedError("impl='triton' does not support need_weights here; use impl='edges'")
-    if choose(call, name) == "triton":
+    if impl is not None:
+        check.choice("impl", impl, ("edges", "native", "triton"))
+    if check.boolean("need_weights", need_weights):
+        if impl not in (None, "edges"):
+            raise NotImplementedError(f"impl={impl!r} does not support need_weights here; use impl='edges'")
+        impl = "edges"
+    name = choose(call, impl)
+    if name != "edges":
         return leave(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call)
     output = leave(answer, call, packed=True)

@@ -11,6 +11,7 @@ In the order in which a call meets them:
 - ``dense``: the split term with all scores in memory.
 - ``chunked/``: the split term in blocks, in plain torch, on any device.
 - ``edges/``: listed pairs only, by sparse products.
+- ``native/``: kernels in C++ for CPUs, compiled at first use.
 - ``triton/``: fused kernels for GPUs.
 
 A new implementation is a folder, a row and its refusals in ``rule``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from relgraph.impl.call import Answer, Call
 from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
+from relgraph.impl.native import build
+from relgraph.impl.native.attend import attend as attend_native
 from relgraph.impl.triton import limits
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
@@ -26,6 +29,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "dense": dense.attend,
     "chunked": attend_chunked,
     "edges": attend_edges,
+    "native": attend_native,
     "triton": attend_triton,
 }
 
@@ -51,6 +55,11 @@ RULES = (
         lambda call: call.need_weights and _parallel(call),
     ),
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
+    Rule(
+        "native",
+        "edges-only labels on a CPU, and the compiled kernels can do the call",
+        lambda call: call.plan.edges_only and not torch.compiler.is_exporting() and _native(call) is None,
+    ),
     Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
     Rule(
         "dense",
@@ -59,7 +68,7 @@ RULES = (
     ),
     Rule(
         "chunked",
-        "inside torch.export, where a rule on sizes would fix the exported lengths",
+        "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine",
         lambda _: torch.compiler.is_exporting(),
     ),
     Rule("dense", "there is one query row (a decoding step)", lambda call: call.plan.q_len == 1),
@@ -67,6 +76,11 @@ RULES = (
         "dense",
         f"{{size}} is at most {DENSE_SCORES:,} scores",
         lambda call: size(call) <= DENSE_SCORES,
+    ),
+    Rule(
+        "native",
+        "the tensors are on a CPU, and the compiled kernels can do the call",
+        lambda call: _native(call) is None,
     ),
     Rule("chunked", f"{{size}} is more than {DENSE_SCORES:,} scores", lambda _: True),
 )
@@ -108,7 +122,31 @@ def refusal(call: Call, impl: str) -> str | None:
             return f"impl='triton' {reason}"
         if _learns(call.mask):
             return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
-    return None
+    reason = _native(call) if impl == "native" else None
+    return None if reason is None else f"impl='native' {reason}"
+
+
+def _native(call: Call) -> str | None:
+    """Why the compiled kernels cannot answer this call, and what to use instead; None if they can.
+
+    What the call asks for comes first: kernels that it cannot use are not compiled for it.
+    """
+    if call.need_weights:
+        holder = "reference" if _parallel(call) else "dense"
+        return f"never holds all attention weights; use impl='{holder}' for need_weights"
+    edges_only = call.plan.edges_only
+    other = f"use impl='{'edges' if edges_only else 'chunked'}'"
+    if not edges_only and _parallel(call):
+        return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
+    if by_rows.needed(replace(call, edge=None) if edges_only else call):
+        what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
+        return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
+    if _learns(call.mask):
+        return f"gives no gradient to attn_mask; {other}"
+    if call.query.device.type not in ("cpu", "meta"):  # who asks with shapes alone asks about a CPU
+        return f"needs CPU tensors, got {call.query.device.type}; {other}"
+    why = build.missing()
+    return None if why is None else f"has no compiled kernels: {why}; {other}"
 
 
 def _triton_refusal(call: Call) -> str | None:

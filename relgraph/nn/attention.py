@@ -301,7 +301,7 @@ class RelationAttention(nn.Module):
             )
         rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs)
         # before the cache takes the keys
-        if check.boolean("need_weights", need_weights) and self.impl in ("chunked", "triton"):
+        if check.boolean("need_weights", need_weights) and self.impl in ("chunked", "native", "triton"):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )

@@ -175,7 +175,7 @@ class RelationConv(MessagePassing):
         self.root_weight = check.boolean("root_weight", root_weight)
         self.num_relations = None if num_relations is None else check.integer("num_relations", num_relations, minimum=1)
         self.tie_tables = check.boolean("tie_tables", tie_tables)
-        self.impl = None if impl is None else check.choice("impl", impl, ("edges", "triton"))
+        self.impl = None if impl is None else check.choice("impl", impl, ("edges", "native", "triton"))
         self.tie_projections = check_tied_projections(tie_projections, (sources, targets))
         self.edge_terms = check_some("edge_terms", edge_terms, ("key", "value"), least=1)
         self.add_self_loops = check.boolean("add_self_loops", add_self_loops)
@@ -260,7 +260,7 @@ class RelationConv(MessagePassing):
             ValueError: shapes or devices that do not fit; relations or features that are missing, out of range or not
                 used by the layer; edges to nodes that do not exist (checked on a CPU only); another form than ``[2,
                 E]`` with ``flow="target_to_source"``.
-            NotImplementedError: what ``impl="triton"`` cannot do.
+            NotImplementedError: what ``impl="native"`` or ``"triton"`` cannot do.
 
         Example:
             >>> conv = rg.pyg.RelationConv(16, 8, edge_dim=2)

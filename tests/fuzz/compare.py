@@ -14,14 +14,16 @@ from torch import Tensor
 import relgraph as rg
 from relgraph.functional.attention import _attend
 from relgraph.functional.check import check_call
+from relgraph.impl.native import build
+from relgraph.score import Named
 from tests.fuzz import constants
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, has_parallel, is_sum
 from tests.fuzz.labels import stands_alone, sums_edges
 from tests.fuzz.oracle import Truth, solve
 from tests.fuzz.scores import given
 
-IMPLS = ("reference", "dense", "chunked", "edges")
-"""What every seed runs; ``"triton"`` is run where it is asked for."""
+IMPLS = ("reference", "dense", "chunked", "edges", *(["native"] if build.missing() is None else []))
+"""What every seed runs; ``"native"`` where there are compiled kernels, ``"triton"`` where it is asked for."""
 
 
 class FuzzError(AssertionError):
@@ -147,6 +149,12 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         return has_parallel(case.labels)
     if impl == "chunked":
         return has_parallel(case.labels) or case.need_weights
+    if impl == "native":
+        named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
+        alone = stands_alone(case.labels)
+        more = not named or not {"maps", "bases", *([] if alone else ["attr"])}.isdisjoint(case.leaves)
+        parallel = has_parallel(case.labels) and not alone
+        return parallel or case.need_weights or case.learns_mask or more
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":

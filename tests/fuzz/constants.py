@@ -31,18 +31,27 @@ DRAWN = (
     Constant("relgraph.impl.edges.sparse", "GATHERED", (0, 50)),
     Constant("relgraph.impl.edges.sparse", "RUN_NUMBERS", (1, 40)),
     Constant("relgraph.impl.edges.attend", "LABELS_A_PAIR", (0.0, 1.0, 1e9)),
+    Constant("relgraph.impl.native.problem", "SCORES", (1, 60, 500)),
+    Constant("relgraph.impl.native.problem", "MOST_ROWS", (1, 2, 7)),
+    Constant("relgraph.impl.native.problem", "FEWEST_ROWS", (1, 2, 5)),
+    Constant("relgraph.impl.native.attend", "PANEL", (64, 128)),
+    Constant("relgraph.impl.native.attend", "FEWEST_KEYS", (1, 20)),
     Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
     Constant("relgraph.impl.triton.attend", "KEPT_CONSTANTS", (1,)),
     Constant("relgraph.plan.memory", "KEPT_PLANS", (1,)),
+    Constant("relgraph.impl.native.edges", "PAIRS_A_TASK", (1, 40)),
+    Constant("relgraph.impl.native.edges", "PAIRS_A_LABEL", (0, 1)),
+    Constant("relgraph.impl.native.edges", "HEADS_TOGETHER", (0, 1 << 30)),
     # its own name for the number of relgraph.impl.edges.sparse
     Constant("relgraph.impl.edges.attend", "RUN_NUMBERS", (1, 40, 200)),
 )
 
 FIXED = {
-    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_MASK", "_OUTPUTS", "_HEADER"},
+    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_VECTORS", "_OUTPUTS", "_HEADER"},
     "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
     "relgraph.impl.triton.edges": {"LN_2"},
+    "relgraph.impl.native.edges": {"WORDS"},
     "relgraph.impl.chunked.groups": {"SPREAD"},
     "relgraph.impl.chunked.rows": {"PER_LN2"},
     "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.call import Call, Tables
+from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.impl.native import build
 from relgraph.impl.rule import DENSE_SCORES, choose
 from relgraph.plan import lower, plain
 from tests.cases import KINDS, make, raw
@@ -19,24 +21,80 @@ def call(batch=1, heads=1, q_len=4, k_len=4, **options):
     return Call(q, k, k, plain(q_len, k_len), (Tables(),), 1.0, **options)
 
 
-def test_small_calls_go_dense_and_large_ones_in_blocks():
+def test_small_calls_go_dense_and_large_ones_in_blocks(on_a_cpu):
     side = int(DENSE_SCORES**0.5)
     assert choose(call(q_len=side, k_len=side), None) == "dense"
-    assert choose(call(q_len=side, k_len=side + 1), None) == "chunked"
-    assert choose(call(batch=4, q_len=side // 2, k_len=side // 2 + 1), None) == "chunked"
+    assert choose(call(q_len=side, k_len=side + 1), None) == on_a_cpu
+    assert choose(call(batch=4, q_len=side // 2, k_len=side // 2 + 1), None) == on_a_cpu
+
+
+LARGE = {"q_len": 2048, "k_len": 2048}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_kernels_take_every_type(on_a_cpu, dtype):
+    given = call(**LARGE, mask=torch.zeros(1, 1, 1, 2048, dtype=torch.bool), score=rg.score.Softcap(3.0))
+    x = given.query.to(dtype)
+    assert choose(replace(given, query=x, key=x, value=x), None) == on_a_cpu
+
+
+def test_what_the_kernels_do_not_do_goes_in_blocks():
+    given = call(**LARGE)
+    refused = {
+        "has dot products, Softcap, LeakyReLU and no other score; use impl='chunked'": [
+            replace(given, score=score)
+            for score in (rg.score.Additive(torch.zeros(2)), rg.score.Bilinear(torch.zeros(3, 2, 2)), torch.sin)
+        ],
+        "LeakyReLU and no value_map; use impl='chunked'": [
+            replace(given, value_map=ValueMap(None, torch.zeros(3, 2, 2)))
+        ],
+        "LeakyReLU and no edge_attr; use impl='chunked'": [
+            replace(given, edge=EdgeVectors(torch.zeros(3, 2), None, None))
+        ],
+        "gives no gradient to attn_mask; use impl='chunked'": [
+            replace(given, mask=torch.zeros(1, 1, 2048, 2048, requires_grad=True))
+        ],
+    }
+    for reason, calls in refused.items():
+        for one in calls:
+            with pytest.raises(NotImplementedError, match=f"^impl='native' .*{re.escape(reason)}$"):
+                choose(one, "native")
+            assert choose(one, None) == "chunked"
+    with pytest.raises(NotImplementedError, match="'native' never holds all attention weights; use impl='dense'"):
+        choose(call(need_weights=True), "native")
+    plan = lower(KINDS["edges only"](4))
+    with pytest.raises(NotImplementedError, match="'native' .* no other score; use impl='edges'"):
+        choose(replace(call(), plan=plan, score=torch.sin), "native")
+
+
+def test_calls_that_the_kernels_cannot_take_do_not_compile_them(monkeypatch):
+    def fail():
+        raise AssertionError("the kernels were asked for")
+
+    monkeypatch.setattr(build, "load", fail)
+    large, x = call(**LARGE), torch.empty(1, 1, 2048, 2, device="meta")
+    assert choose(call(), None) == "dense"
+    assert choose(replace(large, score=torch.sin), None) == "chunked"
+    with pytest.raises(AssertionError, match="the kernels were asked for"):
+        choose(replace(large, query=x, key=x, value=x), None)  # shapes alone stand for a CPU
+
+
+def test_an_exported_program_depends_on_no_library_of_one_machine(on_a_cpu, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert choose(call(**LARGE), None) == "chunked"
 
 
 def test_one_row_against_a_long_past_goes_dense():
     assert choose(call(batch=4, heads=8, q_len=1, k_len=8192), None) == "dense"
 
 
-def test_weights_go_dense_and_masks_that_learn_in_blocks():
+def test_weights_go_dense_and_masks_that_learn_in_blocks(on_a_cpu):
     mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
     assert choose(call(q_len=2048, k_len=2048, need_weights=True), None) == "dense"
     assert choose(call(q_len=2048, k_len=2048, mask=mask), None) == "chunked"
 
 
-def test_additive_scores_count_all_their_numbers():
+def test_additive_scores_count_all_their_numbers(on_a_cpu):
     side = int((DENSE_SCORES / 2) ** 0.5)
     score = rg.score.Additive(torch.zeros(2))
     assert choose(call(q_len=side, k_len=side, score=score), None) == "dense"
@@ -44,12 +102,13 @@ def test_additive_scores_count_all_their_numbers():
     assert choose(call(q_len=side, k_len=side + 1, score=torch.sin), None) == "dense"
 
 
-def test_edges_alone_touch_listed_pairs_only():
+def test_edges_alone_touch_listed_pairs_only(on_a_cpu):
+    listed = "native" if on_a_cpu == "native" else "edges"
     plan = lower(KINDS["edges only"](4))
     query = torch.zeros(2, 1, 4, 2)
     mask = torch.zeros(1, 1, 4, 4, requires_grad=True)
     edges = Call(query, query, query, plan, (Tables(),), 1.0)
-    assert choose(edges, None) == "edges"
+    assert choose(edges, None) == listed
     assert choose(replace(edges, mask=mask), None) == "edges"
     assert choose(replace(edges, need_weights=True), None) == "dense"
     with pytest.raises(NotImplementedError, match="impl='edges' never holds all attention weights; use impl='dense'"):
@@ -69,7 +128,7 @@ def test_parallel_edges_that_attend_alone_have_no_score_a_pair(impl):
 def test_unknown_name():
     with pytest.raises(
         ValueError,
-        match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked', 'edges', 'triton'\]",
+        match=r"unknown impl 'flash'; expected one of \['reference', 'dense', 'chunked', 'edges', 'native', 'triton'\]",
     ):
         choose(call(), "flash")
 

@@ -25,6 +25,7 @@ LABELS = {
 }
 
 PAIRS = [(kind, impl) for kind in LABELS for impl in ("reference", "dense", "chunked", None)]
+PAIRS += [(kind, "native") for kind in LABELS]
 PAIRS += [(kind, "edges") for kind in LABELS if kind.startswith(("edges, few", "edges of"))]
 
 

@@ -31,7 +31,7 @@ def errors(found, truth):
 
 @pytest.mark.parametrize("size", [1.0, 1e2, 1e4, 1e7, 1e10, 1e14])
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
 @pytest.mark.parametrize("kind", LABELS)
 def test_gradients_of_large_scores(kind, impl, ties, size):
     """At most twice the error of fused attention, which sees the same scores as labels of zeros leave them.
@@ -100,7 +100,7 @@ def test_nan_of_one_row_stays_in_its_row(impl):
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e5, 1e6])
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
 def test_exact_scores_over_a_large_offset(impl, offset):
     """Scores that a float holds exactly are not rounded on their way."""
     n = 64

@@ -14,7 +14,7 @@ from relgraph.labels import DistanceLabels, EdgeLabels
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, assert_same, make, raw
 
-FAST = ("dense", "chunked")
+FAST = ("dense", "chunked", "native")
 SEEDS = 5  # one that passes proves little
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -30,7 +30,7 @@ def check(case, impl, **options):
 # see tests/impl/test_choose.py
 PAIRS = [(kind, impl) for kind in KINDS for impl in FAST if kind != "edges only parallel"]
 IN_BLOCKS = [kind for kind, impl in PAIRS if impl == "chunked"]
-PAIRS += [(kind, "edges") for kind in KINDS if kind.startswith("edges only")]
+PAIRS += [(kind, "edges") for kind in KINDS if kind.startswith("edges only")] + [("edges only parallel", "native")]
 each_kind_and_impl = pytest.mark.parametrize(("kind", "impl"), PAIRS)
 
 
@@ -137,13 +137,13 @@ def test_shared_key_heads(kind, heads, impl):
 TABLES = ["".join(c) for r in range(5) for c in combinations("kvqb", r)]
 
 
+@pytest.mark.parametrize("impl", FAST)
 @pytest.mark.parametrize("per_head", ["", "kvqb"])
 @pytest.mark.parametrize("tables", TABLES)
 @pytest.mark.parametrize("kind", ["distance", "edges sum", "edges only", "sum"])
-def test_tables(kind, tables, per_head):
-    for impl in FAST:
-        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl)
-        check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl, mass=False)
+def test_tables(kind, tables, per_head, impl):
+    check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl)
+    check(make(KINDS[kind](6), kinds=tables, per_head=per_head), impl, mass=False)
 
 
 @pytest.mark.parametrize("impl", FAST)

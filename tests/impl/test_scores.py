@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from types import NoneType
+from typing import get_args
 
 import pytest
 import torch
 
 import relgraph as rg
 from relgraph.impl.chunked import blocks, by_rows
+from relgraph.impl.native import build
+from relgraph.score import Named
 from tests.cases import F64, KINDS, Case, answer, assert_same, make
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -20,6 +24,17 @@ def implementations(kind):
     if kind == "edges only parallel":
         return ["edges"]
     return ["dense", "chunked", *(["edges"] if kind.startswith("edges only") else [])]
+
+
+def native_can(case, kind):
+    """Whether compiled kernels know the call."""
+    options = case.options
+    named = isinstance(options.get("score"), (NoneType, *get_args(Named)))
+    mask = options.get("attn_mask")
+    others = options.get("value_map") is not None
+    others |= options.get("edge") is not None and not kind.startswith("edges only")
+    learns = mask is not None and mask.requires_grad
+    return build.missing() is None and named and not others and not learns
 
 
 def leaf(*shape):
@@ -37,7 +52,7 @@ def check(case, kind, extra=(), **options):
 
     both = Both(case.labels, inputs, case.tables, case.options)
     wanted = answer(both, "reference", **options)
-    for impl in implementations(kind):
+    for impl in [*implementations(kind), *(["native"] if native_can(case, kind) else [])]:
         got = answer(both, impl, **options)
         assert_same(got[0], wanted[0], what=f"{impl} output")
         assert_same(got[1], wanted[1], what=f"{impl} gradient")

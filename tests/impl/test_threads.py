@@ -44,8 +44,16 @@ CASES = [
     ("chunked", dense),
     ("chunked", over),
     ("chunked", packed),
+    ("native", distance),
+    ("native", dense),
+    ("native", over),
+    ("native", packed),
     ("dense", over),
     ("edges", edges),
+    ("native", distance),
+    ("native", dense),
+    ("native", over),
+    ("native", packed),
 ]
 
 

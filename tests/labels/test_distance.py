@@ -120,7 +120,7 @@ def test_offsets_beyond_the_bound_are_refused(offset):
 
 
 @pytest.mark.parametrize("offset", [2**31, -(2**31), torch.tensor([2**31, -(2**31)])])
-@pytest.mark.parametrize("impl", ["dense", "chunked"])
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
 def test_offsets_at_the_bound(offset, impl):
     labels = DistanceLabels(5, lookup=range(5), left=2, q_offset=offset)
     for causal in (False, True):

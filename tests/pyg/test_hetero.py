@@ -391,7 +391,9 @@ def test_record_attention(x):
     with rg.record_attention(conv, weights=True) as record:
         out = conv(x, EDGES)
         _, asked = conv(x, EDGES, True)
-    assert all(torch.equal(out[kind], plain[kind]) and torch.equal(found[kind], plain[kind]) for kind in x)
+    for kind in x:  # weights come from another implementation: the same up to rounding
+        torch.testing.assert_close(out[kind], plain[kind])
+        torch.testing.assert_close(found[kind], plain[kind])
     assert asked.keys() == weights.keys()
     for call in record[""]:
         torch.testing.assert_close(call.weights, torch.cat([weights[kind][1] for kind in METADATA[1]]).detach())

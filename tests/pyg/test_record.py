@@ -128,7 +128,7 @@ def test_a_model_of_both_kinds(graph):
     model = Mixed().to(F64)
     plain = model(*graph)
     with rg.record_attention(model) as record:
-        assert torch.equal(model(*graph), plain)
+        torch.testing.assert_close(model(*graph), plain)  # recorded by another implementation
     assert {name: [list(call.label_mass.shape) for call in calls] for name, calls in record.items()} == {
         "near": [[2, N, R]],
         "far.attention": [[2, N, 3]],

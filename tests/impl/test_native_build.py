@@ -1,0 +1,483 @@
+"""How the compiled kernels come to be: the compiler, the cache, what is said where there are none, and other processors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.impl.native import build
+from relgraph.impl.native.found import find
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled on Linux alone")
+pytestmark = LINUX
+
+COPYING = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo "copying 1.0"; exit; fi
+echo "$LD_PRELOAD" >> '{log}'
+while [ "$1" != -o ]; do shift; done
+sleep 1
+cp '{library}' "$2"
+"""
+FAILING = """\
+#!/bin/sh
+[ "$1" = --version ] && exit
+while [ "$1" != -o ]; do shift; done
+echo half > "$2"
+echo "note: something" >&2
+echo "fatal error: no such header" >&2
+exit 1
+"""
+
+
+@pytest.fixture(scope="session")
+def real():
+    """The kernels of this machine."""
+    known = build.load()
+    if isinstance(known, build.Missing):
+        pytest.skip(str(known))
+    return known
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A process that has not asked for kernels yet, with an empty cache and nothing set."""
+    for name in (build.SWITCH, build.MORE_FLAGS, "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(build, "_known", None)
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(build.FOLDER, str(folder))
+    return folder
+
+
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
+
+
+def script(path: Path, text: str) -> str:
+    """A program of this text."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def copying(fresh, real, monkeypatch, tmp_path):
+    """A compiler that takes a second to copy the library of this machine; returns its log, a line for each time."""
+    log = tmp_path / "log"
+    monkeypatch.setenv("CXX", script(tmp_path / "copying", COPYING.format(log=log, library=real.path)))
+    return log
+
+
+def reason() -> str:
+    known = build.load()
+    assert isinstance(known, build.Missing)
+    return str(known)
+
+
+# ---- a machine with a compiler ----
+
+
+def test_this_machine_has_kernels_if_it_has_a_compiler(real):
+    found = real.found
+    assert set(found.gemm) == {4, 8}
+    assert build.kernels() is build.load() is real
+    for name, struct in build.STRUCTS.items():
+        assert getattr(real.library, name)() == ctypes.sizeof(struct)
+
+
+def test_the_library_is_compiled_once_and_kept(copying, fresh, capfd):
+    first = build.library()
+    assert first.parent == fresh
+    assert list(fresh.iterdir()) == [first]
+    assert stat.S_IMODE(first.stat().st_mode) == 0o755
+    assert build.library() == first
+    assert copying.read_text().count("\n") == 1
+    told = capfd.readouterr().err.splitlines()
+    assert told[0].startswith("relgraph: compiling the CPU kernels, once for this machine, 10 to 20 seconds of ")
+    assert told[1].endswith(f" s: {first}")
+    assert len(told) == 2
+
+
+def test_threads_that_come_at_once_compile_once(copying):
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(build.load())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert isinstance(got[0], build.Kernels)
+    assert all(one is got[0] for one in got)
+    assert copying.read_text().count("\n") == 1
+
+
+def test_two_processes_that_compile_at_once_leave_one_library(copying, fresh):
+    code = "from relgraph.impl.native import build; print(build.load().path)"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = {process.communicate()[0].strip() for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert told == {str(path) for path in fresh.iterdir()}
+    assert len(told) == 1
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have():
+    with build._lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn where there are threads
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if build._lock.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_is_loaded_before_python_is_not_loaded_into_the_compiler(copying, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/of/a/sanitizer.so")
+    build.library()
+    assert copying.read_text() == "\n"
+
+
+def test_the_name_of_a_library_says_what_it_depends_on(copying, fresh, monkeypatch, tmp_path):
+    def name(**changes):
+        with monkeypatch.context() as patch:
+            for what, value in changes.items():
+                if what.startswith("RELGRAPH_"):
+                    patch.setenv(what, value)
+                else:
+                    patch.setattr(build, what, value)
+            return build.library().name
+
+    monkeypatch.setattr(build, "_compile", lambda command, path: path.write_text(""))
+    usual = name()
+    assert name() == usual
+    sources = tmp_path / "sources"
+    shutil.copytree(build.HERE, sources)
+    assert name(HERE=sources) == usual
+    (sources / "labels.h").write_text("// changed\n" + (sources / "labels.h").read_text())
+    others = [
+        name(RELGRAPH_NATIVE_FLAGS="-g"),
+        name(_processor=lambda: "another"),
+        name(_version=lambda compiler: "copying 1.1"),
+        name(RELGRAPH_NATIVE_FLAGS="-march=x86-64-v3"),
+        name(HERE=sources),
+    ]
+    assert len({usual, *others}) == 1 + len(others)
+    # compiled for a kind of processor, it serves all of them
+    assert name(RELGRAPH_NATIVE_FLAGS="-march=x86-64-v3", _processor=lambda: "another") == others[3]
+
+
+def test_flags_are_for_this_processor_unless_another_is_named(fresh, monkeypatch):
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(build, "_processor", lambda: "flags : avx2 avx512f")
+    assert build._flags() == [*build.FLAGS, "-march=native", "-mprefer-vector-width=512"]
+    monkeypatch.setattr(build, "_processor", lambda: "flags : avx2")
+    assert build._flags() == [*build.FLAGS, "-march=native"]
+    monkeypatch.setenv(build.MORE_FLAGS, "-march=x86-64-v3 -g")
+    assert build._flags() == [*build.FLAGS, "-march=x86-64-v3", "-g"]
+    monkeypatch.delenv(build.MORE_FLAGS)
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    assert build._flags() == [*build.FLAGS, "-mcpu=native"]
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    assert build._flags() == [*build.FLAGS]
+
+
+def test_an_image_with_a_library_needs_no_compiler(copying, fresh, monkeypatch, tmp_path):
+    built = build.library()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
+    assert build.library() == built
+    assert isinstance(build.load(), build.Kernels)
+
+
+# ---- a machine without kernels ----
+
+
+def test_no_compiler_is_told_once_and_calls_go_on(fresh, no_compiler, capfd):
+    x = torch.randn(1, 2, 600, 4)
+    assert rg.relation_attention(x, x, x, None).shape == x.shape
+    choice = rg.which_impl(x, x, x, None)
+    assert choice.impl == "chunked"
+    wanted = "there is no C++ compiler; install g++ (Debian, Ubuntu: apt install g++) or set CXX"
+    assert choice.refused["native"] == f"impl='native' has no compiled kernels: {wanted}; use impl='chunked'"
+    with pytest.raises(NotImplementedError, match="has no compiled kernels: there is no C\\+\\+ compiler; install g"):
+        rg.relation_attention(x, x, x, None, impl="native")
+    told = capfd.readouterr().err
+    assert told == (
+        f"relgraph: no compiled CPU kernels, impl=None takes 'chunked': {wanted} (RELGRAPH_NATIVE=0 ends this line)\n"
+    )
+
+
+def test_a_saved_program_that_needs_kernels_says_so(fresh, no_compiler):
+    with pytest.raises(
+        NotImplementedError, match="impl='native' has no compiled kernels: there is no .*; use impl='chunked'"
+    ):
+        build.kernels()
+
+
+def test_the_switch(fresh, monkeypatch, capfd):
+    monkeypatch.setenv(build.SWITCH, "0")
+    assert reason() == "RELGRAPH_NATIVE=0 turns them off"
+    assert capfd.readouterr().err == ""
+    assert not fresh.exists()
+    monkeypatch.setattr(build, "_known", None)
+    monkeypatch.setenv(build.SWITCH, "off")
+    assert reason() == "RELGRAPH_NATIVE must be 0 or 1, got 'off'; set RELGRAPH_NATIVE"
+    assert "got 'off'" in capfd.readouterr().err
+
+
+def test_a_compiler_that_is_not_there_or_does_not_run(fresh, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "c++-of-nobody -O0")
+    assert reason() == "the compiler CXX=c++-of-nobody is not there; set CXX to a C++ compiler, or unset it"
+    monkeypatch.setattr(build, "_known", None)
+    broken = script(tmp_path / "broken", "#!/no/such/shell\n")
+    monkeypatch.setenv("CXX", broken)
+    assert reason() == f"the compiler {broken} does not run (No such file or directory); set CXX"
+
+
+def test_a_compiler_that_fails_leaves_nothing(fresh, monkeypatch, tmp_path, capfd):
+    failing = script(tmp_path / "failing", FAILING)
+    monkeypatch.setenv("CXX", failing)
+    assert reason() == (
+        f"the compiler {failing} failed: fatal error: no such header; install another g++ or clang++ and set CXX to it"
+    )
+    assert list(fresh.iterdir()) == []
+    assert "note: something\nfatal error: no such header\n" in capfd.readouterr().err
+
+
+def test_an_interrupt_leaves_nothing(fresh, copying, monkeypatch):
+    run = build._run
+
+    def interrupted(command):
+        if "-o" in command:
+            raise KeyboardInterrupt
+        return run(command)
+
+    monkeypatch.setattr(build, "_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build.load()
+    assert list(fresh.iterdir()) == []
+    monkeypatch.setattr(build, "_run", run)
+    assert isinstance(build.load(), build.Kernels)  # the lock is open again
+
+
+def test_a_folder_that_others_can_write_to_is_refused(fresh, copying):
+    fresh.mkdir()
+    fresh.chmod(0o777)
+    assert reason() == (
+        f"{fresh} must belong to this user or root and be writable by no other; "
+        "chmod go-w it, or set RELGRAPH_CACHE to another folder"
+    )
+    assert not copying.exists()
+
+
+def test_a_library_that_others_can_write_to_is_refused(fresh, copying):
+    path = build.library()
+    path.chmod(0o775)
+    assert reason().startswith(f"{path} must belong to this user or root and be writable by no other")
+
+
+def test_a_folder_of_another_user_is_refused(fresh, copying, monkeypatch):
+    fresh.mkdir()
+    owner = fresh.stat().st_uid
+    monkeypatch.setattr(build.os, "getuid", lambda: owner + 1)
+    if owner == 0:  # root's are taken
+        os.chown(fresh, 1234, -1)
+    assert reason().startswith(f"{fresh} must belong to this user or root")
+
+
+def test_a_folder_that_cannot_be_made(fresh, copying, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(build.FOLDER, str(tmp_path / "file" / "cache"))
+    assert reason() == (
+        f"the folder {tmp_path}/file/cache cannot be made (Not a directory); "
+        "set RELGRAPH_CACHE to a folder that can be written to"
+    )
+
+
+def test_a_home_that_cannot_be_written_to(fresh, copying, monkeypatch):
+    monkeypatch.delenv(build.FOLDER)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/proc/self")  # not even root can
+    assert reason() == (
+        "the folder /proc/self/.cache/relgraph cannot be made (No such file or directory); "
+        "set RELGRAPH_CACHE to a folder that can be written to"
+    )
+
+
+def test_a_folder_that_cannot_be_written_to(fresh, copying, monkeypatch):
+    monkeypatch.setenv(build.FOLDER, "/proc")
+    assert reason().startswith("the folder /proc cannot be written to (")
+    assert reason().endswith("; set RELGRAPH_CACHE to a folder that can be written to")
+
+
+def test_a_user_without_a_home(fresh, copying, monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(build.FOLDER)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build.Path, "home", home)
+    assert reason() == "this user has no home folder; set RELGRAPH_CACHE to a folder that can be written to"
+
+
+def test_the_folder_is_where_caches_are(fresh, monkeypatch, tmp_path):
+    monkeypatch.delenv(build.FOLDER)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert build._folder() == tmp_path / "xdg" / "relgraph"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert build._folder() == tmp_path / "home" / ".cache" / "relgraph"
+
+
+def test_a_file_that_is_no_library(fresh, copying):
+    path = build.library()
+    path.write_text("half of a library")
+    assert reason().startswith(f"the library {path} does not load (")
+    assert reason().endswith("; delete it, or set RELGRAPH_CACHE to a folder whose files may be run")
+
+
+def test_another_system(fresh, monkeypatch, capfd):
+    monkeypatch.setattr(build.sys, "platform", "darwin")
+    assert reason() == "they need Linux, got darwin"
+    assert capfd.readouterr().err == ""  # nothing can be done about it
+
+
+def test_structs_must_be_the_same_in_both_languages(fresh, copying, monkeypatch):
+    class Other(ctypes.Structure):
+        _fields_ = (("one", ctypes.c_int64),)
+
+    monkeypatch.setattr(build, "STRUCTS", {"relgraph_part_size": Other})
+    assert "relgraph_part_size is " in reason()
+    assert " bytes in C++ and 8 in Python; this is a mistake in relgraph: please report it" in reason()
+
+
+# ---- what torch has ----
+
+GEMM = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)
+BLOCKED = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6, ctypes.c_bool, *[ctypes.c_void_p] * 3, ctypes.c_bool)
+
+
+def address(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def test_products_that_are_wrong_are_not_used(fresh, copying, monkeypatch):
+    found, idle, idle_blocked = find(), GEMM(lambda *_: None), BLOCKED(lambda *_: None)
+    monkeypatch.setattr(build, "find", lambda: replace(found, blocked=address(idle_blocked)))
+    known = build.load()
+    assert known.found.blocked is None
+    assert known.found.gemm == found.gemm
+    for size in (4, 8):
+        monkeypatch.setattr(build, "_known", None)
+        wrong = {**found.gemm, size: address(idle)}
+        monkeypatch.setattr(build, "find", lambda wrong=wrong: replace(found, gemm=wrong))
+        assert reason() == "the BLAS of this build of torch does not multiply as expected"
+
+
+def test_a_torch_without_functions_to_call(fresh, copying, monkeypatch):
+    found = find()
+    monkeypatch.setattr(build, "find", lambda: replace(found, blocked=None, blocked_half=None))
+    known = build.load()
+    assert (known.found.blocked, known.found.blocked_half) == (None, None)
+    monkeypatch.setattr(build, "_known", None)
+    monkeypatch.setattr(build, "find", lambda: replace(found, gemm={4: found.gemm[4]}))
+    assert reason() == "this build of torch has no BLAS that can be called"
+
+
+# ---- when it is compiled ----
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env})
+
+
+def test_neither_import_nor_small_calls_compile(tmp_path):
+    code = (
+        "import torch, relgraph as rg; x = torch.randn(1, 1, 4, 2); rg.relation_attention(x, x, x, None); "
+        "from relgraph.impl.native import build; assert build._known is None"
+    )
+    done = run(code, RELGRAPH_CACHE=str(tmp_path / "cache"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_compiled_model_takes_the_kernels_though_nothing_asked_before(real):
+    code = (
+        "import torch, relgraph as rg; x = torch.randn(1, 1, 600, 4); "
+        "f = torch.compile(lambda x: rg.relation_attention(x, x, x, None), fullgraph=True, backend='eager'); "
+        "torch.testing.assert_close(f(x), rg.relation_attention(x, x, x, None, impl='dense')); "
+        "from relgraph.impl.native import build; assert isinstance(build._known, build.Kernels)"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- other processors and compilers: object files alone, nothing is run ----
+
+SYSTEMS = {
+    "x86-64 without AVX": ["-march=x86-64"],
+    "x86-64 with AVX2": ["-march=x86-64-v3"],
+    "x86-64 with AVX-512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+}
+ARM = "aarch64-linux-gnu-g++"
+
+
+def compile_objects(command, tmp_path):
+    """Without a warning, but for clang's that it did not turn a loop into vector code."""
+    for source in build._files("*.cpp"):
+        arguments = [
+            *command,
+            "-Wall",
+            "-Wextra",
+            "-Wno-pass-failed",
+            "-c",
+            str(source),
+            "-o",
+            str(tmp_path / f"{source.stem}.o"),
+        ]
+        flags = [flag for flag in build.FLAGS if flag != "-shared"]
+        done = subprocess.run([*arguments, *flags], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+
+
+def needed(*programs):
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_they_compile_for_other_processors(compiler, system, tmp_path):
+    needed(compiler)
+    if build.platform.machine() != "x86_64":
+        pytest.skip("compilers of this machine are for another kind of processor")
+    compile_objects([compiler, *SYSTEMS[system]], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_they_compile_for_arm(compiler, tmp_path):
+    needed(ARM, compiler)  # clang++ takes the headers of the other
+    compile_objects([ARM] if compiler == "g++" else ["clang++", "--target=aarch64-linux-gnu"], tmp_path)
+
+
+@pytest.mark.slow
+def test_clang_makes_a_library_that_loads(fresh, monkeypatch):
+    needed("clang++")
+    monkeypatch.setenv("CXX", "clang++")
+    assert isinstance(build.load(), build.Kernels)
