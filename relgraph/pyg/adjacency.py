@@ -34,7 +34,7 @@ class Edges:
             return self.given
         ids = self.types
         if ids is None:
-            ids = torch.full_like(self.index[0], -1)
+            ids = torch.full_like(self.index[0], -1, dtype=torch.int64)
         return EdgeLabels._trusted(self.index, ids, self.num_relations or 0, self.sizes[1], self.sizes[0])
 
 

@@ -241,7 +241,7 @@ class RelationHeteroConv(nn.Module):
         for kind, some in edges.items():
             source, _, target = kind
             index.append(some.index.long() + torch.tensor([[first[source]], [first[target]]], device=device))
-            ids.append(torch.full_like(index[-1][0], self.edge_types.index(kind)))
+            ids.append(torch.full_like(index[-1][0], self.edge_types.index(kind), dtype=torch.int64))
         return EdgeLabels._trusted(torch.cat(index, 1), torch.cat(ids), len(self.edge_types), total, total)
 
     def _attend(
