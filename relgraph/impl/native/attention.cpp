@@ -3,458 +3,71 @@
 // A block's scores with all keys lie in the second cache: one product makes them, then each row is passed over while it
 // lies in the first one (terms by label, maximum, exponentials, sums by label), then one product makes the output.
 // Backward computes the weights again, maxima included: the log-sum-exp of large scores is too coarse to give them.
-#include <atomic>
 #include <utility>
 
-#include "dropout.h"
-#include "labels.h"
-#include "products.h"
+#include "block.h"
+#include "tasks.h"
 
 namespace relgraph {
 namespace {
 
-template <class T> const T* row_of(const Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<const T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
-template <class T> T* row_of(Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
-// ---- where a thread's numbers lie in its workspace ----
-
-struct Room {
-  int64_t chunk;   // keys at a time in backward
-  int64_t stride;  // of a row of scores
-  int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
-  int64_t other_stride, other, slopes, table, sums, spare, shares, narrow, turned, query_rows, output_rows, total;
-
-  Room(const Problem& p, int64_t keys) {
-    const bool is_backward = p.is_backward != 0;
-    const int64_t rows = p.block_rows;
-    chunk = p.panels ? p.panel : std::max<int64_t>(keys, 1);
-    stride = up(keys, p.panels ? p.panel : 16);
-    width = p.columns + p.num_parts;
-    other_stride = std::min(stride, up(chunk, 16));
-    other = rows * stride;
-    slopes = other + (is_backward ? rows * other_stride : 0);
-    table = slopes + (is_backward && p.score_kind ? rows * stride : 0);
-    sums = table + 2 * width;
-    spare = sums + LANES * width;
-    shares = spare + keys;
-    narrow = up(shares + rows, 16);
-    // numbers of two bytes from here on, counted in float32
-    turned = narrow + (p.half ? rows * chunk / 2 : 0);
-    query_rows = turned + (p.half && is_backward ? rows * chunk / 2 : 0);
-    output_rows = query_rows + (p.half && is_backward ? rows * p.size / 2 : 0);
-    total = up(output_rows + (p.half && is_backward ? rows * p.value_size / 2 : 0), 16);
-  }
-
- private:
-  static int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-};
-
-// ---- one block of rows of one head ----
-
 // T: of scores and sums; E: of the numbers that are multiplied.
-template <class T, class E> class Block {
+template <class T, class E> class Passes {
  public:
-  Block(const Problem& p, int64_t number, int64_t head, int64_t split, T* room)
-      : p_(p), head_(head), kv_head_(head / (p.heads / p.kv_heads)), split_(split) {
-    const int64_t* block = p.blocks + 3 * number;
-    place_.graph = block[0];
-    place_.batch = p.graphs ? 0 : block[0];
-    place_.first_query = p.graphs ? p.q_ptr[block[0]] : 0;
-    place_.first_key = p.graphs ? p.k_ptr[block[0]] : 0;
-    place_.keys = p.graphs ? p.k_ptr[block[0] + 1] - p.k_ptr[block[0]] : p.k_len;
-    first_ = block[1];
-    rows_ = block[2];
-    find_keys();
-    if (p.panels) place_.start = place_.start / p.panel * p.panel;
-    n_ = place_.stop - place_.start;
-    const Room at(p, n_);
-    stride_ = at.stride;
-    other_stride_ = at.other_stride;
-    width_ = at.width;
-    chunk_ = at.chunk;
-    scores_ = room;
-    other_ = room + at.other;
-    slopes_ = p.is_backward && p.score_kind ? room + at.slopes : nullptr;
-    table_ = room + at.table;
-    sums_ = room + at.sums;
-    spare_ = room + at.spare;
-    shares_ = deltas_ = room + at.shares;  // the ones of forward, the others of backward
-    if (sizeof(E) < sizeof(T)) {
-      narrow_ = reinterpret_cast<E*>(room + at.narrow);
-      turned_ = reinterpret_cast<E*>(room + at.turned);
-      query_rows_ = reinterpret_cast<E*>(room + at.query_rows);
-      output_rows_ = reinterpret_cast<E*>(room + at.output_rows);
-    }
+  explicit Passes(const Problem& p) : p_(p) {}
+
+  void forward() const {
+    lay_panels();
+    start(p_.num_blocks * p_.heads, [&](int64_t task, int64_t thread) {
+      const auto [block, head] = block_and_head(task);
+      Block<T, E>(p_, block, head, 0, room(thread)).forward();
+    });
   }
 
-  void forward() {
-    const Problem& p = p_;
-    score();
-    for (int64_t r = 0; r < rows_; r++) {
-      const T total = softmax(r);
-      const T share = total == 0 ? T(0) : 1 / total;
-      shares_[r] = share;
-      T* s = scores_ + r * stride_;
-      if (p.mass.data) write_sums(r, s, share, p.mass);
-      drop(r, s, n_);
-      if (p.sums.data) write_sums(r, s, share, p.sums);
-    }
-    T* out = const_cast<T*>(row_of<T>(p.output, place_.batch, head_, query(0)));
-    weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
-    for (int64_t r = 0; r < rows_; r++) scale_row(out + r * p.output.row, p.value_size, shares_[r]);
-  }
-
-  void backward() {
-    score();
-    for (int64_t r = 0; r < rows_; r++) {
-      const T total = softmax(r);
-      scale_row(scores_ + r * stride_, n_, total == 0 ? T(0) : 1 / total);
-      deltas_[r] = delta(r);
-    }
-    if constexpr (sizeof(E) < sizeof(T)) {
-      lay(rows_of(p_.query), p_.query.row, rows_, p_.block_rows, p_.size, query_rows_);
-      if (p_.output.data) lay(rows_of(p_.output), p_.output.row, rows_, p_.block_rows, p_.value_size, output_rows_);
-    }
-    const Place whole = place_;
-    for (int64_t start = whole.start; start < whole.stop || start == whole.start; start += chunk_) {
-      place_.start = start;
-      place_.stop = std::min(start + chunk_, whole.stop);
-      gradients_of_keys(start - whole.start, start == whole.start);
-    }
-    T* dq = row_of<T>(const_cast<Problem&>(p_).dq, place_.batch, head_, query(0));
-    for (int64_t r = 0; r < rows_; r++) scale_row(dq + r * p_.dq.row, p_.size, T(p_.scale));
+  void backward() const {
+    lay_panels();
+    start(p_.runs * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) { gradients(task, room(thread)); });
   }
 
  private:
-  // What softmax takes off the gradient of every weight of row r: the sum of weights times their gradients, which is
-  // known from outputs times theirs.
-  T delta(int64_t r) const {
-    const Problem& p = p_;
-    const auto at = [&](const Tensor& x) { return row_of<T>(x, place_.batch, head_, query(r)); };
-    T total = 0;
-    if (p.output.data)
-      total += dot(at(p.given_output), row_of<E>(p.output, place_.batch, head_, query(r)), p.value_size);
-    if (p.sums.data) total += dot(at(p.given_sums), at(p.sums), p.columns);
-    if (p.mass.data) total += dot(at(p.given_mass), at(p.mass), p.columns);
-    const T* d_lse = static_cast<const T*>(p.d_lse);
-    return d_lse ? total - d_lse[(place_.batch * p.heads + head_) * p.q_len + query(r)] : total;
-  }
-
-  // Some keys' share in all gradients, from the block's key `at` on. The first keys write the gradients of rows, the
-  // next add to them.
-  void gradients_of_keys(int64_t at, bool first) {
-    const Problem& p = p_;
-    Problem& grads = const_cast<Problem&>(p);
-    const int64_t n = place_.stop - place_.start, stride = other_stride_;
-    T* weights = scores_ + at;
-    if (p.output.data)  // the gradient of the output times the values
-      against(p.output, p.value, p.turned_values, p.value_size, n, other_, stride);
-    else
-      std::fill(other_, other_ + rows_ * stride, T(0));
-    for (int64_t r = 0; r < rows_; r++) {
-      T *s = weights + r * stride_, *t = other_ + r * stride;
-      add_incoming(r, t, p.sums);
-      drop(r, t, n);
-      add_incoming(r, t, p.mass);
-      softmax_backward(t, s, n, deltas_[r]);
-      if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
-      if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
-      if (p.d_by_key.data) {
-        T* columns = row_of<T>(grads.d_by_key, place_.batch, head_, 0) + split_ * p.d_by_key_split + key(0);
-        for (int64_t part = 0; part < p.num_parts; part++)
-          labels(part, r).sum_by_key(columns + p.parts[part].first_column * p.d_by_key.row, p.d_by_key.row, t);
-      }
-      drop(r, s, n);
-    }
-    T* dq = row_of<T>(grads.dq, place_.batch, head_, query(0));
-    T* dk = row_of<T>(grads.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
-    T* dv = row_of<T>(grads.dv, place_.batch, kv_head_, key(0)) + split_ * p.dv_split;
-    weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
-    spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
-    if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
-  }
-
-  // Rows of x against n keys (or values) from the place's first one.
-  void against(const Tensor& x, const Tensor& keys, const void* turned, int64_t size, int64_t n, T* into, int64_t stride) {
+  void lay_panels() const {
     if constexpr (sizeof(T) == 4)
-      if (p_.panels) {
-        const int64_t even = (size + 1) / 2 * 2;
-        const E* head = panels_of(turned, even);
-        for (int64_t j = 0; j < n; j += p_.panel)
-          product(p_.panel, size, rows_of(x), x.row, head + (place_.start + j) * even, into + j, stride, false);
-        return;
-      }
-    if constexpr (sizeof(T) == sizeof(E))
-      multiply<T>(p_, 'N', 'T', rows_, n, size, 1, {rows_of(x), x.row}, {keys_of(keys), keys.row}, 0, into, stride);
+      start(p_.batch * p_.kv_heads * p_.panels, [&](int64_t task, int64_t) { lay_panel<E>(p_, task); });
   }
 
-  // Sums of the rows of x (keys or values), weighted.
-  void weigh(T* weights, int64_t stride, int64_t n, const Tensor& x, const void* as_rows, int64_t size, bool add, T* into,
-             int64_t into_stride) {
-    if constexpr (sizeof(T) == 4)
-      if (p_.panels) {
-        const E* head = panels_of(as_rows, size);
-        for (int64_t j = 0; j < n || j == 0; j += p_.panel) {
-          for (int64_t r = 0; n - j < p_.panel && r < rows_; r++)
-            std::fill(weights + r * stride + n, weights + r * stride + j + p_.panel, T(0));
-          const E* rows = head + (place_.start + j) * size;
-          if constexpr (sizeof(E) == sizeof(T))
-            product(size, p_.panel, weights + j, stride, rows, into, into_stride, add || j > 0);
-          else {
-            for (int64_t r = 0; r < rows_; r++) narrow_row(narrow_ + r * p_.panel, weights + r * stride + j, p_.panel);
-            product(size, p_.panel, narrow_, p_.panel, rows, into, into_stride, add || j > 0);
-          }
-        }
-        return;
-      }
-    if constexpr (sizeof(T) == sizeof(E))
-      multiply<T>(p_, 'N', 'N', rows_, size, n, 1, {weights, stride}, {keys_of(x), x.row}, add ? T(1) : T(0), into,
-                  into_stride);
+  // A task owns the gradients of its keys: a share of its graph's blocks, with all query heads of its key head.
+  void gradients(int64_t task, T* room) const {
+    const int64_t group = p_.heads / p_.kv_heads, split = task % p_.splits;
+    const int64_t kv_head = task / p_.splits % p_.kv_heads, run = task / p_.splits / p_.kv_heads;
+    const int64_t first = p_.block_ptr[run], count = p_.block_ptr[run + 1] - first;
+    const int64_t from = first + count * split / p_.splits, to = first + count * (split + 1) / p_.splits;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+      for (int64_t block = from; block < to; block++) Block<T, E>(p_, block, head, split, room).backward();
   }
 
-  // To the gradient of every key the rows of x, weighted.
-  void spread(const T* weights, int64_t stride, int64_t n, const Tensor& x, const E* in_pairs, int64_t size, T factor, T* into,
-              int64_t into_stride) {
-    if constexpr (sizeof(E) < sizeof(T)) {
-      const int64_t rows = p_.block_rows;
-      for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++) turned_[j * rows + r] = r < rows_ ? narrow(weights[r * stride + j] * factor) : 0;
-      p_.blocked_half(n, size, rows, rows, size, into_stride, true, turned_, in_pairs, into, true);
-    } else {
-      multiply<T>(p_, 'T', 'N', n, size, rows_, factor, {weights, stride}, {rows_of(x), x.row}, 1, into, into_stride);
-    }
+  // In a batch the blocks of one head follow each other: its keys and values stay in the cache.
+  std::pair<int64_t, int64_t> block_and_head(int64_t task) const {
+    if (p_.graphs) return {task / p_.heads, task % p_.heads};
+    const int64_t blocks = p_.num_blocks / p_.batch;
+    return {task / (blocks * p_.heads) * blocks + task % blocks, task / blocks % p_.heads};
   }
 
-  // C (+)= A B for the block's rows, by the faster product.
-  void product(int64_t n, int64_t k, const E* a, int64_t a_stride, const E* b, T* c, int64_t c_stride, bool add) const {
-    if (rows_ == 0) return;
-    if constexpr (sizeof(E) == 2) p_.blocked_half(rows_, n, k, a_stride, n, c_stride, add, a, b, c, true);
-    else if constexpr (sizeof(T) == 4) p_.blocked(rows_, n, k, a_stride, n, c_stride, add, a, b, c, false);
-  }
+  T* room(int64_t thread) const { return static_cast<T*>(p_.workspace) + thread * p_.workspace_numbers; }
 
-  const E* panels_of(const void* all, int64_t numbers) const {
-    return static_cast<const E*>(all) + (place_.batch * p_.kv_heads + kv_head_) * p_.panels * p_.panel * numbers;
-  }
-
-  int64_t query(int64_t r) const { return place_.first_query + first_ + r; }
-  int64_t key(int64_t j) const { return place_.first_key + place_.start + j; }
-  const E* rows_of(const Tensor& x) const { return row_of<E>(x, place_.batch, head_, query(0)); }
-  const E* keys_of(const Tensor& x) const { return row_of<E>(x, place_.batch, kv_head_, key(0)); }
-  RowLabels<T> labels(int64_t part, int64_t r) const { return {p_.parts[part], place_, first_ + r, spare_}; }
-
-  // The keys that some row of the block may attend to by distance and causal order.
-  void find_keys() {
-    int64_t start = 0, stop = place_.keys;
-    const int64_t last = first_ + rows_ - 1;
-    if (p_.causal) stop = std::min(stop, last + p_.causal_offsets[place_.graph * p_.causal_step] + 1);
-    for (int64_t i = 0; i < p_.num_parts; i++) {
-      const Part& part = p_.parts[i];
-      if (part.lookup_length == 0 || part.row_ptr) continue;
-      const int64_t zero = part.offsets[place_.graph * part.offset_step] + part.first_distance;
-      if (part.lookup[0] == -2) start = std::max(start, first_ + zero + 1);
-      if (part.lookup[part.lookup_length - 1] == -2) stop = std::min(stop, last + zero + part.lookup_length - 1);
-    }
-    place_.start = std::clamp<int64_t>(start, 0, place_.keys);
-    place_.stop = std::clamp<int64_t>(stop, place_.start, place_.keys);
-  }
-
-  // A row of a table as RowLabels reads it: each part begins with the numbers for the ids -2 and -1.
-  void load(T* into, const T* from, T not_attending) const {
-    for (int64_t i = 0; i < p_.num_parts; i++) {
-      const Part& part = p_.parts[i];
-      T* mine = into + part.first_column + i;
-      const T* row = from ? from + part.first_column : nullptr;
-      mine[0] = not_attending;
-      mine[1] = row ? row[part.num_labels] : T(0);
-      for (int64_t c = 0; c < part.num_labels; c++) mine[GUARD + c] = row ? row[c] : T(0);
-    }
-  }
-
-  T* ids_of(T* row, int64_t part) const { return row + p_.parts[part].first_column + part + GUARD; }
-
-  // The finished scores of all rows.
-  void score() {
-    against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
-    for (int64_t r = 0; r < rows_; r++) {
-      T* s = scores_ + r * stride_;
-      if (p_.by_query.data) load(table_, row_of<T>(p_.by_query, place_.batch, head_, query(r)), -INF<T>);
-      else if (r == 0) load(table_, nullptr, -INF<T>);
-      for (int64_t part = 0; part < p_.num_parts; part++) {
-        const T factor = part == 0 ? T(p_.scale) : T(1);
-        if (!p_.by_query.data && p_.parts[part].full) {
-          if (part == 0) scale_row(s, n_, factor);
-          continue;
-        }
-        labels(part, r).add(s, ids_of(table_, part), factor);
-      }
-      if (p_.by_key.data) {
-        const T* columns = row_of<T>(p_.by_key, place_.batch, head_, 0) + key(0);
-        for (int64_t part = 0; part < p_.num_parts; part++)
-          labels(part, r).add_by_key(s, columns + p_.parts[part].first_column * p_.by_key.row, p_.by_key.row);
-      }
-      if (p_.score_kind) finish(s, slopes_ ? slopes_ + r * stride_ : nullptr);
-      mask(r, s);
-    }
-  }
-
-  // A function of the finished scores, and its slope for backward. A pair that does not attend keeps its -inf.
-  void finish(T* s, T* slope) const {
-    const T c = T(p_.score_parameter);
-    for (int64_t j = 0; j < n_; j++) {
-      if (s[j] == -INF<T>) {
-        if (slope) slope[j] = 0;
-      } else if (p_.score_kind == 1) {
-        const T bent = std::tanh(s[j] / c);
-        if (slope) slope[j] = 1 - bent * bent;
-        s[j] = c * bent;
-      } else {
-        const T factor = s[j] < 0 ? c : T(1);
-        if (slope) slope[j] = factor;
-        s[j] *= factor;
-      }
-    }
-  }
-
-  void mask(int64_t r, T* s) const {
-    if (p_.causal) {
-      const int64_t last = first_ + r + p_.causal_offsets[place_.graph * p_.causal_step];
-      const int64_t seen = std::clamp<int64_t>(last + 1 - place_.start, 0, n_);
-      std::fill(s + seen, s + n_, -INF<T>);
-    }
-    if (!p_.mask_kind) return;
-    const int64_t* step = p_.mask_strides;
-    const int64_t at = place_.batch * step[0] + head_ * step[1] + query(r) * step[2] + key(0) * step[3];
-    if (p_.mask_kind == 1) {
-      const bool* seen = static_cast<const bool*>(p_.mask) + at;
-      for (int64_t j = 0; j < n_; j++) s[j] = seen[j * step[3]] ? s[j] : -INF<T>;
-    } else {
-      const T* added = static_cast<const T*>(p_.mask) + at;
-      if (step[3] == 1) return add_row(s, added, n_);
-      for (int64_t j = 0; j < n_; j++) s[j] += added[j * step[3]];
-    }
-  }
-
-  // Scores of row r become exp(s - max); their sum, 0 for a row that sees nothing. Forward notes the log-sum-exp.
-  T softmax(int64_t r) {
-    T* s = scores_ + r * stride_;
-    T top = largest(s, n_);
-    if (top == -INF<T>) top = 0;  // a row with NaN only comes here too, and its sum is NaN
-    const T total = exponentials(s, n_, top);
-    if (p_.lse) {
-      T* lse = static_cast<T*>(p_.lse) + (place_.batch * p_.heads + head_) * p_.q_len + query(r);
-      *lse = total == 0 ? -INF<T> : top + std::log(total);
-    }
-    return total;
-  }
-
-  void drop(int64_t r, T* s, int64_t n) const {
-    if (p_.dropout_p == 0) return;
-    const T factor = T(1 / (1 - p_.dropout_p));
-    if (!p_.keep) {
-      const int64_t* origin = p_.origin;
-      const Keeper keeper{uint64_t(p_.seed), Keeper::threshold_of(p_.dropout_p), uint32_t(place_.batch + origin[0]),
-                          uint32_t(head_ + origin[1])};
-      return keeper.apply(s, n, query(r) + origin[2], key(0) + origin[3], factor);
-    }
-    const int64_t* step = p_.keep_strides;
-    const T* keep = static_cast<const T*>(p_.keep) + place_.batch * step[0] + head_ * step[1] + query(r) * step[2];
-    for (int64_t j = 0; j < n; j++) s[j] *= keep[key(j) * step[3]] * factor;
-  }
-
-  // Sums of a row by label, times a factor.
-  void write_sums(int64_t r, T* s, T factor, const Tensor& into, bool first = true) {
-    std::fill(sums_, sums_ + LANES * width_, T(0));
-    T* out = const_cast<T*>(row_of<T>(into, place_.batch, head_, query(r)));
-    for (int64_t i = 0; i < p_.num_parts; i++) {
-      const Part& part = p_.parts[i];
-      T* mine = ids_of(sums_, i);
-      labels(i, r).sum_into(mine, width_, s);
-      for (int64_t lane = 1; lane < LANES; lane++) add_row(mine - 1, mine - 1 + lane * width_, part.num_labels + 1);
-      T* columns = out + part.first_column;
-      for (int64_t c = 0; c < part.num_labels; c++) columns[c] = first ? mine[c] * factor : columns[c] + mine[c] * factor;
-      columns[part.num_labels] = (first ? T(0) : columns[part.num_labels]) + mine[-1] * factor;
-    }
-  }
-
-  void add_incoming(int64_t r, T* t, const Tensor& from) {
-    if (!from.data) return;
-    load(table_ + width_, row_of<T>(from, place_.batch, head_, query(r)), T(0));
-    for (int64_t i = 0; i < p_.num_parts; i++) labels(i, r).add(t, ids_of(table_ + width_, i), T(1));
+  template <class Body> void start(int64_t tasks, const Body& body) const {
+    for_each_task(tasks, p_.threads, p_.parallel, body, [&] {
+      if (p_.panels && p_.release) p_.release(true);
+    });
   }
 
   const Problem& p_;
-  int64_t head_, kv_head_, split_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
-  Place place_{};
-  int64_t chunk_ = 0;
-  T *scores_, *other_, *slopes_, *table_, *sums_, *spare_, *shares_, *deltas_;
-  E *narrow_ = nullptr, *turned_ = nullptr, *query_rows_ = nullptr, *output_rows_ = nullptr;
 };
 
-// ---- tasks over the framework's threads ----
-
-enum class Pass { panels, forward, backward };
-
-struct Work {
-  const Problem* problem;
-  Pass pass;
-  int64_t tasks;
-  std::atomic<int64_t> next{0}, thread{0};
-};
-
-// In a batch the blocks of one head follow each other: its keys and values stay in the cache.
-std::pair<int64_t, int64_t> block_and_head(const Problem& p, int64_t task) {
-  if (p.graphs) return {task / p.heads, task % p.heads};
-  const int64_t blocks = p.num_blocks / p.batch;
-  return {task / (blocks * p.heads) * blocks + task % blocks, task / blocks % p.heads};
-}
-
-// A task owns the gradients of its keys: a share of its graph's blocks, with all query heads of its key head.
-template <class T, class E> void backward(const Problem& p, int64_t task, T* room) {
-  const int64_t group = p.heads / p.kv_heads, split = task % p.splits;
-  const int64_t kv_head = task / p.splits % p.kv_heads, run = task / p.splits / p.kv_heads;
-  const int64_t first = p.block_ptr[run], count = p.block_ptr[run + 1] - first;
-  const int64_t from = first + count * split / p.splits, to = first + count * (split + 1) / p.splits;
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-    for (int64_t block = from; block < to; block++) Block<T, E>(p, block, head, split, room).backward();
-}
-
-template <class T, class E> void run(Work& work) {
-  const Problem& p = *work.problem;
-  T* room = static_cast<T*>(p.workspace) + work.thread++ * p.workspace_numbers;
-  for (int64_t task; (task = work.next++) < work.tasks;) {
-    if (work.pass == Pass::backward) {
-      backward<T, E>(p, task, room);
-    } else if (work.pass == Pass::forward) {
-      const auto [block, head] = block_and_head(p, task);
-      Block<T, E>(p, block, head, 0, room).forward();
-    } else if constexpr (sizeof(T) == 4) {
-      lay_panel<E>(p, task);
-    }
-  }
-  if (p.panels && p.release) p.release(true);
-}
-
-void on_thread(void* given) {
-  Work& work = *static_cast<Work*>(given);
-  if (work.problem->half) run<float, uint16_t>(work);
-  else if (work.problem->bytes == 4) run<float, float>(work);
-  else run<double, double>(work);
-}
-
-void start(const Problem& p, Pass pass, int64_t tasks) {
-  Work work{&p, pass, tasks};
-  const int64_t threads = std::min(p.threads, tasks);
-  if (threads > 1 && p.parallel) p.parallel(on_thread, &work, unsigned(threads), 0);
-  else if (tasks > 0) on_thread(&work);
-}
-
-void start_panels(const Problem& p) {
-  if (p.panels) start(p, Pass::panels, p.batch * p.kv_heads * p.panels);
+// Calls `pass` with the passes of the problem's types.
+template <class Pass> void with_types(const Problem& p, Pass pass) {
+  if (p.half) pass(Passes<float, uint16_t>(p));
+  else if (p.bytes == 4) pass(Passes<float, float>(p));
+  else pass(Passes<double, double>(p));
 }
 
 }  // namespace
@@ -468,12 +81,10 @@ int64_t relgraph_part_size() { return sizeof(relgraph::Part); }
 int64_t relgraph_workspace(const relgraph::Problem* p) { return relgraph::Room(*p, p->most_keys).total; }
 
 void relgraph_forward(const relgraph::Problem* p) {
-  relgraph::start_panels(*p);
-  relgraph::start(*p, relgraph::Pass::forward, p->num_blocks * p->heads);
+  relgraph::with_types(*p, [](const auto& passes) { passes.forward(); });
 }
 
 void relgraph_backward(const relgraph::Problem* p) {
-  relgraph::start_panels(*p);
-  relgraph::start(*p, relgraph::Pass::backward, p->runs * p->kv_heads * p->splits);
+  relgraph::with_types(*p, [](const auto& passes) { passes.backward(); });
 }
 }

@@ -8,8 +8,9 @@
 
 namespace relgraph {
 
-template <class Body> struct TaskQueue {
+template <class Body, class End> struct TaskQueue {
   const Body* body;
+  const End* end;
   int64_t tasks;
   std::atomic<int64_t> next{0}, thread{0};
 
@@ -18,16 +19,23 @@ template <class Body> struct TaskQueue {
     TaskQueue& queue = *static_cast<TaskQueue*>(given);
     const int64_t thread = queue.thread++;
     for (int64_t task; (task = queue.next++) < queue.tasks;) (*queue.body)(task, thread);
+    (*queue.end)();
   }
 };
 
-// body(task, thread) for every task, on at most this many threads. Which thread runs a task must not change its result.
-template <class Body> void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body& body) {
+// body(task, thread) for every task, on at most this many threads, and end() on each of them when no task is left for
+// it. Which thread runs a task must not change its result.
+template <class Body, class End>
+void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body& body, const End& end) {
   if (tasks <= 0) return;
-  TaskQueue<Body> queue{&body, tasks};
+  TaskQueue<Body, End> queue{&body, &end, tasks};
   threads = std::min(threads, tasks);
-  if (threads > 1 && parallel) parallel(TaskQueue<Body>::work, &queue, unsigned(threads), 0);
-  else TaskQueue<Body>::work(&queue);
+  if (threads > 1 && parallel) parallel(TaskQueue<Body, End>::work, &queue, unsigned(threads), 0);
+  else TaskQueue<Body, End>::work(&queue);
+}
+
+template <class Body> void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body& body) {
+  for_each_task(tasks, threads, parallel, body, [] {});
 }
 
 }  // namespace relgraph

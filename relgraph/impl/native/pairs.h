@@ -1,0 +1,77 @@
+// What happens to the pairs of a query row besides labels: a function of scores, masks, causal order and dropout.
+#pragma once
+#include "dropout.h"
+#include "labels.h"
+
+namespace relgraph {
+
+// The pairs of one query row with the keys of its place.
+struct Row {
+  const Place& place;
+  int64_t head;
+  int64_t number;  // counted in the graph
+
+  int64_t query() const { return place.first_query + number; }
+  int64_t key(int64_t j) const { return place.first_key + place.start + j; }
+  int64_t size() const { return place.stop - place.start; }
+};
+
+// A function of finished scores, and its slope for backward. A pair that does not attend keeps its -inf.
+template <class T> void finish(const Problem& p, const Row& row, T* s, T* slope) {
+  const int64_t n = row.size();
+  const T c = T(p.score_parameter);
+  for (int64_t j = 0; j < n; j++) {
+    if (s[j] == -INF<T>) {
+      if (slope) slope[j] = 0;
+    } else if (p.score_kind == 1) {
+      const T bent = std::tanh(s[j] / c);
+      if (slope) slope[j] = 1 - bent * bent;
+      s[j] = c * bent;
+    } else {
+      const T factor = s[j] < 0 ? c : T(1);
+      if (slope) slope[j] = factor;
+      s[j] *= factor;
+    }
+  }
+}
+
+// Causal order, and the given mask.
+template <class T> void mask(const Problem& p, const Row& row, T* s) {
+  const Place& place = row.place;
+  const int64_t n = row.size();
+  if (p.causal) {
+    const int64_t last = row.number + p.causal_offsets[place.graph * p.causal_step];
+    const int64_t seen = std::clamp<int64_t>(last + 1 - place.start, 0, n);
+    std::fill(s + seen, s + n, -INF<T>);
+  }
+  if (!p.mask_kind) return;
+  const int64_t* step = p.mask_strides;
+  const int64_t at = place.batch * step[0] + row.head * step[1] + row.query() * step[2] + row.key(0) * step[3];
+  if (p.mask_kind == 1) {
+    const bool* seen = static_cast<const bool*>(p.mask) + at;
+    for (int64_t j = 0; j < n; j++) s[j] = seen[j * step[3]] ? s[j] : -INF<T>;
+  } else {
+    const T* added = static_cast<const T*>(p.mask) + at;
+    if (step[3] == 1) return add_row(s, added, n);
+    for (int64_t j = 0; j < n; j++) s[j] += added[j * step[3]];
+  }
+}
+
+// Dropout: zero where a weight is dropped, else scaled.
+template <class T> void drop(const Problem& p, const Row& row, T* s) {
+  if (p.dropout_p == 0) return;
+  const int64_t n = row.size();
+  const T factor = T(1 / (1 - p.dropout_p));
+  if (!p.keep) {
+    const int64_t* origin = p.origin;
+    const Keeper keeper{uint64_t(p.seed), Keeper::threshold_of(p.dropout_p), uint32_t(row.place.batch + origin[0]),
+                        uint32_t(row.head + origin[1])};
+    return keeper.apply(s, n, row.query() + origin[2], row.key(0) + origin[3], factor);
+  }
+  const int64_t* step = p.keep_strides;
+  const int64_t at = row.place.batch * step[0] + row.head * step[1] + row.query() * step[2];
+  const T* keep = static_cast<const T*>(p.keep) + at;
+  for (int64_t j = 0; j < n; j++) s[j] *= keep[row.key(j) * step[3]] * factor;
+}
+
+}  // namespace relgraph

@@ -1,0 +1,41 @@
+// Where a thread's numbers lie in its workspace.
+#pragma once
+#include <algorithm>
+
+#include "labels.h"
+#include "problem.h"
+
+namespace relgraph {
+
+struct Room {
+  int64_t chunk;   // keys at a time in backward
+  int64_t stride;  // of a row of scores
+  int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
+  int64_t other_stride, other, slopes, table, sums, spare, shares, narrow, turned, query_rows, output_rows, total;
+
+  Room(const Problem& p, int64_t keys) {
+    const bool is_backward = p.is_backward != 0;
+    const int64_t rows = p.block_rows;
+    chunk = p.panels ? p.panel : std::max<int64_t>(keys, 1);
+    stride = up(keys, p.panels ? p.panel : 16);
+    width = p.columns + p.num_parts;
+    other_stride = std::min(stride, up(chunk, 16));
+    other = rows * stride;
+    slopes = other + (is_backward ? rows * other_stride : 0);
+    table = slopes + (is_backward && p.score_kind ? rows * stride : 0);
+    sums = table + 2 * width;
+    spare = sums + LANES * width;
+    shares = spare + keys;
+    narrow = up(shares + rows, 16);
+    // numbers of two bytes from here on, counted in float32
+    turned = narrow + (p.half ? rows * chunk / 2 : 0);
+    query_rows = turned + (p.half && is_backward ? rows * chunk / 2 : 0);
+    output_rows = query_rows + (p.half && is_backward ? rows * p.size / 2 : 0);
+    total = up(output_rows + (p.half && is_backward ? rows * p.value_size / 2 : 0), 16);
+  }
+
+ private:
+  static int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+};
+
+}  // namespace relgraph
