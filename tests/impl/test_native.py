@@ -267,11 +267,11 @@ def test_any_strides(layout, dtype):
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.parametrize("n", [300, 1300])
 @pytest.mark.parametrize("window", [1, 40, 700])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_windows_over_several_panels(window, dtype):
-    """Keys that no row of a block sees are left out; what is left begins and ends within panels."""
-    n = 1300
+def test_windows_over_several_panels(n, window, dtype):
+    """Keys that no row of a block sees are left out; what is left begins and ends within panels and steps."""
     labels = DistanceLabels(n, lookup=[-2, *[0] * window, 1, *[0] * window, -2], left=window + 1)
     case = make(labels, heads=1, kv_heads=1, size=8, value_size=8, kinds="kv", batch=1, dtype=dtype)
     outputs, grads = answer(case, "native")

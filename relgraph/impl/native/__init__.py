@@ -5,8 +5,8 @@
 - ``structs``: the structs that both languages know; ``problem`` fills them from tensors; ``check``: what may fill them.
 - ``build``: compiles the library, keeps it in a cache, loads it; or says why there is none.
 - ``found``: what the kernels take from torch: products of matrices and threads; ``probe.cpp`` tries them.
-- ``attention.cpp``: a block of query rows, and how threads share the blocks.
-- ``labels.h``: labels of one row; ``products.h``: products of matrices; ``loops.h``: loops over a row; ``dropout.h``:
-  random numbers by position; ``problem.h``: the structs.
+- ``attention.cpp``: how threads share the blocks; ``block.h``: a block of query rows; ``room.h``: its place in memory.
+- ``labels.h``: labels of one row; ``pairs.h``: its masks and dropout; ``dropout.h``: random numbers by position;
+  ``products.h``: products of matrices; ``loops.h``: loops over a row; ``problem.h``: the structs.
 - ``edges.cpp``, ``edges.h``: listed pairs, by query and by key; ``tasks.h``: tasks over threads.
 """

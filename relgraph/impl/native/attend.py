@@ -16,7 +16,14 @@ from relgraph.impl.native.structs import CProblem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
 PANEL, FEWEST_KEYS = 512, 512
-"""Keys per panel, and with fewer of them BLAS is faster in float32: keys in panels must be turned round first."""
+"""Keys per panel, and with fewer of them there are none in float32: keys in panels must be turned round first."""
+
+STEP = 64
+"""Without panels oneDNN's product sums values in float32, for whole multiples of so many keys and whole blocks of rows.
+
+It writes machine code for every shape that it meets, so there must not be one for every number of keys; BLAS has the
+rest.
+"""
 
 FEWEST_ROWS = {torch.float32: 96, torch.bfloat16: 24}
 """With fewer queries than this, BLAS is faster than panels, in bfloat16 after a conversion to float32."""
@@ -71,12 +78,12 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct, held = run.struct, run.held
     splits = struct.splits = run.splits()
     dq = torch.empty(problem.query.shape, dtype=dtype)
-    dk, dv = (torch.zeros(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
+    dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
     db = dc = None
     if problem.by_query is not None:
         db = torch.empty(problem.by_query.shape, dtype=dtype)
     if problem.by_key is not None:
-        dc = torch.zeros(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype)
+        dc = torch.empty(splits, batch, heads, problem.columns, problem.key.shape[2], dtype=dtype)
     struct.dq, struct.d_by_query = held.tensor(dq), held.tensor(db)
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
@@ -109,20 +116,23 @@ class _Run:
 
     def __init__(self, problem: Problem) -> None:
         self.kernels = build.kernels()
+        found = self.kernels.found
         sizes = problem.query.shape[3], problem.value.shape[3]
         packed, dtype = problem.plan.q_ptr is not None, problem.query.dtype
         few = packed or problem.query.shape[2] < FEWEST_ROWS.get(dtype, 0)
         even = all(size % 2 == 0 for size in sizes)
-        half = dtype == torch.bfloat16 and even and not few and self.kernels.found.blocked_half is not None
+        half = dtype == torch.bfloat16 and even and not few and found.blocked_half is not None
         self.held = Filled(problem, half=half)
         self.struct: CProblem = self.held.struct
-        struct, kernels = self.struct, self.kernels
-        struct.threads, struct.parallel = torch.get_num_threads(), kernels.found.parallel
-        struct.gemm = kernels.found.gemm[struct.bytes]
-        single = struct.bytes == 4 and not few and struct.k_len >= FEWEST_KEYS and kernels.found.blocked is not None
+        struct = self.struct
+        struct.threads, struct.parallel = torch.get_num_threads(), found.parallel
+        struct.gemm = found.gemm[struct.bytes]
+        single = struct.bytes == 4 and not half and not few and found.blocked is not None
         if half or single:
-            struct.blocked, struct.blocked_half = kernels.found.blocked, kernels.found.blocked_half
-            struct.release = kernels.found.release
+            struct.blocked, struct.blocked_half, struct.release = found.blocked, found.blocked_half, found.release
+        if single:
+            struct.step = STEP
+        if half or (single and struct.k_len >= FEWEST_KEYS):
             struct.panel = min(PANEL, -(-struct.k_len // 64) * 64)
             struct.panels = -(-struct.k_len // struct.panel)
 

@@ -39,10 +39,26 @@ template <class T, class E> class Passes {
   void gradients(int64_t task, T* room) const {
     const int64_t group = p_.heads / p_.kv_heads, split = task % p_.splits;
     const int64_t kv_head = task / p_.splits % p_.kv_heads, run = task / p_.splits / p_.kv_heads;
+    clear(p_.run_graphs[run], kv_head, split);
     const int64_t first = p_.block_ptr[run], count = p_.block_ptr[run + 1] - first;
     const int64_t from = first + count * split / p_.splits, to = first + count * (split + 1) / p_.splits;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
       for (int64_t block = from; block < to; block++) Block<T, E>(p_, block, head, split, room).backward();
+  }
+
+  // Zeros for the gradients of a graph's keys, just before they are added up in the cache.
+  void clear(int64_t graph, int64_t kv_head, int64_t split) const {
+    const Problem& p = p_;
+    const int64_t batch = p.graphs ? 0 : graph, group = p.heads / p.kv_heads;
+    const int64_t first = p.graphs ? p.k_ptr[graph] : 0, keys = p.graphs ? p.k_ptr[graph + 1] - first : p.k_len;
+    const auto zeros = [](const T* at, int64_t stride, int64_t rows, int64_t n) {
+      for (int64_t i = 0; i < rows; i++) std::fill_n(const_cast<T*>(at) + i * stride, n, T(0));
+    };
+    if (p.dk.data) zeros(row_of<T>(p.dk, batch, kv_head, first) + split * p.dk_split, p.dk.row, keys, p.size);
+    if (p.dv.data) zeros(row_of<T>(p.dv, batch, kv_head, first) + split * p.dv_split, p.dv.row, keys, p.value_size);
+    if (!p.d_by_key.data) return;
+    for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
+      zeros(row_of<T>(p.d_by_key, batch, head, 0) + split * p.d_by_key_split + first, p.d_by_key.row, p.columns, keys);
   }
 
   // In a batch the blocks of one head follow each other: its keys and values stay in the cache.
@@ -56,7 +72,7 @@ template <class T, class E> class Passes {
 
   template <class Body> void start(int64_t tasks, const Body& body) const {
     for_each_task(tasks, p_.threads, p_.parallel, body, [&] {
-      if (p_.panels && p_.release) p_.release(true);
+      if (p_.release) p_.release(true);
     });
   }
 

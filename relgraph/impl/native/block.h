@@ -163,9 +163,16 @@ template <class T, class E> class Block {
         }
         return;
       }
-    if constexpr (sizeof(T) == sizeof(E))
-      multiply<T>(p_, 'N', 'N', rows_, size, n, 1, {weights, stride}, {keys_of(x), x.row}, add ? T(1) : T(0), into,
-                  into_stride);
+    if constexpr (sizeof(T) == sizeof(E)) {
+      const int64_t by_steps = p_.step && rows_ == p_.block_rows ? n / p_.step * p_.step : 0;
+      if constexpr (sizeof(T) == 4)
+        if (by_steps && size)
+          p_.blocked(rows_, size, by_steps, stride, x.row, into_stride, add, weights, keys_of(x), into, false);
+      if (by_steps == n && n) return;
+      const T before = add || by_steps ? T(1) : T(0);
+      multiply<T>(p_, 'N', 'N', rows_, size, n - by_steps, 1, {weights + by_steps, stride},
+                  {keys_of(x) + by_steps * x.row, x.row}, before, into, into_stride);
+    }
   }
 
   // To the gradient of every key the rows of x, weighted.

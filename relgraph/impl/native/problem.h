@@ -83,6 +83,7 @@ struct Problem {
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
+  const int64_t* run_graphs;  // [runs]: which graph or batch row
   int64_t runs;
   int64_t splits;       // backward: into how many parts a run's blocks are cut; each has gradients of keys of its own
   int64_t most_keys;    // of a graph
@@ -91,11 +92,12 @@ struct Problem {
   int64_t threads;
   void* gemm;  // Gemm32 or Gemm64
   Parallel parallel;
-  // faster products of panels, or null: of float32, of bfloat16
+  // faster products, or null: of float32, of bfloat16
   Blocked blocked;
   BlockedHalf blocked_half;
   Release release;  // what each thread calls after them
   int64_t half;    // whether query, key and value (and in backward the gradient of the output) are bfloat16
+  int64_t step;    // without panels, float32: sums over multiples of so many keys are faster products; or 0
   int64_t panel;   // keys per panel
   int64_t panels;  // per head, or 0 where keys and values are multiplied as they are
   // [batch, kv_heads, panels, ...]: keys and values turned round, [size, panel], and as rows, [panel, size]

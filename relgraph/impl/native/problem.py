@@ -76,7 +76,8 @@ class Layout(Held):
         table = torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
         self.filled = CProblem(
             num_parts=len(parts), parts=parts, blocks=self.address(table), num_blocks=len(found), block_rows=rows,
-            block_ptr=self.address(torch.tensor(ptr)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
+            block_ptr=self.address(torch.tensor(ptr)),
+            run_graphs=self.address(torch.tensor([*order], dtype=torch.int64)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
             q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns,
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:

@@ -17,9 +17,9 @@ struct Room {
     const bool is_backward = p.is_backward != 0;
     const int64_t rows = p.block_rows;
     chunk = p.panels ? p.panel : std::max<int64_t>(keys, 1);
-    stride = up(keys, p.panels ? p.panel : 16);
+    stride = up(keys, p.panels ? p.panel : p.step ? p.step : 16);
     width = p.columns + p.num_parts;
-    other_stride = std::min(stride, up(chunk, 16));
+    other_stride = std::min(stride, up(chunk, p.step ? p.step : 16));
     other = rows * stride;
     slopes = other + (is_backward ? rows * other_stride : 0);
     table = slopes + (is_backward && p.score_kind ? rows * stride : 0);

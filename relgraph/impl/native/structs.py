@@ -48,10 +48,10 @@ class CProblem(ctypes.Structure):
         *((name, CTensor) for name in ("dq", "dk", "dv", "d_by_query", "d_by_key")),
         ("dk_split", c_int64), ("dv_split", c_int64), ("d_by_key_split", c_int64),
         ("blocks", c_void_p), ("num_blocks", c_int64), ("block_rows", c_int64), ("block_ptr", c_void_p),
-        ("runs", c_int64), ("splits", c_int64), ("most_keys", c_int64),
+        ("run_graphs", c_void_p), ("runs", c_int64), ("splits", c_int64), ("most_keys", c_int64),
         ("workspace", c_void_p), ("workspace_numbers", c_int64), ("threads", c_int64), ("gemm", c_void_p),
         ("parallel", c_void_p), ("blocked", c_void_p), ("blocked_half", c_void_p), ("release", c_void_p),
-        ("half", c_int64), ("panel", c_int64), ("panels", c_int64), ("turned_keys", c_void_p),
+        ("half", c_int64), ("step", c_int64), ("panel", c_int64), ("panels", c_int64), ("turned_keys", c_void_p),
         ("turned_values", c_void_p), ("key_rows", c_void_p), ("value_rows", c_void_p),
     ]  # fmt: skip
 
