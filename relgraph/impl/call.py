@@ -108,7 +108,8 @@ class Problem:
         by_query: B, what label r adds to the scores of query i, ``[B, H, N_q, columns]``, or None.
         by_key: C, what label r adds to the scores at key j, ``[B, H, N_k, columns]``, or None.
         label_keys: a^K, which a pair's label adds to its key, ``[R, D]`` or ``[H, R, D]``, or None.
-        label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None.
+        label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None. For kernels over all
+            pairs it has a row for each column of the sums.
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
@@ -179,7 +180,7 @@ class Outputs(NamedTuple):
     """The outputs of forward, or their gradients.
 
     Attributes:
-        output: ``[B, H, N_q, D_v]``, without the value term; ``[B, H, N_q, D_v + F]`` with vectors in the value.
+        output: ``[B, H, N_q, D_v]``, with the value term where the problem has ``label_values``; ``[B, H, N_q, D_v + F]`` with vectors in the value.
         lse: log-sum-exp, ``[B, H, N_q]``.
         sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
         mass: the same before dropout; without dropout it is ``sums``, and this is empty.

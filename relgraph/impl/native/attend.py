@@ -1,4 +1,4 @@
-"""Attention by compiled kernels. Tables are handled in plain torch; the kernels run inside the primitive."""
+"""Attention by compiled kernels inside the primitive. Score tables become B and C in plain torch, value tables go along."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relgraph.impl.native import build
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import Filled, dense_rows
 from relgraph.impl.native.structs import CProblem
-from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
+from relgraph.impl.terms import repeat_heads, score_tables, split_mass, with_zero_row
 
 PANEL, FEWEST_KEYS = 512, 512
 """Keys per panel, and with fewer of them there are none in float32: keys in panels must be turned round first."""
@@ -36,9 +36,27 @@ def attend(call: Call) -> Answer:
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = _query_tables(call, dtype)
-    values = any(tables.value is not None for tables in call.tables)
-    outputs = op.run(call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values)
-    return answer(call, outputs, call.tables, sizes)
+    values = _value_tables(call, dtype)
+    output, lse, sums, mass = op.run(
+        call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values is not None,
+        extras=op.Extras(label_values=values),
+    )  # fmt: skip
+    masses = split_mass(mass if call.dropout_p > 0.0 else sums, sizes) if call.need_mass else None
+    return Answer(output, lse, masses)
+
+
+def _value_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
+    """What each column of the sums adds to values, ``[columns, D_v]`` or ``[H, columns, D_v]``; None without tables."""
+    given = [part.value for part in call.tables]
+    if all(table is None for table in given):
+        return None
+    heads, size = call.query.shape[1], call.value.shape[-1]
+    per_head = any(table is not None and table.dim() == 3 for table in given)
+    joined = []
+    for table, labels in zip(given, call.plan.num_labels, strict=True):
+        rows = call.value.new_zeros(labels + 1, size, dtype=dtype) if table is None else with_zero_row(table.to(dtype))
+        joined.append(rows.expand(heads, -1, -1) if per_head else rows)
+    return joined[0] if len(joined) == 1 else torch.cat(joined, -2)
 
 
 def _query_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
@@ -95,15 +113,31 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
             setattr(struct, name, held.tensor(dense_rows(grad, kind)))
             setattr(struct, f"given_{name}", held.tensor(given))
     struct.is_backward = 1
+    values, of_values = problem.label_values, None
+    if values is not None:
+        struct.turned_label_values = held.turned_table(values, problem.plan)
+        if incoming.output is None:
+            of_values = torch.zeros_like(values)
+        else:
+            struct.d_output = held.tensor(dense_rows(incoming.output, dtype))
+            of_values = _of_table(outputs.sums, incoming.output.to(dtype), values)
     if incoming.lse is not None:
         struct.d_lse = held.address(incoming.lse.to(dtype).contiguous())
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key]
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, None, of_values, None]
 
 
 op.plug("native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True)
+
+
+def _of_table(numbers: Tensor, of: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table that ``numbers`` ``[B, H, N, R]`` multiply, for a product whose gradient is ``of``."""
+    if table.dim() == 2:
+        return numbers.flatten(0, 2).transpose(0, 1) @ of.flatten(0, 2)
+    by_head = numbers.transpose(0, 1).flatten(1, 2).transpose(1, 2)
+    return by_head @ of.transpose(0, 1).flatten(1, 2)
 
 
 def _joined(splits: Tensor) -> Tensor:

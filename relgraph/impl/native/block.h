@@ -33,6 +33,7 @@ template <class T, class E> class Block {
     slopes_ = p.is_backward && p.score_kind ? room + at.slopes : nullptr;
     table_ = room + at.table;
     sums_ = room + at.sums;
+    by_label_ = p.turned_label_values.data && p.d_output.data ? room + at.by_label : nullptr;
     spare_ = room + at.spare;
     shares_ = deltas_ = room + at.shares;  // the ones of forward, the others of backward
     if (sizeof(E) < sizeof(T)) {
@@ -58,6 +59,9 @@ template <class T, class E> class Block {
     T* out = const_cast<T*>(row_of<T>(p.output, place_.batch, head_, query(0)));
     weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
     for (int64_t r = 0; r < rows_; r++) scale_row(out + r * p.output.row, p.value_size, shares_[r]);
+    if (p.label_values.data)
+      times(row_of<T>(p.sums, place_.batch, head_, query(0)), p.sums.row, p.columns, table_of(p.label_values),
+            p.value_size, out, p.output.row, true);
   }
 
   void backward() {
@@ -71,6 +75,7 @@ template <class T, class E> class Block {
       lay(rows_of(p_.query), p_.query.row, rows_, p_.block_rows, p_.size, query_rows_);
       if (p_.output.data) lay(rows_of(p_.output), p_.output.row, rows_, p_.block_rows, p_.value_size, output_rows_);
     }
+    if (by_label_) gradients_of_sums();
     const Place whole = place_;
     for (int64_t start = whole.start; start < whole.stop || start == whole.start; start += chunk_) {
       place_.start = start;
@@ -96,6 +101,18 @@ template <class T, class E> class Block {
     return d_lse ? total - d_lse[(place_.batch * p.heads + head_) * p.q_len + query(r)] : total;
   }
 
+  // The gradients of the sums by label: those of the output times what labels add to values, and those that are given.
+  void gradients_of_sums() {
+    const Problem& p = p_;
+    const int64_t stride = p.turned_label_values.row;
+    times(row_of<T>(p.d_output, place_.batch, head_, query(0)), p.d_output.row, p.value_size,
+          table_of(p.turned_label_values), stride, by_label_, stride, false);
+    for (int64_t r = 0; p.sums.data && r < rows_; r++) {
+      load(table_ + width_, row_of<T>(p.sums, place_.batch, head_, query(r)), T(0));
+      add_row(by_label_ + r * stride, table_ + width_, width_);
+    }
+  }
+
   // Some keys' share in all gradients, from the block's key `at` on. The first keys write the gradients of rows, the
   // next add to them.
   void gradients_of_keys(int64_t at, bool first) {
@@ -109,7 +126,8 @@ template <class T, class E> class Block {
       std::fill(other_, other_ + rows_ * stride, T(0));
     for (int64_t r = 0; r < rows_; r++) {
       T *s = weights + r * stride_, *t = other_ + r * stride;
-      add_incoming(r, t, p.sums);
+      if (by_label_) add_row_by_label(r, t, by_label_ + r * p.turned_label_values.row);
+      else add_incoming(r, t, p.sums);
       drop(p, row(r), t);
       add_incoming(r, t, p.mass);
       softmax_backward(t, s, n, deltas_[r]);
@@ -165,9 +183,7 @@ template <class T, class E> class Block {
       }
     if constexpr (sizeof(T) == sizeof(E)) {
       const int64_t by_steps = p_.step && rows_ == p_.block_rows ? n / p_.step * p_.step : 0;
-      if constexpr (sizeof(T) == 4)
-        if (by_steps && size)
-          p_.blocked(rows_, size, by_steps, stride, x.row, into_stride, add, weights, keys_of(x), into, false);
+      if (by_steps) times(weights, stride, by_steps, {keys_of(x), x.row}, size, into, into_stride, add);
       if (by_steps == n && n) return;
       const T before = add || by_steps ? T(1) : T(0);
       multiply<T>(p_, 'N', 'N', rows_, size, n - by_steps, 1, {weights + by_steps, stride},
@@ -194,6 +210,16 @@ template <class T, class E> class Block {
     if constexpr (sizeof(E) == 2) p_.blocked_half(rows_, n, k, a_stride, n, c_stride, add, a, b, c, true);
     else if constexpr (sizeof(T) == 4) p_.blocked(rows_, n, k, a_stride, n, c_stride, add, a, b, c, false);
   }
+
+  // C (+)= A B for the block's rows, all of them dense.
+  void times(const T* a, int64_t a_stride, int64_t k, Matrix<T> b, int64_t n, T* c, int64_t c_stride, bool add) const {
+    if constexpr (sizeof(T) == 4)
+      if (p_.blocked && rows_ == p_.block_rows && n && k)
+        return p_.blocked(rows_, n, k, a_stride, b.stride, c_stride, add, a, b.data, c, false);
+    multiply<T>(p_, 'N', 'N', rows_, n, k, 1, {a, a_stride}, b, add ? T(1) : T(0), c, c_stride);
+  }
+
+  Matrix<T> table_of(const Tensor& x) const { return {row_of<T>(x, 0, head_, 0), x.row}; }
 
   const E* panels_of(const void* all, int64_t numbers) const {
     return static_cast<const E*>(all) + (place_.batch * p_.kv_heads + kv_head_) * p_.panels * p_.panel * numbers;
@@ -292,14 +318,19 @@ template <class T, class E> class Block {
   void add_incoming(int64_t r, T* t, const Tensor& from) {
     if (!from.data) return;
     load(table_ + width_, row_of<T>(from, place_.batch, head_, query(r)), T(0));
-    for (int64_t i = 0; i < p_.num_parts; i++) labels(i, r).add(t, ids_of(table_ + width_, i), T(1));
+    add_row_by_label(r, t, table_ + width_);
+  }
+
+  // To every pair of row r the number of its label.
+  void add_row_by_label(int64_t r, T* t, T* numbers) const {
+    for (int64_t i = 0; i < p_.num_parts; i++) labels(i, r).add(t, ids_of(numbers, i), T(1));
   }
 
   const Problem& p_;
   int64_t head_, kv_head_, split_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
   Place place_{};
   int64_t chunk_ = 0;
-  T *scores_, *other_, *slopes_, *table_, *sums_, *spare_, *shares_, *deltas_;
+  T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *spare_, *shares_, *deltas_;
   E *narrow_ = nullptr, *turned_ = nullptr, *query_rows_ = nullptr, *output_rows_ = nullptr;
 };
 

@@ -35,13 +35,19 @@ def check_tensors(problem: Problem) -> None:
         ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
         ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
     ]
+    table = problem.label_values
+    if table is not None:
+        wanted = plan.columns, value.shape[-1]
+        shapes.append(("label_values", table, wanted if table.dim() == 2 else (heads, *wanted)))
+        if not problem.need_sums:
+            raise ValueError("need_sums must be True with label_values, got False")
     for name, x, shape in shapes:
         if x is not None and tuple(x.shape) != shape:
             raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
     for name, x in (("key", key), ("value", value)):
         if x.dtype != problem.query.dtype:
             raise ValueError(f"{name} must have the dtype of query, {problem.query.dtype}, got {x.dtype}")
-    for name, x in (("by_query", problem.by_query), ("by_key", problem.by_key)):
+    for name, x in (("by_query", problem.by_query), ("by_key", problem.by_key), ("label_values", table)):
         if x is not None and x.dtype != problem.dtype:
             raise ValueError(f"{name} must be {problem.dtype}, got {x.dtype}")
     full = (batch, heads, q_len, k_len)

@@ -58,6 +58,9 @@ struct Problem {
   Tensor query, key, value;
   Tensor by_query;  // B; data is null without it
   Tensor by_key;    // C transposed, [batch, heads, columns, k_len]
+  // What a label adds to values, [columns, value_size], all heads alike or not. In backward its transpose too,
+  // [value_size, columns as a row of a table lies in memory], and the gradient of the output in the type of sums.
+  Tensor label_values, turned_label_values, d_output;
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
   int64_t mask_strides[4];

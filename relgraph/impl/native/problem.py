@@ -76,8 +76,8 @@ class Layout(Held):
         table = torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
         self.filled = CProblem(
             num_parts=len(parts), parts=parts, blocks=self.address(table), num_blocks=len(found), block_rows=rows,
-            block_ptr=self.address(torch.tensor(ptr)),
-            run_graphs=self.address(torch.tensor([*order], dtype=torch.int64)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
+            block_ptr=self.address(torch.tensor(ptr)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
+            run_graphs=self.address(torch.tensor([*order], dtype=torch.int64)),
             q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns,
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:
@@ -137,6 +137,7 @@ class Filled(Held):
         )
         struct.by_query = self.tensor(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
         struct.by_key = self.tensor(None if problem.by_key is None else problem.by_key.transpose(2, 3).contiguous())
+        struct.label_values = self.table(problem.label_values)
         struct.scale = problem.scale
         self._masks(problem, dtype)
         if problem.causal is not None:
@@ -144,6 +145,23 @@ class Filled(Held):
             struct.causal_offsets, struct.causal_step = self.offsets(problem.causal)
         kind, struct.score_parameter = score.encode(problem.score)
         struct.score_kind = int(kind) + 1
+
+    def table(self, x: Tensor | None) -> CTensor:
+        """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
+        return self.tensor(None if x is None else x.contiguous().expand(1, self.struct.heads, *x.shape[-2:]))
+
+    def turned_table(self, x: Tensor, plan: LabelPlan) -> CTensor:
+        """A table's transpose, ``[size, width]``, its columns as the kernels read a row of numbers by label.
+
+        Each part begins with the ids -2 and -1; the width is a multiple of 16.
+        """
+        columns, width = plan.columns, plan.columns + len(plan.parts)
+        turned = x.new_zeros(*x.shape[:-2], x.shape[-1], -(-width // 16) * 16)
+        for number, (start, size) in enumerate(zip(plan.starts, plan.num_labels, strict=True)):
+            at = start + number + 2
+            turned[..., at : at + size] = x[..., start : start + size, :].transpose(-1, -2)
+        assert x.shape[-2] == columns
+        return self.table(turned)
 
     def _masks(self, problem: Problem, dtype: torch.dtype) -> None:
         struct, mask = self.struct, problem.mask

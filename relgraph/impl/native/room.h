@@ -11,7 +11,7 @@ struct Room {
   int64_t chunk;   // keys at a time in backward
   int64_t stride;  // of a row of scores
   int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
-  int64_t other_stride, other, slopes, table, sums, spare, shares, narrow, turned, query_rows, output_rows, total;
+  int64_t other_stride, other, slopes, table, sums, by_label, spare, shares, narrow, turned, query_rows, output_rows, total;
 
   Room(const Problem& p, int64_t keys) {
     const bool is_backward = p.is_backward != 0;
@@ -24,7 +24,8 @@ struct Room {
     slopes = other + (is_backward ? rows * other_stride : 0);
     table = slopes + (is_backward && p.score_kind ? rows * stride : 0);
     sums = table + 2 * width;
-    spare = sums + LANES * width;
+    by_label = up(sums + LANES * width, 16);
+    spare = by_label + (p.turned_label_values.data ? rows * p.turned_label_values.row : 0);
     shares = spare + keys;
     narrow = up(shares + rows, 16);
     // numbers of two bytes from here on, counted in float32

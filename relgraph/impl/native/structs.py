@@ -39,6 +39,7 @@ class CProblem(ctypes.Structure):
         )),
         ("q_ptr", c_void_p), ("k_ptr", c_void_p), ("num_parts", c_int64), ("parts", POINTER(CPart)),
         *((name, CTensor) for name in ("query", "key", "value", "by_query", "by_key")),
+        *((name, CTensor) for name in ("label_values", "turned_label_values", "d_output")),
         ("mask", c_void_p), ("mask_kind", c_int64), ("mask_strides", c_int64 * 4),
         ("keep", c_void_p), ("keep_strides", c_int64 * 4), ("seed", c_int64), ("origin", c_int64 * 4),
         ("causal", c_int64), ("causal_offsets", c_void_p), ("causal_step", c_int64),
