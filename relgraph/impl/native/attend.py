@@ -1,4 +1,4 @@
-"""Attention by compiled kernels inside the primitive. Score tables become B and C in plain torch, value tables go along."""
+"""Attention by compiled kernels inside the primitive. Score tables become B and C in plain torch."""
 
 from __future__ import annotations
 
