@@ -180,8 +180,8 @@ class Outputs(NamedTuple):
     """The outputs of forward, or their gradients.
 
     Attributes:
-        output: ``[B, H, N_q, D_v]``, with the value term where the problem has ``label_values``; ``[B, H, N_q, D_v + F]``
-            with vectors in the value.
+        output: ``[B, H, N_q, D_v]``, with the value term where the problem has ``label_values``;
+            ``[B, H, N_q, D_v + F]`` with vectors in the value.
         lse: log-sum-exp, ``[B, H, N_q]``.
         sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
         mass: the same before dropout; without dropout it is ``sums``, and this is empty.

@@ -6,7 +6,8 @@
 An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
 export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for compiled
 kernels: over listed pairs they take a table's rows pair by pair, over all pairs they add the value term. A new
-argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and ``_problem``.
+argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and
+``_problem``.
 
 An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. Kernels that
 ask for it are therefore called without the op where nothing could tell the difference (:func:`_unwatched`).
