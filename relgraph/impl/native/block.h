@@ -250,14 +250,16 @@ template <class T, class E> class Block {
 
   // A row of a table as RowLabels reads it: each part begins with the numbers for the ids -2 and -1.
   void load(T* into, const T* from, T not_attending) const {
-    for (int64_t i = 0; i < p_.num_parts; i++) {
-      const Part& part = p_.parts[i];
-      T* mine = into + part.first_column + i;
-      const T* row = from ? from + part.first_column : nullptr;
-      mine[0] = not_attending;
-      mine[1] = row ? row[part.num_labels] : T(0);
-      for (int64_t c = 0; c < part.num_labels; c++) mine[GUARD + c] = row ? row[c] : T(0);
-    }
+    for (int64_t part = 0; part < p_.num_parts; part++) load_part(part, into, from, not_attending);
+  }
+
+  void load_part(int64_t number, T* into, const T* from, T not_attending) const {
+    const Part& part = p_.parts[number];
+    T* mine = into + part.first_column + number;
+    mine[0] = not_attending;
+    mine[1] = from ? from[part.first_column + part.num_labels] : T(0);
+    if (from) std::copy_n(from + part.first_column, part.num_labels, mine + GUARD);
+    else std::fill_n(mine + GUARD, part.num_labels, T(0));
   }
 
   T* ids_of(T* row, int64_t part) const { return row + p_.parts[part].first_column + part + GUARD; }
@@ -267,15 +269,21 @@ template <class T, class E> class Block {
     against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
-      if (p_.by_query.data) load(table_, row_of<T>(p_.by_query, place_.batch, head_, query(r)), -INF<T>);
-      else if (r == 0) load(table_, nullptr, -INF<T>);
+      const T* from = p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r)) : nullptr;
+      if (!from && r == 0) load(table_, nullptr, -INF<T>);
       for (int64_t part = 0; part < p_.num_parts; part++) {
         const T factor = part == 0 ? T(p_.scale) : T(1);
-        if (!p_.by_query.data && p_.parts[part].full) {
+        if (!from && p_.parts[part].full) {
           if (part == 0) scale_row(s, n_, factor);
           continue;
         }
-        labels(part, r).add(s, ids_of(table_, part), factor);
+        const RowLabels<T> mine = labels(part, r);
+        if (from && mine.is_plain()) {
+          mine.add_plain(s, from + p_.parts[part].first_column, factor, -INF<T>);
+          continue;
+        }
+        if (from) load_part(part, table_, from, -INF<T>);
+        mine.add(s, ids_of(table_, part), factor);
       }
       if (p_.by_key.data) {
         const T* columns = row_of<T>(p_.by_key, place_.batch, head_, 0) + key(0);
@@ -302,16 +310,25 @@ template <class T, class E> class Block {
 
   // Sums of a row by label, times a factor.
   void write_sums(int64_t r, T* s, T factor, const Tensor& into, bool first = true) {
-    std::fill(sums_, sums_ + LANES * width_, T(0));
     T* out = const_cast<T*>(row_of<T>(into, place_.batch, head_, query(r)));
     for (int64_t i = 0; i < p_.num_parts; i++) {
       const Part& part = p_.parts[i];
-      T* mine = ids_of(sums_, i);
-      labels(i, r).sum_into(mine, width_, s);
-      for (int64_t lane = 1; lane < LANES; lane++) add_row(mine - 1, mine - 1 + lane * width_, part.num_labels + 1);
       T* columns = out + part.first_column;
-      for (int64_t c = 0; c < part.num_labels; c++) columns[c] = first ? mine[c] * factor : columns[c] + mine[c] * factor;
-      columns[part.num_labels] = (first ? T(0) : columns[part.num_labels]) + mine[-1] * factor;
+      const RowLabels<T> row = labels(i, r);
+      if (row.is_plain()) {
+        row.sum_plain(columns, s, factor, !first);
+        continue;
+      }
+      T* mine = ids_of(sums_, i);
+      for (int64_t lane = 0; lane < LANES; lane++) std::fill_n(mine - GUARD + lane * width_, part.num_labels + GUARD, T(0));
+      row.sum_into(mine, width_, s);
+      const auto total = [&](int64_t id) {
+        const T* x = mine + id;
+        return ((x[0] + x[width_]) + (x[2 * width_] + x[3 * width_])) * factor;
+      };
+      static_assert(LANES == 4, "total adds four lanes");
+      for (int64_t c = 0; c < part.num_labels; c++) columns[c] = first ? total(c) : columns[c] + total(c);
+      columns[part.num_labels] = first ? total(-1) : columns[part.num_labels] + total(-1);
     }
   }
 

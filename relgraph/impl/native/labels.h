@@ -51,6 +51,26 @@ template <class T> class RowLabels {
     }
   }
 
+  // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label: what was just
+  // written is waited for when it is read in other pieces.
+  bool is_plain() const { return part_.affine && !part_.row_ptr; }
+
+  // A plain row's s = s * scale + row[id], where id -1 has the last number and id -2 the given one.
+  void add_plain(T* s, const T* row, T scale, T not_attending) const {
+    const auto end = [&](int64_t id) { return id == -2 ? not_attending : row[slot(id)]; };
+    if (left_ > 0) scale_add(s, left_, scale, end(left_id_));
+    if (left_ < right_) scale_add_row(s + left_, row + first_id(), right_ - left_, scale);
+    if (right_ < n_) scale_add(s + right_, n_ - right_, scale, end(right_id_));
+  }
+
+  // A plain row's sums by label times a factor, written or added to a row whose last number is for id -1.
+  void sum_plain(T* row, const T* s, T factor, bool add) const {
+    if (!add) std::fill_n(row, part_.num_labels + 1, T(0));
+    if (left_ < right_) write_scaled(row + first_id(), s + left_, right_ - left_, factor, add);
+    if (left_ > 0 && left_id_ != -2) row[slot(left_id_)] += sum(s, left_) * factor;
+    if (right_ < n_ && right_id_ != -2) row[slot(right_id_)] += sum(s + right_, n_ - right_) * factor;
+  }
+
   // s = s * scale + table[id] for every key; the labels of listed pairs take the place of those below.
   void add(T* s, const T* table, T scale) const {
     keep_listed(s);

@@ -8,6 +8,7 @@
 namespace relgraph {
 
 template <class T> constexpr T INF = std::numeric_limits<T>::infinity();
+constexpr int64_t VECTOR = 16;  // numbers in a vector, at most
 
 // exp by range reduction, x = n ln 2 + r, and a polynomial of r. Below LOWEST it is 0; NaN stays NaN.
 inline float exp_of(float x) {
@@ -130,10 +131,14 @@ template <class T, class E> T dot(const T* a, const E* b, int64_t n) {
   return total;
 }
 
+// Whole vectors first: compilers keep the sum of such a loop in memory, and what its tail writes there one by one is
+// waited for when it is read as a vector.
 template <class T> T sum(const T* s, int64_t n) {
+  const int64_t whole = n / VECTOR * VECTOR;
   T total = 0;
 #pragma omp simd reduction(+ : total)
-  for (int64_t j = 0; j < n; j++) total += s[j];
+  for (int64_t j = 0; j < whole; j++) total += s[j];
+  for (int64_t j = whole; j < n; j++) total += s[j];
   return total;
 }
 
@@ -147,6 +152,17 @@ template <class T> T exponentials(T* s, int64_t n, T top) {
     total += e;
   }
   return total;
+}
+
+// into = s * factor, or added to what is there.
+template <class T> void write_scaled(T* into, const T* s, int64_t n, T factor, bool add) {
+  if (add) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) into[j] += s[j] * factor;
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) into[j] = s[j] * factor;
+  }
 }
 
 template <class T> void multiply_rows(T* s, const T* row, int64_t n) {
