@@ -149,7 +149,8 @@ template <class T, class E> class Block {
   }
 
   // Rows of x against n keys (or values) from the place's first one.
-  void against(const Tensor& x, const Tensor& keys, const void* turned, int64_t size, int64_t n, T* into, int64_t stride) {
+  void against(const Tensor& x, const Tensor& keys, const void* turned, int64_t size, int64_t n, T* into,
+               int64_t stride) {
     if constexpr (sizeof(T) == 4)
       if (p_.panels) {
         const int64_t even = (size + 1) / 2 * 2;
@@ -163,8 +164,8 @@ template <class T, class E> class Block {
   }
 
   // Sums of the rows of x (keys or values), weighted.
-  void weigh(T* weights, int64_t stride, int64_t n, const Tensor& x, const void* as_rows, int64_t size, bool add, T* into,
-             int64_t into_stride) {
+  void weigh(T* weights, int64_t stride, int64_t n, const Tensor& x, const void* as_rows, int64_t size, bool add,
+             T* into, int64_t into_stride) {
     if constexpr (sizeof(T) == 4)
       if (p_.panels) {
         const E* head = panels_of(as_rows, size);
@@ -192,12 +193,13 @@ template <class T, class E> class Block {
   }
 
   // To the gradient of every key the rows of x, weighted.
-  void spread(const T* weights, int64_t stride, int64_t n, const Tensor& x, const E* in_pairs, int64_t size, T factor, T* into,
-              int64_t into_stride) {
+  void spread(const T* weights, int64_t stride, int64_t n, const Tensor& x, const E* in_pairs, int64_t size, T factor,
+              T* into, int64_t into_stride) {
     if constexpr (sizeof(E) < sizeof(T)) {
       const int64_t rows = p_.block_rows;
       for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++) turned_[j * rows + r] = r < rows_ ? narrow(weights[r * stride + j] * factor) : 0;
+        for (int64_t j = 0; j < n; j++)
+          turned_[j * rows + r] = r < rows_ ? narrow(weights[r * stride + j] * factor) : 0;
       p_.blocked_half(n, size, rows, rows, size, into_stride, true, turned_, in_pairs, into, true);
     } else {
       multiply<T>(p_, 'T', 'N', n, size, rows_, factor, {weights, stride}, {rows_of(x), x.row}, 1, into, into_stride);
@@ -320,7 +322,8 @@ template <class T, class E> class Block {
         continue;
       }
       T* mine = ids_of(sums_, i);
-      for (int64_t lane = 0; lane < LANES; lane++) std::fill_n(mine - GUARD + lane * width_, part.num_labels + GUARD, T(0));
+      for (int64_t lane = 0; lane < LANES; lane++)
+        std::fill_n(mine - GUARD + lane * width_, part.num_labels + GUARD, T(0));
       row.sum_into(mine, width_, s);
       const auto total = [&](int64_t id) {
         const T* x = mine + id;

@@ -51,8 +51,8 @@ template <class T> class RowLabels {
     }
   }
 
-  // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label: what was just
-  // written is waited for when it is read in other pieces.
+  // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label: what was
+  // just written is waited for when it is read in other pieces.
   bool is_plain() const { return part_.affine && !part_.row_ptr; }
 
   // A plain row's s = s * scale + row[id], where id -1 has the last number and id -2 the given one.
@@ -115,7 +115,9 @@ template <class T> class RowLabels {
     keep_listed(s);
     if (left_ > 0) add_row(s, columns + slot(left_id_) * keys, left_);
     if (left_ < right_)
-      read([&](auto* id) { add_column_gathered(s + left_, id, columns + left_, keys, part_.num_labels, right_ - left_); });
+      read([&](auto* id) {
+        add_column_gathered(s + left_, id, columns + left_, keys, part_.num_labels, right_ - left_);
+      });
     if (right_ < n_) add_row(s + right_, columns + slot(right_id_) * keys + right_, n_ - right_);
     for (int64_t e = 0, first = 0; e < count_; e++)
       if (role(e) == 1) s[key(e)] = spare_[first++] + columns[slot(id(e)) * keys + key(e)];

@@ -9,12 +9,13 @@ using Gemm32 = void (*)(const char*, const char*, const int*, const int*, const 
                         const int*, const float*, const int*, const float*, float*, const int*);
 using Gemm64 = void (*)(const char*, const char*, const int*, const int*, const int*, const double*, const double*,
                         const int*, const double*, const int*, const double*, double*, const int*);
-// C (+)= A B of row-major matrices: m, n, k, strides of A, B and C, whether to add, A, B, C, and a layout that is not used.
+// C (+)= A B of row-major matrices: m, n, k, strides of A, B and C, whether to add, A, B, C, and a layout that is not
+// used.
 using Blocked = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const float*, const float*, float*,
                          bool);
 // The same with A and B in bfloat16; in B the rows lie in pairs, [k / 2, n, 2].
-using BlockedHalf = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const uint16_t*, const uint16_t*,
-                             float*, bool);
+using BlockedHalf = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const uint16_t*,
+                             const uint16_t*, float*, bool);
 using Release = void (*)(bool);
 // Runs a function once on each thread of the framework's pool: GOMP_parallel.
 using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);

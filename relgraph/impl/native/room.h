@@ -11,7 +11,8 @@ struct Room {
   int64_t chunk;   // keys at a time in backward
   int64_t stride;  // of a row of scores
   int64_t width;   // of a table row in memory: the columns, and two guards for each part's one column of zeros
-  int64_t other_stride, other, slopes, table, sums, by_label, spare, shares, narrow, turned, query_rows, output_rows, total;
+  int64_t other_stride, other, slopes, table, sums, by_label, spare, shares, narrow, turned, query_rows, output_rows;
+  int64_t total;
 
   Room(const Problem& p, int64_t keys) {
     const bool is_backward = p.is_backward != 0;
