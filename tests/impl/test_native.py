@@ -235,6 +235,13 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(what):
         attend._forward(replace(problem, **{name: spoil(problem)}))
 
 
+def test_the_value_term_needs_the_sums():
+    problem = problem_of(dense())
+    table = torch.ones(problem.columns, 4, dtype=F64)
+    with pytest.raises(ValueError, match="need_sums must be True with label_values, got False"):
+        attend._forward(replace(problem, label_values=table, need_sums=False))
+
+
 @pytest.mark.parametrize("kind", ["distance", "edges only"])
 def test_shapes_on_the_meta_device(kind):
     """Nothing is read where there are no numbers."""
