@@ -21,6 +21,9 @@ from relgraph.labels import (
 from relgraph.labels.base import common_batch
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
+MANY = 1 << 14
+"""From so many listed pairs on, sorting costs more than changing the type of what is sorted."""
+
 
 def lower(labels: Labels) -> LabelPlan:
     """The plan of ``labels``, computed once and kept on them.
@@ -83,13 +86,13 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     source, target = labels.edge_index
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
+    rows = batch * labels.q_len
     if edges_only:
-        borders = torch.arange(batch * labels.q_len + 1, device=row.device)
-        _, order = (row * labels.k_len + source).sort(stable=True)
-        row, col, ids = row[order], source[order], labels.ids.to(torch.int64)[order]
+        _, order = _sorted(torch.add(source, row, alpha=labels.k_len), rows * labels.k_len)
+        row, col, ids = (x.index_select(0, order) for x in (row, source, labels.ids))
         role = torch.full_like(row, FIRST, dtype=torch.int8)
         parallel = labels.parallel is not False
-        return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
+        return Csr(_borders(row, rows), row, col, ids.to(torch.int64), role, order, batch, parallel)
     again = EXTRA if labels.duplicates == "sum" else DEAD
     role = torch.full_like(row, again, dtype=torch.int8)
     columns = (row, source, labels.ids.to(torch.int64), role, torch.zeros_like(role))
@@ -101,13 +104,26 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
         columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))
         batch = both
     row, col, ids, role, level = columns
-    key, order = (row * labels.k_len + col).sort(stable=True)
-    row, col, ids = row[order], col[order], ids[order]
-    role = _roles(key, role[order], level[order])
-    borders = torch.arange(batch * labels.q_len + 1, device=row.device)
+    rows = batch * labels.q_len
+    key, order = _sorted(torch.add(col, row, alpha=labels.k_len), rows * labels.k_len)
+    row, col, ids, role, level = (x.index_select(0, order) for x in (row, col, ids, role, level))
+    role = _roles(key, role, level)
     parallel = labels.parallel is not False and labels.duplicates == "sum"
     parallel = parallel or (under is not None and under.parallel)
-    return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
+    return Csr(_borders(row, rows), row, col, ids, role, order, batch, parallel)
+
+
+def _sorted(numbers: Tensor, stop: int) -> tuple[Tensor, Tensor]:
+    """Numbers below ``stop`` in rising order, and where each was; equal ones stay in their order."""
+    # many numbers of 32 bits are sorted in half the time; a symbolic length cannot be asked about
+    if not torch.compiler.is_compiling() and numbers.shape[0] >= MANY and stop <= 1 << 31:
+        numbers = numbers.to(torch.int32)
+    return numbers.sort(stable=True)
+
+
+def _borders(row: Tensor, rows: int) -> Tensor:
+    """Where each of ``rows`` rows begins among the sorted ``row`` of all pairs, and where the last one ends."""
+    return torch.searchsorted(row, torch.arange(rows + 1, device=row.device))
 
 
 def _repeat(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) -> tuple[Tensor, ...]:
