@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -70,11 +69,12 @@ def check_call(
         scale = query.shape[-1] ** -0.5 if query.shape[-1] and not isinstance(score, Additive) else 1.0
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
+    vectors = check_vectors(*edge, labels, query, value)
     call = Call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
-        score, maps,
+        score, maps, vectors,
     )  # fmt: skip
-    return replace(call, edge=check_vectors(*edge, labels, call)), packed
+    return call, packed
 
 
 def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -380,10 +380,12 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
 
 
-def check_vectors(attr: Any, key: Any, value: Any, labels: Any, call: Call) -> EdgeVectors | None:
+def check_vectors(
+    attr: Any, to_key: Any, to_value: Any, labels: Any, query: Tensor, value: Tensor
+) -> EdgeVectors | None:
     """The checked edge vectors and their maps; None without edge vectors."""
     if attr is None:
-        for name, given in (("edge_key", key), ("edge_value", value)):
+        for name, given in (("edge_key", to_key), ("edge_value", to_value)):
             if given is not None:
                 raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
         return None
@@ -395,17 +397,17 @@ def check_vectors(attr: Any, key: Any, value: Any, labels: Any, call: Call) -> E
         raise ValueError(
             f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
         )
-    if key is None and value is None:
+    if to_key is None and to_value is None:
         raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
-    heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
-    for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
+    heads = query.shape[1]
+    for name, given, width in (("edge_key", to_key, query.shape[-1]), ("edge_value", to_value, value.shape[-1])):
         if given is None:
             continue
         wanted = [width, attr.shape[1]]
         if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
             raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
-    check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
-    return EdgeVectors(attr, key, value)
+    check.same_device(query=query, edge_attr=attr, edge_key=to_key, edge_value=to_value)
+    return EdgeVectors(attr, to_key, to_value)
 
 
 def _kind(labels: Any) -> str:

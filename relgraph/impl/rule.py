@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -138,7 +137,7 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if by_rows.needed(replace(call, edge=None) if edges_only else call):
+    if by_rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if _learns(call.mask):

@@ -21,6 +21,7 @@ from relgraph.impl.edges.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
+from relgraph.impl.native.problem import Held, as_long
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
 from relgraph.plan import Csr, LabelPlan
 from relgraph.score import encode
@@ -99,7 +100,7 @@ class _Listed:
         own, rows, keys = csr.batch != 1, csr.row_ptr.shape[0] - 1, csr.batch * plan.k_len
         if max(csr.col.shape[0], rows, keys) >= 1 << 31:
             raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
-        given = [x.to(torch.int64).contiguous() for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
+        given = [as_long(x) for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
         self.own, self.count = own, csr.col.shape[0]
         narrow = torch.empty(5, self.count, dtype=torch.int32)
         key_ptr, room = torch.empty(keys + 1, dtype=torch.int64), torch.empty(keys, dtype=torch.int64)
@@ -117,16 +118,17 @@ class _Listed:
             check_plan(plan, csr.batch)  # says what does not fit
 
 
-class _Filled:
+class _Filled(Held):
     """A problem as the kernels read it, and the tensors that it points to."""
 
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
+        super().__init__()
         check_listed(problem)
         kernels, memo, dtype = build.kernels(), problem.memo, problem.dtype
         pairs: _Listed | None = memo.get(KERNELS)
         if pairs is None:
             pairs = memo[KERNELS] = _Listed(problem.plan)
-        self.problem, self.pairs, self.library, self.kept = problem, pairs, kernels.library, list[Any]()
+        self.problem, self.pairs, self.library = problem, pairs, kernels.library
         query, key, value = problem.query, problem.key, problem.value
         self.empty = pairs.count == 0 or query.shape[0] == 0  # no pair in any batch row
         apart = key.shape[1] > 1 and key[:1].numel() + value[:1].numel() > HEADS_TOGETHER
@@ -140,9 +142,9 @@ class _Filled:
         self.apart, self.backward, self.num_lanes = apart, backward, heads * (1 if pairs.own else batch)
         self.struct = struct = CEdges(
             8 if dtype == torch.float64 else 4, batch, heads, kv_heads, q_len, k_len, size, value.shape[-1],
-            problem.columns, 0, pairs.pointer, self.tensor(query), self.tensor(key), self.tensor(value),
+            problem.columns, 0, pairs.pointer, self.rows_of(query), self.rows_of(key), self.rows_of(value),
         )  # fmt: skip
-        struct.by_query = self.tensor(problem.by_query)
+        struct.by_query = self.rows_of(problem.by_query)
         self.fill_vectors(size)
         self.fill_tables()
         self.fill_added()
@@ -181,10 +183,10 @@ class _Filled:
         problem, struct = self.problem, self.struct
         if problem.vectors is None:
             return
-        vectors = self.keep(problem.vectors.contiguous())
-        struct.attr, struct.attr_stride, struct.edge_size = vectors.data_ptr(), vectors.shape[1], vectors.shape[1]
+        vectors = problem.vectors.contiguous()
+        struct.attr, struct.attr_stride, struct.edge_size = self.address(vectors), vectors.shape[1], vectors.shape[1]
         if problem.vectors_in_score:
-            struct.edge_query = self.tensor(problem.query[..., size:])
+            struct.edge_query = self.rows_of(problem.query[..., size:])
 
     def fill_added(self) -> None:
         """Masks, causal order and dropout."""
@@ -215,40 +217,27 @@ class _Filled:
         problem, struct = self.problem, self.struct
         if output is not None and self.apart and self.backward:
             output = output.contiguous()
-        struct.output = self.tensor(output)
+        struct.output = self.rows_of(output)
         if output is not None and problem.vectors_in_value:
-            struct.edge_sums = self.tensor(output[..., struct.value_size :])
-        struct.sums, struct.mass = self.tensor(sums), self.tensor(mass)
+            struct.edge_sums = self.rows_of(output[..., struct.value_size :])
+        struct.sums, struct.mass = self.rows_of(sums), self.rows_of(mass)
 
-    def keep(self, x: Tensor) -> Tensor:
-        """The tensor, which lives as long as this object."""
-        self.kept.append(x)
-        return x
-
-    def address(self, x: Tensor | None) -> int | None:
-        """Where the numbers of a tensor begin, which is made dense."""
-        return None if x is None else self.keep(x.contiguous()).data_ptr()
-
-    def tensor(self, x: Tensor | None) -> CTensor:
-        """A tensor ``[B, H, N, size]`` as the kernels read it; null without one."""
-        if x is None or x.numel() == 0:
-            return CTensor()
-        if x.stride(3) != 1:
-            x = x.contiguous()
-        self.kept.append(x)
-        return CTensor(x.data_ptr(), *x.stride()[:3])
+    def rows_of(self, x: Tensor | None) -> CTensor:
+        """The struct of a tensor ``[B, H, N, size]``, whose rows are made dense; no data without one."""
+        return self.tensor(x if x is None or x.stride(3) == 1 else x.contiguous())
 
     def table(self, x: Tensor | None) -> CTensor:
-        """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
-        if x is None:
+        """The struct of a table ``[R, size]``, which serves all heads, or ``[H, R, size]``; no data without one."""
+        if x is None or x.numel() == 0:
             return CTensor()
-        return self.tensor(x.expand(1, self.struct.heads, *x.shape[-2:]))
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        return CTensor(self.address(x), 0, x.stride(0) if x.dim() == 3 else 0, x.stride(-2))
 
     def lanes(self, x: Tensor | None) -> tuple[int | None, int]:
         """A tensor ``[L or 1, P]`` and the step from one lane to the next."""
         if x is None:
             return None, 0
-        return self.keep(x).data_ptr(), x.stride(0) if x.shape[0] > 1 else 0
+        return self.address(x), x.stride(0) if x.shape[0] > 1 else 0
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -271,13 +260,14 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     filled = _Filled(problem, backward=True)
     struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
-    struct.lse = filled.address(incoming.lse)
+    if incoming.lse is not None:
+        struct.lse = filled.address(incoming.lse.contiguous())
     dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))
-    struct.dq, struct.dk, struct.dv = map(filled.tensor, (dq, dk, dv))
+    struct.dq, struct.dk, struct.dv = map(filled.rows_of, (dq, dk, dv))
     db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype)
-    struct.d_by_query = filled.tensor(db)
+    struct.d_by_query = filled.rows_of(db)
     if problem.vectors_in_score:
-        struct.d_edge_query = filled.tensor(dq[..., size:])
+        struct.d_edge_query = filled.rows_of(dq[..., size:])
     d_vectors = None
     if problem.vectors_learn and problem.vectors is not None:
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)

@@ -36,7 +36,7 @@ class Held:
 
     def long(self, x: Tensor) -> int:
         """The address of ``x`` as int64."""
-        return self.address(x.to(torch.int64).contiguous())
+        return self.address(as_long(x))
 
     def tensor(self, x: Tensor | None) -> CTensor:
         """The struct of a tensor, which is kept; no data for None and for one without numbers."""
@@ -49,6 +49,11 @@ class Held:
         """Where the offsets of all batch rows or graphs are, and the step from one to the next; 0 if there is one."""
         given = offset.reshape(-1) if isinstance(offset, Tensor) else torch.tensor([offset])
         return self.long(given), int(given.shape[0] > 1)
+
+
+def as_long(x: Tensor) -> Tensor:
+    """``x`` as dense int64; the same tensor if it is."""
+    return x if x.dtype == torch.int64 and x.is_contiguous() else x.to(torch.int64).contiguous()
 
 
 class Layout(Held):
