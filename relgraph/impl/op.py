@@ -9,7 +9,7 @@ listed pairs, which take their rows pair by pair. A new argument of
 the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and ``_problem``.
 
 An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. Kernels that
-ask for it are therefore called without the op where nothing could tell the difference (:func:`_unwatched`).
+ask for it are therefore called without the op where nothing could tell the difference (:func:`unwatched`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def run(
         moving,
     )  # fmt: skip
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
-    if _KERNELS[kernels].direct and _unwatched(tensors):
+    if _KERNELS[kernels].direct and unwatched(tensors):
         csr = call.plan.parts[0].csr
         kept = csr.derived if csr is not None and call.plan.edges_only else encode(call.plan)
         rest = call.plan, header, *numbers, call.score, kept
@@ -344,7 +344,7 @@ class _Direct(torch.autograd.Function):
         saved = ctx.saved_tensors
         given = [x is not None for x in saved]
         plan, header, scale, p, named, _ = ctx.rest
-        if torch.is_grad_enabled() or not _unwatched(used):
+        if torch.is_grad_enabled() or not unwatched(used):
             plan_tensors, ints = encode(plan)
             options = [*header, *ints], scale, p, score.encode(named), ctx.kernels
             there = [x for x in saved if x is not None]
@@ -354,7 +354,7 @@ class _Direct(torch.autograd.Function):
         return (None, None, *_at_places(found, given, header))
 
 
-def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
+def unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place."""
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False

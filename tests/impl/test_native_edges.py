@@ -34,7 +34,7 @@ def routed(monkeypatch):
 @pytest.fixture
 def as_op(monkeypatch):
     """The primitive as a custom op, as under torch.compile."""
-    monkeypatch.setattr(op, "_unwatched", lambda _: False)
+    monkeypatch.setattr(op, "unwatched", lambda _: False)
 
 
 def check(labels, *, keep=None, mass=True, batch=1, atol=1e-10, **options):
@@ -203,7 +203,7 @@ def test_dropout_does_not_depend_on_other_edges():
 @pytest.mark.parametrize("direct", [True, False])
 def test_same_mask_in_both_passes(direct, monkeypatch):
     if not direct:
-        monkeypatch.setattr(op, "_unwatched", lambda _: False)
+        monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = some_edges(8, 20)
 
     def run(*tensors):
@@ -220,7 +220,7 @@ def test_same_mask_in_both_passes(direct, monkeypatch):
 @pytest.mark.parametrize("direct", [True, False])
 def test_second_derivatives(dropout_p, direct, monkeypatch):
     if not direct:
-        monkeypatch.setattr(op, "_unwatched", lambda _: False)
+        monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = some_edges(3, 6)
     names = (
         "query",

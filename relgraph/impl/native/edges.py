@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_void_p
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +21,9 @@ from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import Held, as_long
+from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
-from relgraph.plan import Csr, LabelPlan
+from relgraph.plan import SORTERS, Csr, LabelPlan
 from relgraph.score import encode
 
 KERNELS = "native edges"
@@ -306,3 +306,4 @@ def _twin(problem: Problem) -> Outputs:
 
 
 op.plug(KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True)
+SORTERS["cpu"] = sort_pairs
