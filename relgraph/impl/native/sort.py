@@ -29,11 +29,9 @@ def sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> S
     if kernels is None or not unwatched((row, col, ids)):
         return None
     row, col, ids, count = as_long(row), as_long(col), as_long(ids), row.shape[0]
-    made = SortedPairs(
-        torch.empty(rows + 1, dtype=torch.int64),
-        *(torch.empty(count, dtype=torch.int64) for _ in range(4)),
-        torch.empty(count, dtype=torch.int8),
-    )
+    row_ptr, role = torch.empty(rows + 1, dtype=torch.int64), torch.empty(count, dtype=torch.int8)
+    of_row, of_col, of_ids, order = (torch.empty(count, dtype=torch.int64) for _ in range(4))
+    made = SortedPairs(row_ptr, of_row, of_col, of_ids, order, role)
     room = torch.empty(count + max(rows, keys) + 1, dtype=torch.int64)
     done = kernels.library.relgraph_sort_pairs(
         count, rows, keys, row.data_ptr(), col.data_ptr(), ids.data_ptr(), made.row.data_ptr(), made.col.data_ptr(),
