@@ -70,7 +70,12 @@ RULES = (
         "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine",
         lambda _: torch.compiler.is_exporting(),
     ),
-    Rule("dense", "there is one query row (a decoding step)", lambda call: call.plan.q_len == 1),
+    Rule(
+        "native",
+        "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
+        lambda call: call.plan.q_len == 1 and not _any_learns(call) and _native(call) is None,
+    ),
+    Rule("dense", "there is one query row", lambda call: call.plan.q_len == 1),
     Rule(
         "dense",
         f"{{size}} is at most {DENSE_SCORES:,} scores",
@@ -184,6 +189,11 @@ def _sums_by_label(call: Call) -> bool:
 def _parallel(call: Call) -> bool:
     """Whether parallel edges may attend separately."""
     return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
+
+
+def _any_learns(call: Call) -> bool:
+    """Whether autograd follows the call."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _learnable(call))
 
 
 def _learns(mask: Tensor | None) -> bool:
