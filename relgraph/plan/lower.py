@@ -99,7 +99,7 @@ def _lower_edges(labels: EdgeLabels) -> Part:
 
 def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     """All listed pairs by query row; of those with one pair, these edges come before those ``under``."""
-    source, target = labels.edge_index
+    source, target = labels.edge_index.unbind()
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
     rows = batch * labels.q_len
