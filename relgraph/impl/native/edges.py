@@ -32,13 +32,20 @@ WORDS = 1 << 32
 
 
 PAIRS_A_TASK = 4096
-"""About so many pairs are a thread's next piece of work ..."""
+"""A task has at least about so many pairs ..."""
 
 PAIRS_A_LABEL = 16
-"""... and at least so many per label, as each piece has room for gradients of the tables."""
+"""... and so many per label, as each task has room for gradients of the tables."""
 
-HEADS_TOGETHER = 1 << 17
-"""Up to this many numbers in the keys and values of a batch row, all heads of a query are computed together."""
+TASKS_A_THREAD = 2
+"""So many tasks per thread are aimed at, if heads and batch rows are fewer."""
+
+MOST_PARTS = 1 << 24
+"""Numbers at most in the gradients of keys and values that tasks have of their own (64 MiB in float32)."""
+
+MOST_PACKED = 1 << 22
+"""Up to so many numbers (16 MiB in float32), the keys and values of a head are packed together for a task. Rows of more
+are far from any cache however they lie."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -97,22 +104,19 @@ class _Listed:
     def __init__(self, plan: LabelPlan) -> None:
         csr = _csr(plan)
         check_rows(plan, csr)
-        own, rows, keys = csr.batch != 1, csr.row_ptr.shape[0] - 1, csr.batch * plan.k_len
-        if max(csr.col.shape[0], rows, keys) >= 1 << 31:
+        own, rows = csr.batch != 1, csr.row_ptr.shape[0] - 1
+        if max(csr.col.shape[0], rows, plan.k_len) >= 1 << 31:
             raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
         given = [as_long(x) for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
         self.own, self.count = own, csr.col.shape[0]
-        narrow = torch.empty(5, self.count, dtype=torch.int32)
-        key_ptr, room = torch.empty(keys + 1, dtype=torch.int64), torch.empty(keys, dtype=torch.int64)
-        col, ids, order, query, pair = (narrow.data_ptr() + 4 * self.count * n for n in range(5))
-        self.kept = given[0], narrow, key_ptr
-        self.struct = CPairs(
-            int(own), self.count, rows, keys, given[0].data_ptr(), col, ids, order, key_ptr.data_ptr(), query, pair
-        )
+        narrow = torch.empty(3, self.count, dtype=torch.int32)
+        col, ids, order = (narrow.data_ptr() + 4 * self.count * n for n in range(3))
+        self.kept = given[0], narrow
+        self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids, order)
         self.pointer = ctypes.pointer(self.struct)
         addresses = (x.data_ptr() for x in given[1:])
         self.longest: int = build.kernels().library.relgraph_edges_prepare(
-            self.pointer, *addresses, plan.q_len, plan.k_len, plan.parts[0].num_labels, room.data_ptr()
+            self.pointer, *addresses, plan.k_len, plan.parts[0].num_labels
         )
         if self.longest < 0:
             check_plan(plan, csr.batch)  # says what does not fit
@@ -131,15 +135,10 @@ class _Filled(Held):
         self.problem, self.pairs, self.library = problem, pairs, kernels.library
         query, key, value = problem.query, problem.key, problem.value
         self.empty = pairs.count == 0 or query.shape[0] == 0  # no pair in any batch row
-        apart = key.shape[1] > 1 and key[:1].numel() + value[:1].numel() > HEADS_TOGETHER
-        if apart:  # rows that are gathered
-            key, value = key.contiguous(), value.contiguous()
-            query = query.contiguous() if backward else query
         batch, heads, q_len, _ = query.shape
         _, kv_heads, k_len, size = key.shape
-        numbers = kernels.library.relgraph_edges_room(pairs.longest, max(size, value.shape[-1]))
         threads = torch.get_num_threads()
-        self.apart, self.backward, self.num_lanes = apart, backward, heads * (1 if pairs.own else batch)
+        self.num_lanes = heads * (1 if pairs.own else batch)
         self.struct = struct = CEdges(
             8 if dtype == torch.float64 else 4, batch, heads, kv_heads, q_len, k_len, size, value.shape[-1],
             problem.columns, 0, pairs.pointer, self.rows_of(query), self.rows_of(key), self.rows_of(value),
@@ -151,29 +150,37 @@ class _Filled(Held):
         struct.scale = problem.scale
         kind, struct.score_parameter = encode(problem.score)
         struct.score_kind = int(kind) + 1
-        struct.workspace = self.address(torch.empty(threads * numbers, dtype=dtype))
-        struct.workspace_numbers, struct.longest = numbers, pairs.longest
-        struct.heads_apart = int(apart)
-        struct.threads, struct.parallel = threads, kernels.found.parallel
+        struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
+        struct.packed = int(k_len * (size + struct.value_size) <= MOST_PACKED)
+        struct.stretches = self.stretches()
+        numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
+        rooms = min(threads, max(batch * kv_heads * struct.stretches, int(problem.vectors_learn) * threads, 1))
+        struct.workspace_numbers = numbers
+        struct.workspace = self.address(torch.empty(rooms * numbers, dtype=dtype))
+
+    def stretches(self) -> int:
+        """The tasks that a head of a batch row is cut into: one if there are heads and batch rows for all threads."""
+        struct, pairs = self.struct, self.pairs
+        tasks = max(struct.batch * struct.kv_heads, 1)
+        wanted = -(-TASKS_A_THREAD * struct.threads // tasks) if struct.threads > 1 else 1
+        pairs_of_row = pairs.count // (struct.batch if pairs.own else 1)
+        most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
+        numbers = tasks * struct.k_len * (struct.size + struct.value_size)
+        return min(wanted, most, 1 + MOST_PARTS // max(numbers, 1))
 
     def rows(self, width: int) -> Tensor:
-        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them, unless they come one by one."""
+        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them."""
         batch, heads, length = self.problem.query.shape[:3]
-        if self.apart:
-            return torch.empty(batch, heads, length, width, dtype=self.problem.dtype)
         return torch.empty(batch, length, heads, width, dtype=self.problem.dtype).transpose(1, 2)
 
     def like(self, x: Tensor) -> Tensor:
         """Room for the gradient of queries, keys or values: as they lie in memory if their rows are dense."""
-        if self.apart or x.stride(-1) != 1:
-            return torch.empty(x.shape, dtype=self.problem.dtype)
-        return torch.empty_like(x)
+        return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
 
     def fill_tables(self) -> None:
         """The tables that the kernels add."""
         problem, struct = self.problem, self.struct
         struct.labels = problem.plan.num_labels[0]
-        struct.pairs_a_task = max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
         struct.label_keys = self.table(problem.label_keys)
         struct.label_values = self.table(problem.label_values)
         struct.label_queries = self.table(problem.label_queries)
@@ -215,8 +222,6 @@ class _Filled(Held):
     def point_to(self, output: Tensor | None, sums: Tensor | None, mass: Tensor | None) -> None:
         """The outputs of forward, or their gradients."""
         problem, struct = self.problem, self.struct
-        if output is not None and self.apart and self.backward:
-            output = output.contiguous()
         struct.output = self.rows_of(output)
         if output is not None and problem.vectors_in_value:
             struct.edge_sums = self.rows_of(output[..., struct.value_size :])
@@ -272,14 +277,17 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     if problem.vectors_learn and problem.vectors is not None:
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)
         struct.d_attr = filled.address(d_vectors)
+        struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
     tables = [problem.label_keys, problem.label_values, problem.label_queries]
     of_tables = [None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype) for x in tables]
     struct.d_label_keys, struct.d_label_values, struct.d_label_queries = map(filled.table, of_tables)
     width = sum(x.shape[-1] for x in tables if x is not None)
     if width:
-        stretches = filled.library.relgraph_edges_stretches(ctypes.byref(struct)) * (1 if pairs.own else struct.batch)
-        struct.label_parts = filled.address(torch.empty(stretches * struct.heads * struct.labels * width, dtype=dtype))
-    struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
+        tasks = struct.batch * struct.stretches
+        struct.label_parts = filled.address(torch.empty(tasks * struct.heads * struct.labels * width, dtype=dtype))
+    if struct.stretches > 1:
+        parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
+        struct.key_parts = filled.address(torch.empty(parts, dtype=dtype))
     if filled.empty:
         for made in (dq, dk, dv, db, *of_tables, d_vectors):
             if made is not None:
