@@ -41,7 +41,7 @@ def no_triton(monkeypatch):
             "B · H · N_q · N_k = 2,097,152 is more than 262,144 scores",
             {"q_len": SIDE, "batch": 4, "heads": 2},
         ),
-        ("dense", "there is one query row (a decoding step)", {"q_len": 1, "k_len": 10**6}),
+        ("one row", "there is one query row", {"q_len": 1, "k_len": 10**6}),
         ("dense", "attention weights are asked for", {"q_len": 4 * SIDE, "need_weights": True}),
     ],
 )
@@ -50,6 +50,10 @@ def test_choice_and_reason(impl, reason, options, on_a_cpu):
     if impl == "large":
         impl = on_a_cpu
         reason = reason if impl == "chunked" else "the tensors are on a CPU, and the compiled kernels can do the call"
+    if impl == "one row":
+        impl = "native" if on_a_cpu == "native" else "dense"
+        decoding = " without gradients (a decoding step) on a CPU, and the compiled kernels can do the call"
+        reason = reason if impl == "dense" else reason + decoding
     assert (choice.impl, choice.reason) == (impl, reason)
     if on_a_cpu == "chunked" and "need_weights" not in options:
         wanted = "impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'"

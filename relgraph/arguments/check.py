@@ -149,9 +149,9 @@ def tensor(name: str, value: Any) -> Tensor:
 
 def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tensor:
     """Return ``value``; raise an error unless it is an integer tensor with (one of) ``dim`` dimensions."""
-    tensor(name, value)
-    if value.dtype not in INTEGER_DTYPES:
-        raise ValueError(f"{name} must have an integer dtype, got {value.dtype}")
+    dtype = tensor(name, value).dtype
+    if dtype not in INTEGER_DTYPES:
+        raise ValueError(f"{name} must have an integer dtype, got {dtype}")
     dims = (dim,) if isinstance(dim, int) else dim
     if value.dim() not in dims:
         wanted = " or ".join(str(d) for d in dims)
@@ -161,11 +161,16 @@ def integer_tensor(name: str, value: Any, *, dim: int | tuple[int, ...]) -> Tens
 
 def floating(name: str, value: Any) -> Tensor:
     """Return ``value``; raise an error unless it is a tensor of floats of 16 bits or more."""
-    dtype = tensor(name, value).dtype
+    floating_dtype(name, tensor(name, value))
+    return value
+
+
+def floating_dtype(name: str, checked: Tensor) -> None:
+    """Raise ValueError unless a tensor, checked by :func:`tensor`, holds floats of 16 bits or more."""
+    dtype = checked.dtype
     if dtype not in FLOATING_DTYPES:
         least = " of 16 bits or more" if dtype.is_floating_point else ""
         raise ValueError(f"{name} must have a floating dtype{least}, got {dtype}")
-    return value
 
 
 def data(name: str, *tensors: Tensor | None) -> None:
@@ -259,9 +264,23 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
     unmapped(name, ids)
     if ids.numel() == 0 or not can_look_at_data(ids):
         return
-    low, high = (int(v) for v in torch.aminmax(ids))
+    low, high = _bounds(ids)
     if low < minimum or high >= num_labels:
         raise ValueError(f"{name} must lie in [{minimum}, {num_labels}), got values from {low} to {high}")
+
+
+def all_below(ids: Tensor, stop: int) -> bool:
+    """Whether all ids are known to lie in ``[0, stop)``; False if nothing is known."""
+    if not can_look_at_data(ids) or is_functorch_wrapped_tensor(ids) or ids.numel() == 0:
+        return False
+    low, high = _bounds(ids)
+    return low >= 0 and high < stop
+
+
+def _bounds(ids: Tensor) -> tuple[int, int]:
+    """The smallest and the largest of some ids."""
+    low, high = torch.aminmax(ids)
+    return int(low), int(high)
 
 
 def same_device(**tensors: Tensor | None) -> None:

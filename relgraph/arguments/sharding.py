@@ -27,7 +27,7 @@ def check_local(**tensors: Tensor | None) -> None:
     if torch.compiler.is_compiling():
         return
     for name, tensor in tensors.items():
-        if type(tensor) is not Tensor and any(_is_dtensor(base) for base in type(tensor).__mro__):
+        if _is_dtensor(tensor):
             raise NotImplementedError(
                 f"{name} must be a Tensor of this rank, got a DTensor, for which relgraph has no sharding rules: "
                 "wrap the call in torch.distributed.tensor.experimental.local_map, which passes each rank's part, "
@@ -37,7 +37,7 @@ def check_local(**tensors: Tensor | None) -> None:
 
 def check_gathered(rows: Tensor) -> None:
     """Raise NotImplementedError if the rows of a table are a DTensor, of which each rank holds only some."""
-    if not torch.compiler.is_compiling() and any(_is_dtensor(base) for base in type(rows).__mro__):
+    if not torch.compiler.is_compiling() and _is_dtensor(rows):
         raise NotImplementedError(
             "the rows of a table must be whole when a layer reads them, got a DTensor: shard tables that "
             "several layers share before these layers, fully_shard(tables), or only with the root, fully_shard(model)"
@@ -46,8 +46,12 @@ def check_gathered(rows: Tensor) -> None:
 
 def kept(module: nn.Module, rows: Tensor) -> Tensor:
     """The rows; copied if ``fully_shard`` frees the module's parameters after its call."""
-    return rows.clone() if hasattr(module, "reshard") else rows  # fully_shard adds this method
+    return rows.clone() if hasattr(type(module), "reshard") else rows  # fully_shard changes the class
 
 
-def _is_dtensor(kind: type) -> bool:
-    return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.")
+def _is_dtensor(x: Tensor | None) -> bool:
+    """Whether ``x`` is a DTensor, seen without loading torch.distributed."""
+    if type(x) in (Tensor, nn.Parameter):
+        return False
+    bases = type(x).__mro__
+    return any(base.__name__ == "DTensor" and base.__module__.startswith("torch.distributed.") for base in bases)

@@ -231,7 +231,7 @@ def relation_attention_with_aux(  # noqa: D417
 def _attend(call: Call, impl: str | None) -> Answer:
     name = choose(call, impl)
     device = call.query.device.type
-    if not check.has_autocast(device):
+    if check.autocast_dtype(device) is None:
         return IMPLEMENTATIONS[name](call)
     with torch.autocast(device, enabled=False):  # the implementations choose their own precision
         return IMPLEMENTATIONS[name](call)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +49,14 @@ def check_call(
     row_scores: Any = None,
     value_map: Any = None,
     edge: tuple[Any, Any, Any] = (None, None, None),
+    nodes: bool = False,
 ) -> tuple[Call, bool]:
-    """The checked call, and whether its inputs are packed."""
+    """The checked call, and whether its inputs are packed; ``nodes`` says that they are those of a graph layer."""
     check_labels_type(labels)
     check_context()
-    query, key, value, packed = _check_inputs(query, key, value, labels, check.boolean("enable_gqa", enable_gqa))
+    packed = isinstance(labels, Labels) and labels.packed
+    layout = _NODES if nodes else _PACKED if packed else _BATCHED
+    query, key, value = _check_inputs(query, key, value, layout, check.boolean("enable_gqa", enable_gqa))
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
     is_sum = isinstance(labels, SumLabels)
@@ -70,31 +72,42 @@ def check_call(
         scale = query.shape[-1] ** -0.5 if query.shape[-1] and not isinstance(score, Additive) else 1.0
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
+    vectors = check_vectors(*edge, labels, query, value)
     call = Call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
-        score, maps,
+        score, maps, vectors,
     )  # fmt: skip
-    return replace(call, edge=check_vectors(*edge, labels, call)), packed
+    return call, packed
 
 
-def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
+class _Layout(NamedTuple):
+    """The axes of inputs: how many, and their names."""
+
+    dims: int
+    shape: str
+
+
+_BATCHED = _Layout(4, "[B, H, N, D]")
+_PACKED = _Layout(3, "[T, H, D], as the labels are packed")
+_NODES = _Layout(3, "[N, H, D]")
+
+
+def _check_inputs(query: Any, key: Any, value: Any, layout: _Layout, gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The checked inputs, ``[B, H, N, D]`` whatever their layout was."""
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
         check.floating(name, x)
+        if x.dim() != layout.dims:
+            hint = "; [T, H, D] is for labels with ptr, a packed batch" if (x.dim(), layout.dims) == (3, 4) else ""
+            raise ValueError(f"{name} must have shape {layout.shape}, got {list(x.shape)}{hint}")
     check_local(**named)
     check.same_device(**named)
-    packed = isinstance(labels, Labels) and labels.packed
-    dims, shape = (3, "[T, H, D], as the labels are packed") if packed else (4, "[B, H, N, D]")
-    for name, x in named.items():
-        if x.dim() != dims:
-            hint = "" if packed or x.dim() != 3 else "; [T, H, D] is for labels with ptr, a packed batch"
-            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}{hint}")
     dtype = check.autocast_dtype(query.device.type)
     if dtype is not None:
         query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype} and {value.dtype}")
-    if packed:
+    if layout.dims == 3:
         query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
     if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
         raise ValueError(
@@ -111,7 +124,7 @@ def _check_inputs(query: Any, key: Any, value: Any, labels: Any, gqa: bool) -> t
     if heads != kv_heads and (not gqa or kv_heads == 0 or heads % kv_heads):
         wanted = f"a divisor of the {heads} query heads" if gqa else f"{heads} heads like query (see enable_gqa)"
         raise ValueError(f"key must have {wanted}, got {kv_heads}")
-    return query, key, value, packed
+    return query, key, value
 
 
 def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ...]) -> tuple[Labels | None, list[Any]]:
@@ -192,7 +205,7 @@ def _check_table(name: str, table: Any, num_labels: int, width: int | None, quer
     if not check.shaped(table, row, [heads, *row]):
         what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
         raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
-    check.floating(name, table)
+    check.floating_dtype(name, table)
     if table.dtype != query.dtype and check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
     check_local(**{name: table})
@@ -380,10 +393,12 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
 
 
-def check_vectors(attr: Any, key: Any, value: Any, labels: Any, call: Call) -> EdgeVectors | None:
+def check_vectors(
+    attr: Any, to_key: Any, to_value: Any, labels: Any, query: Tensor, value: Tensor
+) -> EdgeVectors | None:
     """The checked edge vectors and their maps; None without edge vectors."""
     if attr is None:
-        for name, given in (("edge_key", key), ("edge_value", value)):
+        for name, given in (("edge_key", to_key), ("edge_value", to_value)):
             if given is not None:
                 raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
         return None
@@ -395,17 +410,17 @@ def check_vectors(attr: Any, key: Any, value: Any, labels: Any, call: Call) -> E
         raise ValueError(
             f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
         )
-    if key is None and value is None:
+    if to_key is None and to_value is None:
         raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
-    heads, widths = call.query.shape[1], (call.query.shape[-1], call.value.shape[-1])
-    for (name, given), width in zip((("edge_key", key), ("edge_value", value)), widths, strict=True):
+    heads = query.shape[1]
+    for name, given, width in (("edge_key", to_key, query.shape[-1]), ("edge_value", to_value, value.shape[-1])):
         if given is None:
             continue
         wanted = [width, attr.shape[1]]
         if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
             raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
-    check.same_device(query=call.query, edge_attr=attr, edge_key=key, edge_value=value)
-    return EdgeVectors(attr, key, value)
+    check.same_device(query=query, edge_attr=attr, edge_key=to_key, edge_value=to_value)
+    return EdgeVectors(attr, to_key, to_value)
 
 
 def _kind(labels: Any) -> str:

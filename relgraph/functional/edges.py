@@ -92,14 +92,10 @@ def edge_attention(  # noqa: D417
         raise TypeError(f"labels must be EdgeLabels, got {got}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if check.tensor(name, x).dim() != 3:
-            raise ValueError(f"{name} must have shape [N, H, D], got {list(x.shape)}")
-    q, k, v = (x if labels.packed else x.transpose(0, 1)[None] for x in (query, key, value))
     call, _ = check_call(
-        q, k, v, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p, scale,
-        enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
-        value_map=value_map, edge=(edge_attr, edge_key, edge_value),
+        query, key, value, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p,
+        scale, enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
+        value_map=value_map, edge=(edge_attr, edge_key, edge_value), nodes=True,
     )  # fmt: skip
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))

@@ -10,7 +10,7 @@ argument of the primitive is a field of ``Problem``, and in this file: an argume
 ``_problem``.
 
 An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. Kernels that
-ask for it are therefore called without the op where nothing could tell the difference (:func:`_unwatched`).
+ask for it are therefore called without the op where nothing could tell the difference (:func:`unwatched`).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def run(
         moving,
     )  # fmt: skip
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
-    if _KERNELS[kernels].direct and _unwatched(tensors):
+    if _KERNELS[kernels].direct and unwatched(tensors):
         csr = call.plan.parts[0].csr
         kept = csr.derived if csr is not None and call.plan.edges_only else encode(call.plan)
         rest = call.plan, header, *numbers, call.score, kept
@@ -235,44 +235,45 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
-    _save_for_backward(ctx, tensors, output, ints, plan)
-    ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
-
-
-def _save_for_backward(
-    ctx: Any, tensors: Sequence[Any], outputs: Sequence[Tensor], header: Sequence[int], plan: Sequence[Tensor] = ()
-) -> None:
-    """Keep what backward needs: the tensors, the outputs that were needed, and the tensors of a plan."""
-    needed = (True, True, *header[3:5])
-    kept = [*tensors, *(out if need else None for out, need in zip(outputs, needed, strict=True))]
+    kept = [*tensors, *_at_needed(output, _needed(ints))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
     ctx.set_materialize_grads(False)
+    ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
 
 
-def _used(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The gradients of outputs that were needed; the others came back empty."""
-    return [g if there else None for g, there in zip(grads, ctx.given[_TENSORS:], strict=True)]
+def _needed(header: Sequence[int]) -> tuple[Any, ...]:
+    """Which outputs are needed; the others come back empty."""
+    return (True, True, *header[3:5])
+
+
+def _at_needed(outputs: Sequence[Tensor | None], needed: Sequence[Any]) -> list[Tensor | None]:
+    """The outputs that are needed, or their gradients, and None in place of the others."""
+    return [out if need else None for out, need in zip(outputs, needed, strict=True)]
 
 
 def _differentiate(
-    ctx: Any, saved: Sequence[Tensor], used: Sequence[Tensor | None], plan: Sequence[Tensor], options: Sequence[Any]
+    given: Sequence[bool],
+    saved: Sequence[Tensor],
+    used: Sequence[Tensor | None],
+    plan: Sequence[Tensor],
+    options: Sequence[Any],
 ) -> list[Tensor | None]:
     """The gradient of each tensor, by the op of backward."""
-    given = [*ctx.given, *(g is not None for g in used)]
     there = [g for g in used if g is not None]
-    found = torch.ops.relgraph.attend_backward(there, saved, given, plan, *options)
-    return _at_places(found, ctx.given, options[0])
+    all_given = [*given, *(g is not None for g in used)]
+    found = torch.ops.relgraph.attend_backward(there, saved, all_given, plan, *options)
+    return _at_places(found, given, options[0])
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     no_more = ([None] * ctx.plan_count, *(None,) * 5)
-    used = _used(ctx, grads)
+    used = _at_needed(grads, ctx.given[_TENSORS:])
     if all(g is None for g in used):
         return (*(None,) * _TENSORS, *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
-    return (*_differentiate(ctx, saved, used, plan, ctx.options), *no_more)
+    return (*_differentiate(ctx.given, saved, used, plan, ctx.options), *no_more)
 
 
 def _save_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -330,31 +331,34 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
-        _save_for_backward(ctx, tensors, outputs, rest[1])
+        ctx.needed = _needed(rest[1])
+        ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
+        ctx.set_materialize_grads(False)
         ctx.kernels, ctx.rest = kernels, rest
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        used = _used(ctx, grads)
+        used = _at_needed(grads, ctx.needed)
         if all(g is None for g in used):
             return (None,) * (2 + _TENSORS)
-        saved = list(ctx.saved_tensors)
+        saved = ctx.saved_tensors
+        given = [x is not None for x in saved]
         plan, header, scale, p, named, _ = ctx.rest
-        if torch.is_grad_enabled() or not _unwatched(used):
+        if torch.is_grad_enabled() or not unwatched(used):
             plan_tensors, ints = encode(plan)
             options = [*header, *ints], scale, p, score.encode(named), ctx.kernels
-            return (None, None, *_differentiate(ctx, saved, used, plan_tensors, options))
-        filled = _fill(saved, ctx.given)
-        problem, outputs = _problem(filled[:_TENSORS], *ctx.rest), Outputs(*filled[_TENSORS:])
+            there = [x for x in saved if x is not None]
+            return (None, None, *_differentiate(given, there, used, plan_tensors, options))
+        problem, outputs = _problem(saved[:_TENSORS], *ctx.rest), Outputs(*saved[_TENSORS:])
         found = [g for g in _KERNELS[ctx.kernels].backward(problem, outputs, Outputs(*used)) if g is not None]
-        return (None, None, *_at_places(found, ctx.given, header))
+        return (None, None, *_at_places(found, given, header))
 
 
-def _unwatched(tensors: Sequence[Tensor | None]) -> bool:
+def unwatched(tensors: Sequence[Tensor | None]) -> bool:
     """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place."""
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False
     if _get_current_dispatch_mode() is not None:
         return False
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and x.device.type == "cpu") for x in tensors)
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and x.is_cpu) for x in tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -71,7 +70,12 @@ RULES = (
         "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine",
         lambda _: torch.compiler.is_exporting(),
     ),
-    Rule("dense", "there is one query row (a decoding step)", lambda call: call.plan.q_len == 1),
+    Rule(
+        "native",
+        "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
+        lambda call: call.plan.q_len == 1 and not _any_learns(call) and _native(call) is None,
+    ),
+    Rule("dense", "there is one query row", lambda call: call.plan.q_len == 1),
     Rule(
         "dense",
         f"{{size}} is at most {DENSE_SCORES:,} scores",
@@ -138,7 +142,7 @@ def _native(call: Call) -> str | None:
     other = f"use impl='{'edges' if edges_only else 'chunked'}'"
     if not edges_only and _parallel(call):
         return "has one score per pair, so parallel edges cannot attend separately; use impl='edges'"
-    if by_rows.needed(replace(call, edge=None) if edges_only else call):
+    if by_rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
     if _learns(call.mask):
@@ -185,6 +189,11 @@ def _sums_by_label(call: Call) -> bool:
 def _parallel(call: Call) -> bool:
     """Whether parallel edges may attend separately."""
     return any(part.edges_only and part.csr is not None and part.csr.parallel for part in call.plan.parts)
+
+
+def _any_learns(call: Call) -> bool:
+    """Whether autograd follows the call."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _learnable(call))
 
 
 def _learns(mask: Tensor | None) -> bool:

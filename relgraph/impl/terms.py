@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from relgraph.impl.call import Answer, Call, Outputs, Tables
 from relgraph.plan import distances, inside_graphs
@@ -17,10 +18,8 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def with_zero_row(table: Tensor, dim: int = -2) -> Tensor:
-    """The table plus a last row of zeros, for pairs without a label."""
-    size = list(table.shape)
-    size[dim] = 1
-    return torch.cat([table, table.new_zeros(size)], dim)
+    """The table plus a last row of zeros, for pairs without a label; rows are counted by axis -2 or -1."""
+    return pad(table, (0, 1) if dim == -1 else (0, 0, 0, 1))
 
 
 def attend_mask(call: Call) -> Tensor | None:

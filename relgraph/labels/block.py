@@ -143,6 +143,11 @@ class BlockLabels(Labels):
         """
         return block_starts(self.q_ptr, self.k_ptr)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the ids."""
+        return self.ids.device
+
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
         q_graph, k_graph = graph_of(self.q_ptr, self.q_len), graph_of(self.k_ptr, self.k_len)

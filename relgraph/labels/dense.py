@@ -90,6 +90,11 @@ class DenseLabels(Labels):
         self._set(ids=ids, num_labels=num_labels, full=full)
         self._set(q_len=q_len, k_len=k_len, batch_size=batch_size, q_ptr=None, k_ptr=None)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the ids."""
+        return self.ids.device
+
     def to_dense(self) -> tuple[Tensor, Tensor]:
         attend = self.ids != NOT_ATTENDING
         return self.ids.to(torch.int64).clamp(min=UNLABELED), attend

@@ -99,6 +99,11 @@ class DistanceLabels(Labels):
             q_offset=q_offset, q_ptr=q_ptr, k_ptr=k_ptr,
         )  # fmt: skip
 
+    @property
+    def device(self) -> torch.device | None:
+        """The device of offsets and borders; None without them."""
+        return next((x.device for x in (self.q_offset, self.q_ptr, self.k_ptr) if isinstance(x, Tensor)), None)
+
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)
         distance, inside = self._distances()

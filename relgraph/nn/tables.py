@@ -124,7 +124,8 @@ class RelationTables(nn.Module):
             {'key_table': [[5, 16], [3, 16]], 'value_table': [[5, 16], [3, 16]]}
         """
         given = self._by_part("features", features)
-        self._check_features(given)
+        if features is not None:
+            self._check_features(given)
         tables: dict[str, Any] = {}
         for kind in self._own_kinds():
             parts = zip(self._parts(kind), given, strict=True)

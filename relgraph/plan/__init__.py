@@ -21,6 +21,8 @@ from relgraph.plan.ids import ids_at as ids_at
 from relgraph.plan.ids import ids_by_distance as ids_by_distance
 from relgraph.plan.ids import inside_graphs as inside_graphs
 from relgraph.plan.ids import listed_pairs as listed_pairs
+from relgraph.plan.lower import SORTERS as SORTERS
+from relgraph.plan.lower import SortedPairs as SortedPairs
 from relgraph.plan.lower import lower as lower
 from relgraph.plan.lower import plain as plain
 from relgraph.plan.memory import plan_memo as plan_memo

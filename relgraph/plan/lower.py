@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,25 @@ from relgraph.labels import (
 )
 from relgraph.labels.base import common_batch
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
+
+MANY = 1 << 14
+"""From so many listed pairs on, sorting costs more than changing the type of what is sorted."""
+
+
+class SortedPairs(NamedTuple):
+    """Listed pairs sorted by query row, then by key: fields of :class:`~relgraph.plan.Csr`."""
+
+    row_ptr: Tensor
+    row: Tensor
+    col: Tensor
+    ids: Tensor
+    order: Tensor
+    role: Tensor
+
+
+SORTERS: dict[str, Callable[[Tensor, Tensor, Tensor, int, int], SortedPairs | None]] = {}
+"""By kind of device, what sorts rows, keys and ids of pairs faster than torch's operators and to the same end, or gives
+None where it cannot; modules that import this one enter it."""
 
 
 def lower(labels: Labels) -> LabelPlan:
@@ -80,16 +99,13 @@ def _lower_edges(labels: EdgeLabels) -> Part:
 
 def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
     """All listed pairs by query row; of those with one pair, these edges come before those ``under``."""
-    source, target = labels.edge_index
+    source, target = labels.edge_index.unbind()
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
+    rows = batch * labels.q_len
     if edges_only:
-        borders = torch.arange(batch * labels.q_len + 1, device=row.device)
-        _, order = (row * labels.k_len + source).sort(stable=True)
-        row, col, ids = row[order], source[order], labels.ids.to(torch.int64)[order]
-        role = torch.full_like(row, FIRST, dtype=torch.int8)
-        parallel = labels.parallel is not False
-        return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
+        row_ptr, row, col, ids, order, role = _sort_pairs(row, source, labels.ids, rows, labels.k_len)
+        return Csr(row_ptr, row, col, ids, role, order, batch, labels.parallel is not False)
     again = EXTRA if labels.duplicates == "sum" else DEAD
     role = torch.full_like(row, again, dtype=torch.int8)
     columns = (row, source, labels.ids.to(torch.int64), role, torch.zeros_like(role))
@@ -101,13 +117,38 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
         columns = tuple(torch.cat(pair) for pair in zip(columns, below, strict=True))
         batch = both
     row, col, ids, role, level = columns
-    key, order = (row * labels.k_len + col).sort(stable=True)
-    row, col, ids = row[order], col[order], ids[order]
-    role = _roles(key, role[order], level[order])
-    borders = torch.arange(batch * labels.q_len + 1, device=row.device)
+    rows = batch * labels.q_len
+    key, order = _sorted(torch.add(col, row, alpha=labels.k_len), rows * labels.k_len)
+    row, col, ids, role, level = (x.index_select(0, order) for x in (row, col, ids, role, level))
+    role = _roles(key, role, level)
     parallel = labels.parallel is not False and labels.duplicates == "sum"
     parallel = parallel or (under is not None and under.parallel)
-    return Csr(torch.searchsorted(row, borders), row, col, ids, role, order, batch, parallel)
+    return Csr(_borders(row, rows), row, col, ids, role, order, batch, parallel)
+
+
+def _sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> SortedPairs:
+    """Pairs by row, then by key; parallel ones stay in their order, and every one is a first."""
+    faster = None if torch.compiler.is_compiling() else SORTERS.get(row.device.type)
+    found = None if faster is None else faster(row, col, ids, rows, keys)
+    if found is not None:
+        return found
+    _, order = _sorted(torch.add(col, row, alpha=keys), rows * keys)
+    row, col, ids = (x.index_select(0, order) for x in (row, col, ids))
+    role = torch.full_like(row, FIRST, dtype=torch.int8)
+    return SortedPairs(_borders(row, rows), row, col, ids.to(torch.int64), order, role)
+
+
+def _sorted(numbers: Tensor, stop: int) -> tuple[Tensor, Tensor]:
+    """Numbers below ``stop`` in rising order, and where each was; equal ones stay in their order."""
+    # many numbers of 32 bits are sorted in half the time; a symbolic length cannot be asked about
+    if not torch.compiler.is_compiling() and numbers.shape[0] >= MANY and stop <= 1 << 31:
+        numbers = numbers.to(torch.int32)
+    return numbers.sort(stable=True)
+
+
+def _borders(row: Tensor, rows: int) -> Tensor:
+    """Where each of ``rows`` rows begins among the sorted ``row`` of all pairs, and where the last one ends."""
+    return torch.searchsorted(row, torch.arange(rows + 1, device=row.device))
 
 
 def _repeat(columns: tuple[Tensor, ...], batch: int, wanted: int, q_len: int) -> tuple[Tensor, ...]:

@@ -99,9 +99,8 @@ def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: in
         else:
             filled = attr.new_full((count, attr.shape[1]), fill_value)
         attr = torch.cat([attr, filled])
-    return replace(
-        edges, index=torch.cat([index, loops.repeat(2, 1)], 1), types=types, attr=attr, given=None, looped=True
-    )
+    index = torch.cat([index, loops.repeat(2, 1)], 1)
+    return replace(edges, index=index, types=types, attr=attr, given=None, looped=True)
 
 
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
@@ -164,7 +163,7 @@ def _check_index(edge_index: Any, sizes: tuple[int, int]) -> Tensor:
     index = check.integer_tensor("edge_index", edge_index, dim=2)
     if index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, E], got {list(index.shape)}")
-    if index.device.type == "cpu":
+    if index.is_cpu and not check.all_below(index, min(sizes)):
         for what, ends, size in zip(("source", "target"), index, sizes, strict=True):
             check.id_range(f"edge_index: every {what}", ends, size, minimum=0)
     return index
@@ -185,7 +184,7 @@ def _check_types(edge_type: Any, index: Tensor, num_relations: int | None) -> Te
         raise ValueError(f"edge_type must have shape [E] = [{index.shape[1]}], got {list(types.shape)}")
     if num_relations is None:
         raise ValueError("edge_type must be left out without num_relations: the layer has no tables for it")
-    if types.device.type == "cpu":
+    if types.is_cpu:
         check.id_range("edge_type", types, num_relations)
     return types.long()
 

@@ -369,8 +369,12 @@ class RelationConv(MessagePassing):
     def _fused(self) -> bool:
         """Whether nothing needs the message() path."""
         plain = self.flow == "source_to_target" and self.aggr in ("add", "sum") and self.decomposed_layers == 1
-        overridden = any(getattr(type(self), name) is not getattr(RelationConv, name) for name in _OVERRIDABLE)
-        return plain and not (overridden or followed(self) or in_func_transform())
+        return plain and not (self._overrides() or followed(self) or in_func_transform())
+
+    def _overrides(self) -> bool:
+        """Whether this is a subclass with a message() path of its own."""
+        own = type(self)
+        return own is not RelationConv and any(getattr(own, x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, edges: Edges, need_weights: bool
@@ -413,5 +417,6 @@ def _check_nodes(x: Any, to_keys: Linear, to_queries: Linear) -> tuple[Tensor, T
         check_nodes(name, nodes, lin.in_channels, lin.weight)
         for name, nodes, lin in zip(names, pair, (to_keys, to_queries), strict=True)
     )
-    check.same_device(**{"x[0]": sources, "x[1]": targets})
+    if sources is not targets:
+        check.same_device(**{"x[0]": sources, "x[1]": targets})
     return sources, targets

@@ -42,7 +42,9 @@ DRAWN = (
     Constant("relgraph.plan.memory", "KEPT_PLANS", (1,)),
     Constant("relgraph.impl.native.edges", "PAIRS_A_TASK", (1, 40)),
     Constant("relgraph.impl.native.edges", "PAIRS_A_LABEL", (0, 1)),
-    Constant("relgraph.impl.native.edges", "HEADS_TOGETHER", (0, 1 << 30)),
+    Constant("relgraph.impl.native.edges", "MOST_PACKED", (0,)),
+    Constant("relgraph.impl.native.edges", "MOST_PARTS", (0, 100)),
+    Constant("relgraph.impl.native.edges", "TASKS_A_THREAD", (1, 7)),
     # its own name for the number of relgraph.impl.edges.sparse
     Constant("relgraph.impl.edges.attend", "RUN_NUMBERS", (1, 40, 200)),
 )

@@ -84,8 +84,13 @@ def test_an_exported_program_depends_on_no_library_of_one_machine(on_a_cpu, monk
     assert choose(call(**LARGE), None) == "chunked"
 
 
-def test_one_row_against_a_long_past_goes_dense():
-    assert choose(call(batch=4, heads=8, q_len=1, k_len=8192), None) == "dense"
+def test_one_row_against_a_long_past_is_compiled_unless_it_learns(on_a_cpu):
+    one = call(batch=4, heads=8, q_len=1, k_len=8192)
+    learning = replace(one, query=one.query.clone().requires_grad_())
+    assert choose(one, None) == ("native" if on_a_cpu == "native" else "dense")
+    assert choose(learning, None) == "dense"
+    with torch.no_grad():
+        assert choose(learning, None) == choose(one, None)
 
 
 def test_weights_go_dense_and_masks_that_learn_in_blocks(on_a_cpu):

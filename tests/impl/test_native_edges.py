@@ -34,7 +34,7 @@ def routed(monkeypatch):
 @pytest.fixture
 def as_op(monkeypatch):
     """The primitive as a custom op, as under torch.compile."""
-    monkeypatch.setattr(op, "_unwatched", lambda _: False)
+    monkeypatch.setattr(op, "unwatched", lambda _: False)
 
 
 def check(labels, *, keep=None, mass=True, batch=1, atol=1e-10, **options):
@@ -147,12 +147,13 @@ def test_vectors(maps, tables, batch):
 # ---- dropout ----
 
 
-def dropped(labels, p, seed=0, heads=8):
+def dropped(labels, p, seed=0, heads=8, origin=(0, 0, 0, 0)):
     """What the weights are multiplied by, ``[H, P]``: each value is one of a unit vector."""
     csr = lower(labels).parts[0].csr
     problem = _problem(labels, p, heads)
     torch.manual_seed(seed)
     filled = edges._Filled(replace(problem, seed=torch.randint(1 << 62, ())))
+    filled.struct.origin[:] = origin
     found = torch.empty(heads, csr.col.shape[0], dtype=F64)
     filled.library.relgraph_edges_factors(edges.ctypes.byref(filled.struct), edges.c_void_p(found.data_ptr()))
     return found
@@ -203,7 +204,7 @@ def test_dropout_does_not_depend_on_other_edges():
 @pytest.mark.parametrize("direct", [True, False])
 def test_same_mask_in_both_passes(direct, monkeypatch):
     if not direct:
-        monkeypatch.setattr(op, "_unwatched", lambda _: False)
+        monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = some_edges(8, 20)
 
     def run(*tensors):
@@ -220,7 +221,7 @@ def test_same_mask_in_both_passes(direct, monkeypatch):
 @pytest.mark.parametrize("direct", [True, False])
 def test_second_derivatives(dropout_p, direct, monkeypatch):
     if not direct:
-        monkeypatch.setattr(op, "_unwatched", lambda _: False)
+        monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = some_edges(3, 6)
     names = (
         "query",
@@ -355,3 +356,58 @@ def some_edges(n, count):
     index = torch.randint(max(n - 2, 1), (2, count), generator=generator)
     index[:, -1] = index[:, 0]
     return rg.EdgeLabels(index, torch.randint(-1, 4, (count,), generator=generator), 4, q_len=n)
+
+
+# ---- how the work is cut ----
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_cut_gives_the_same(threads, packed, batched, monkeypatch):
+    """Heads in one task or several, keys packed or where they lie: values and gradients are those of the reference."""
+    monkeypatch.setattr(edges, "PAIRS_A_TASK", 3)
+    monkeypatch.setattr(edges, "PAIRS_A_LABEL", 0)
+    monkeypatch.setattr(edges, "MOST_PACKED", edges.MOST_PACKED if packed else 0)
+    labels = some_edges(7, 25)
+    if batched:
+        labels = rg.EdgeLabels(labels.edge_index, labels.ids, 4, q_len=7, batch=torch.arange(25) % 2, batch_size=2)
+    leaves = [leaf(2, 2, 7, 3), leaf(2, 1, 7, 3), leaf(2, 1, 7, 5), leaf(4, 3), leaf(4, 5), leaf(4, 3)]
+    found = {}
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        for impl in ("native", "reference"):
+            z = rg.relation_attention(*leaves[:3], labels, *leaves[3:], enable_gqa=True, impl=impl)
+            found[impl] = (z, *torch.autograd.grad(z.cos().sum(), leaves))
+    finally:
+        torch.set_num_threads(before)
+    for mine, wanted in zip(found["native"], found["reference"], strict=True):
+        torch.testing.assert_close(mine, wanted)
+
+
+def test_a_head_is_cut_where_threads_would_wait(monkeypatch):
+    """Stretches of queries: none on one thread, none for few pairs, as many as room for their gradients allows."""
+    problem = _problem(some_edges(50, 400), 0.0, heads=2)
+
+    def cut(threads):
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        return edges._Filled(problem).struct.stretches
+
+    assert cut(8) == 1  # 400 pairs are one task
+    monkeypatch.setattr(edges, "PAIRS_A_TASK", 20)
+    monkeypatch.setattr(edges, "PAIRS_A_LABEL", 1)
+    assert (cut(1), cut(2), cut(8)) == (1, 2, 8)
+    monkeypatch.setattr(edges, "MOST_PARTS", 2 * 2 * 50 * 2)
+    assert cut(8) == 3
+
+
+def test_dropout_of_a_part_is_that_of_the_whole():
+    """With the origins of its first head, query and key, a part draws what the whole draws there."""
+    index = torch.stack([torch.arange(6).repeat(6), torch.arange(6).repeat_interleave(6)])
+    whole = dropped(rg.EdgeLabels(index, torch.zeros(36, dtype=torch.long), 1, q_len=6), 0.5)
+    inside = (index >= 2).all(0)
+    part = rg.EdgeLabels(index[:, inside] - 2, torch.zeros(16, dtype=torch.long), 1, q_len=4)
+    mine = dropped(part, 0.5, heads=3, origin=(0, 5, 2, 2))
+    assert torch.equal(mine, whole[5:][:, inside])
+    assert not torch.equal(mine, dropped(part, 0.5, heads=3))

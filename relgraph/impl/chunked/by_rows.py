@@ -27,8 +27,12 @@ BLOCK_NUMBERS = 1 << 20
 
 def needed(call: Call) -> bool:
     """Whether the primitive does not know the call's score, its maps of values or its edge vectors."""
-    named = call.score is None or isinstance(call.score, Named)
-    return not named or call.value_map is not None or call.edge is not None
+    return unknown_score(call) or call.value_map is not None or call.edge is not None
+
+
+def unknown_score(call: Call) -> bool:
+    """Whether the score is neither the dot product nor a named function of it."""
+    return call.score is not None and not isinstance(call.score, Named)
 
 
 def attend(call: Call) -> Answer:

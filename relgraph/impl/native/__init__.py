@@ -2,6 +2,7 @@
 
 - ``attend``: a call by the kernels, forward and backward.
 - ``edges``: a call over listed pairs alone.
+- ``sort``, ``sort.cpp``: listed pairs in the order of query rows, for every implementation.
 - ``structs``: the structs that both languages know; ``problem`` fills them from tensors; ``check``: what may fill them.
 - ``build``: compiles the library, keeps it in a cache, loads it; or says why there is none.
 - ``found``: what the kernels take from torch: products of matrices and threads; ``probe.cpp`` tries them.

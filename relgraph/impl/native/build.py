@@ -55,9 +55,9 @@ STRUCTS = {
 
 FUNCTIONS: dict[str, list[Any]] = {
     "relgraph_workspace": [ctypes.c_void_p],
-    "relgraph_edges_room": [ctypes.c_int64, ctypes.c_int64],
-    "relgraph_edges_stretches": [ctypes.c_void_p],
-    "relgraph_edges_prepare": [*(ctypes.c_void_p,) * 4, *(ctypes.c_int64,) * 3, ctypes.c_void_p],
+    "relgraph_edges_room": [ctypes.c_void_p, ctypes.c_int64],
+    "relgraph_edges_prepare": [*(ctypes.c_void_p,) * 4, *(ctypes.c_int64,) * 2],
+    "relgraph_sort_pairs": [*(ctypes.c_int64,) * 3, *(ctypes.c_void_p,) * 7, ctypes.c_int8, *(ctypes.c_void_p,) * 3],
 }
 """The functions that return a number, and their arguments."""
 
@@ -114,6 +114,11 @@ def load() -> Kernels | Missing:
                 if isinstance(_known, Missing) and _known.advice is not None:
                     _say(f"no compiled CPU kernels, impl=None takes 'chunked': {_known} ({SWITCH}=0 ends this line)")
     return _known
+
+
+def loaded() -> Kernels | None:
+    """The kernels if they are loaded already; nothing is compiled."""
+    return _known if isinstance(_known, Kernels) else None
 
 
 def missing() -> str | None:

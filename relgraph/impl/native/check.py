@@ -60,7 +60,7 @@ def check_tensors(problem: Problem) -> None:
 
 def _check_place(problem: Problem) -> None:
     for name, x in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
-        if x.device.type != "cpu":
+        if not x.is_cpu:
             raise ValueError(f"{name} must be on the CPU, got {x.device.type}")
 
 

@@ -5,19 +5,16 @@
 
 namespace relgraph {
 
-// Listed pairs, sorted by query and by key. Batch rows share them, or have rows and pairs of their own; then row_ptr
-// and key_ptr count through the batch rows. Queries and keys are always counted within a batch row.
+// Listed pairs, sorted by query. Batch rows share them, or have pairs of their own; then row_ptr counts through the
+// queries of all batch rows. Keys are always counted within a batch row.
 struct EdgePairs {
   int64_t own;          // 1 if batch rows have pairs of their own
   int64_t count;        // P
-  int64_t rows, keys;   // that row_ptr and key_ptr count through
+  int64_t rows;         // that row_ptr counts through
   const int64_t* row_ptr;
   const int32_t* col;   // key of each pair
   const int32_t* ids;   // label of each pair, -1 without one
   const int32_t* order; // row of each pair among the edge vectors
-  const int64_t* key_ptr;
-  const int32_t* query; // by key: query of each pair
-  const int32_t* pair;  // by key: number of each pair among those sorted by query
 };
 
 struct EdgeProblem {
@@ -35,6 +32,7 @@ struct EdgeProblem {
   const void* factor;       // what weights are multiplied by after the softmax, [lanes or 1, P], or null
   int64_t factor_step;
   int64_t seed;             // dropout by counter
+  int64_t origin[4];        // what dropout adds to batch row, head, query and key, for a part of a larger problem
   int64_t threshold;        // numbers of 32 bits below it are dropped; 0 drops none
   double scale, kept_factor;  // 1 / (1 - p): what weights that dropout by counter keeps are multiplied by
   int64_t score_kind;       // 0 none, 1 softcap, 2 leaky relu
@@ -45,15 +43,16 @@ struct EdgeProblem {
   // gradients; data is null where none is wanted
   Tensor dq, dk, dv, d_by_query, d_edge_query;
   Tensor d_label_keys, d_label_values, d_label_queries;
-  void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a stretch of rows, room for the tables
+  void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a task, room for the tables
   int64_t labels;           // R, of the tables
   void* d_attr;             // [P, edge_size]
-  void* noted;              // backward: gradient of the score and weight of every pair, [lanes, P, 2]
+  void* noted;              // gradient of the score and weight of every pair, [lanes, P, 2], if vectors learn
+  void* key_parts;          // [stretches - 1, batch, kv_heads, k_len, size + value_size]: dk and dv of all but the first
   void* workspace;
   int64_t workspace_numbers;  // per thread
-  int64_t heads_apart;        // 1 to take one head after the other
+  int64_t packed;             // 1 to copy the keys and values of a head next to each other
   int64_t longest;            // most pairs of a query
-  int64_t pairs_a_task;       // about
+  int64_t stretches;          // that the queries of a batch row are cut into
   int64_t threads;
   Parallel parallel;
 };

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_void_p
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +20,10 @@ from relgraph.impl.edges.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
 from relgraph.impl.native.check import check_listed, check_plan, check_rows
+from relgraph.impl.native.problem import Held, as_long
+from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
-from relgraph.plan import Csr, LabelPlan
+from relgraph.plan import SORTERS, Csr, LabelPlan
 from relgraph.score import encode
 
 KERNELS = "native edges"
@@ -31,13 +32,20 @@ WORDS = 1 << 32
 
 
 PAIRS_A_TASK = 4096
-"""About so many pairs are a thread's next piece of work ..."""
+"""A task has at least about so many pairs ..."""
 
 PAIRS_A_LABEL = 16
-"""... and at least so many per label, as each piece has room for gradients of the tables."""
+"""... and so many per label, as each task has room for gradients of the tables."""
 
-HEADS_TOGETHER = 1 << 17
-"""Up to this many numbers in the keys and values of a batch row, all heads of a query are computed together."""
+TASKS_A_THREAD = 2
+"""So many tasks per thread are aimed at, if heads and batch rows are fewer."""
+
+MOST_PARTS = 1 << 24
+"""Numbers at most in the gradients of keys and values that tasks have of their own (64 MiB in float32)."""
+
+MOST_PACKED = 1 << 22
+"""Up to so many numbers (16 MiB in float32), the keys and values of a head are packed together for a task. Rows of more
+are far from any cache however they lie."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -96,82 +104,83 @@ class _Listed:
     def __init__(self, plan: LabelPlan) -> None:
         csr = _csr(plan)
         check_rows(plan, csr)
-        own, rows, keys = csr.batch != 1, csr.row_ptr.shape[0] - 1, csr.batch * plan.k_len
-        if max(csr.col.shape[0], rows, keys) >= 1 << 31:
+        own, rows = csr.batch != 1, csr.row_ptr.shape[0] - 1
+        if max(csr.col.shape[0], rows, plan.k_len) >= 1 << 31:
             raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
-        given = [x.to(torch.int64).contiguous() for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
+        given = [as_long(x) for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
         self.own, self.count = own, csr.col.shape[0]
-        narrow = torch.empty(5, self.count, dtype=torch.int32)
-        key_ptr, room = torch.empty(keys + 1, dtype=torch.int64), torch.empty(keys, dtype=torch.int64)
-        col, ids, order, query, pair = (narrow.data_ptr() + 4 * self.count * n for n in range(5))
-        self.kept = given[0], narrow, key_ptr
-        self.struct = CPairs(
-            int(own), self.count, rows, keys, given[0].data_ptr(), col, ids, order, key_ptr.data_ptr(), query, pair
-        )
+        narrow = torch.empty(3, self.count, dtype=torch.int32)
+        col, ids, order = (narrow.data_ptr() + 4 * self.count * n for n in range(3))
+        self.kept = given[0], narrow
+        self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids, order)
         self.pointer = ctypes.pointer(self.struct)
         addresses = (x.data_ptr() for x in given[1:])
         self.longest: int = build.kernels().library.relgraph_edges_prepare(
-            self.pointer, *addresses, plan.q_len, plan.k_len, plan.parts[0].num_labels, room.data_ptr()
+            self.pointer, *addresses, plan.k_len, plan.parts[0].num_labels
         )
         if self.longest < 0:
             check_plan(plan, csr.batch)  # says what does not fit
 
 
-class _Filled:
+class _Filled(Held):
     """A problem as the kernels read it, and the tensors that it points to."""
 
     def __init__(self, problem: Problem, *, backward: bool = False) -> None:
+        super().__init__()
         check_listed(problem)
         kernels, memo, dtype = build.kernels(), problem.memo, problem.dtype
         pairs: _Listed | None = memo.get(KERNELS)
         if pairs is None:
             pairs = memo[KERNELS] = _Listed(problem.plan)
-        self.problem, self.pairs, self.library, self.kept = problem, pairs, kernels.library, list[Any]()
+        self.problem, self.pairs, self.library = problem, pairs, kernels.library
         query, key, value = problem.query, problem.key, problem.value
         self.empty = pairs.count == 0 or query.shape[0] == 0  # no pair in any batch row
-        apart = key.shape[1] > 1 and key[:1].numel() + value[:1].numel() > HEADS_TOGETHER
-        if apart:  # rows that are gathered
-            key, value = key.contiguous(), value.contiguous()
-            query = query.contiguous() if backward else query
         batch, heads, q_len, _ = query.shape
         _, kv_heads, k_len, size = key.shape
-        numbers = kernels.library.relgraph_edges_room(pairs.longest, max(size, value.shape[-1]))
         threads = torch.get_num_threads()
-        self.apart, self.backward, self.num_lanes = apart, backward, heads * (1 if pairs.own else batch)
+        self.num_lanes = heads * (1 if pairs.own else batch)
         self.struct = struct = CEdges(
             8 if dtype == torch.float64 else 4, batch, heads, kv_heads, q_len, k_len, size, value.shape[-1],
-            problem.columns, 0, pairs.pointer, self.tensor(query), self.tensor(key), self.tensor(value),
+            problem.columns, 0, pairs.pointer, self.rows_of(query), self.rows_of(key), self.rows_of(value),
         )  # fmt: skip
-        struct.by_query = self.tensor(problem.by_query)
+        struct.by_query = self.rows_of(problem.by_query)
         self.fill_vectors(size)
         self.fill_tables()
         self.fill_added()
         struct.scale = problem.scale
         kind, struct.score_parameter = encode(problem.score)
         struct.score_kind = int(kind) + 1
-        struct.workspace = self.address(torch.empty(threads * numbers, dtype=dtype))
-        struct.workspace_numbers, struct.longest = numbers, pairs.longest
-        struct.heads_apart = int(apart)
-        struct.threads, struct.parallel = threads, kernels.found.parallel
+        struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
+        struct.packed = int(k_len * (size + struct.value_size) <= MOST_PACKED)
+        struct.stretches = self.stretches()
+        numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
+        rooms = min(threads, max(batch * kv_heads * struct.stretches, int(problem.vectors_learn) * threads, 1))
+        struct.workspace_numbers = numbers
+        struct.workspace = self.address(torch.empty(rooms * numbers, dtype=dtype))
+
+    def stretches(self) -> int:
+        """The tasks that a head of a batch row is cut into: one if there are heads and batch rows for all threads."""
+        struct, pairs = self.struct, self.pairs
+        tasks = max(struct.batch * struct.kv_heads, 1)
+        wanted = -(-TASKS_A_THREAD * struct.threads // tasks) if struct.threads > 1 else 1
+        pairs_of_row = pairs.count // (struct.batch if pairs.own else 1)
+        most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
+        numbers = tasks * struct.k_len * (struct.size + struct.value_size)
+        return min(wanted, most, 1 + MOST_PARTS // max(numbers, 1))
 
     def rows(self, width: int) -> Tensor:
-        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them, unless they come one by one."""
+        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them."""
         batch, heads, length = self.problem.query.shape[:3]
-        if self.apart:
-            return torch.empty(batch, heads, length, width, dtype=self.problem.dtype)
         return torch.empty(batch, length, heads, width, dtype=self.problem.dtype).transpose(1, 2)
 
     def like(self, x: Tensor) -> Tensor:
         """Room for the gradient of queries, keys or values: as they lie in memory if their rows are dense."""
-        if self.apart or x.stride(-1) != 1:
-            return torch.empty(x.shape, dtype=self.problem.dtype)
-        return torch.empty_like(x)
+        return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
 
     def fill_tables(self) -> None:
         """The tables that the kernels add."""
         problem, struct = self.problem, self.struct
         struct.labels = problem.plan.num_labels[0]
-        struct.pairs_a_task = max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
         struct.label_keys = self.table(problem.label_keys)
         struct.label_values = self.table(problem.label_values)
         struct.label_queries = self.table(problem.label_queries)
@@ -181,10 +190,10 @@ class _Filled:
         problem, struct = self.problem, self.struct
         if problem.vectors is None:
             return
-        vectors = self.keep(problem.vectors.contiguous())
-        struct.attr, struct.attr_stride, struct.edge_size = vectors.data_ptr(), vectors.shape[1], vectors.shape[1]
+        vectors = problem.vectors.contiguous()
+        struct.attr, struct.attr_stride, struct.edge_size = self.address(vectors), vectors.shape[1], vectors.shape[1]
         if problem.vectors_in_score:
-            struct.edge_query = self.tensor(problem.query[..., size:])
+            struct.edge_query = self.rows_of(problem.query[..., size:])
 
     def fill_added(self) -> None:
         """Masks, causal order and dropout."""
@@ -213,42 +222,27 @@ class _Filled:
     def point_to(self, output: Tensor | None, sums: Tensor | None, mass: Tensor | None) -> None:
         """The outputs of forward, or their gradients."""
         problem, struct = self.problem, self.struct
-        if output is not None and self.apart and self.backward:
-            output = output.contiguous()
-        struct.output = self.tensor(output)
+        struct.output = self.rows_of(output)
         if output is not None and problem.vectors_in_value:
-            struct.edge_sums = self.tensor(output[..., struct.value_size :])
-        struct.sums, struct.mass = self.tensor(sums), self.tensor(mass)
+            struct.edge_sums = self.rows_of(output[..., struct.value_size :])
+        struct.sums, struct.mass = self.rows_of(sums), self.rows_of(mass)
 
-    def keep(self, x: Tensor) -> Tensor:
-        """The tensor, which lives as long as this object."""
-        self.kept.append(x)
-        return x
-
-    def address(self, x: Tensor | None) -> int | None:
-        """Where the numbers of a tensor begin, which is made dense."""
-        return None if x is None else self.keep(x.contiguous()).data_ptr()
-
-    def tensor(self, x: Tensor | None) -> CTensor:
-        """A tensor ``[B, H, N, size]`` as the kernels read it; null without one."""
-        if x is None or x.numel() == 0:
-            return CTensor()
-        if x.stride(3) != 1:
-            x = x.contiguous()
-        self.kept.append(x)
-        return CTensor(x.data_ptr(), *x.stride()[:3])
+    def rows_of(self, x: Tensor | None) -> CTensor:
+        """The struct of a tensor ``[B, H, N, size]``, whose rows are made dense; no data without one."""
+        return self.tensor(x if x is None or x.stride(3) == 1 else x.contiguous())
 
     def table(self, x: Tensor | None) -> CTensor:
-        """A table ``[R, size]``, which serves all heads, or ``[H, R, size]``."""
-        if x is None:
+        """The struct of a table ``[R, size]``, which serves all heads, or ``[H, R, size]``; no data without one."""
+        if x is None or x.numel() == 0:
             return CTensor()
-        return self.tensor(x.expand(1, self.struct.heads, *x.shape[-2:]))
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        return CTensor(self.address(x), 0, x.stride(0) if x.dim() == 3 else 0, x.stride(-2))
 
     def lanes(self, x: Tensor | None) -> tuple[int | None, int]:
         """A tensor ``[L or 1, P]`` and the step from one lane to the next."""
         if x is None:
             return None, 0
-        return self.keep(x).data_ptr(), x.stride(0) if x.shape[0] > 1 else 0
+        return self.address(x), x.stride(0) if x.shape[0] > 1 else 0
 
 
 def _forward(problem: Problem) -> Outputs:
@@ -271,25 +265,29 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
     filled = _Filled(problem, backward=True)
     struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))
-    struct.lse = filled.address(incoming.lse)
+    if incoming.lse is not None:
+        struct.lse = filled.address(incoming.lse.contiguous())
     dq, dk, dv = (filled.like(x) for x in (problem.query, problem.key, problem.value))
-    struct.dq, struct.dk, struct.dv = map(filled.tensor, (dq, dk, dv))
+    struct.dq, struct.dk, struct.dv = map(filled.rows_of, (dq, dk, dv))
     db = None if problem.by_query is None else torch.empty(problem.by_query.shape, dtype=dtype)
-    struct.d_by_query = filled.tensor(db)
+    struct.d_by_query = filled.rows_of(db)
     if problem.vectors_in_score:
-        struct.d_edge_query = filled.tensor(dq[..., size:])
+        struct.d_edge_query = filled.rows_of(dq[..., size:])
     d_vectors = None
     if problem.vectors_learn and problem.vectors is not None:
         d_vectors = torch.empty(problem.vectors.shape, dtype=dtype)
         struct.d_attr = filled.address(d_vectors)
+        struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
     tables = [problem.label_keys, problem.label_values, problem.label_queries]
     of_tables = [None if x is None else torch.empty(struct.heads, *x.shape[-2:], dtype=dtype) for x in tables]
     struct.d_label_keys, struct.d_label_values, struct.d_label_queries = map(filled.table, of_tables)
     width = sum(x.shape[-1] for x in tables if x is not None)
     if width:
-        stretches = filled.library.relgraph_edges_stretches(ctypes.byref(struct)) * (1 if pairs.own else struct.batch)
-        struct.label_parts = filled.address(torch.empty(stretches * struct.heads * struct.labels * width, dtype=dtype))
-    struct.noted = filled.address(torch.empty(filled.num_lanes, pairs.count, 2, dtype=dtype))
+        tasks = struct.batch * struct.stretches
+        struct.label_parts = filled.address(torch.empty(tasks * struct.heads * struct.labels * width, dtype=dtype))
+    if struct.stretches > 1:
+        parts = struct.stretches - 1, struct.batch, struct.kv_heads, struct.k_len, size + struct.value_size
+        struct.key_parts = filled.address(torch.empty(parts, dtype=dtype))
     if filled.empty:
         for made in (dq, dk, dv, db, *of_tables, d_vectors):
             if made is not None:
@@ -316,3 +314,4 @@ def _twin(problem: Problem) -> Outputs:
 
 
 op.plug(KERNELS, _forward, _backward, impl="native", instead="impl='edges' or 'dense'", twin=_twin, direct=True)
+SORTERS["cpu"] = sort_pairs

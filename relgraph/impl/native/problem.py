@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Sequence
-from ctypes import c_int64
+from ctypes import c_int32, c_int64
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +25,10 @@ MOST_ROWS, FEWEST_ROWS = 64, 8
 
 
 class Held:
-    """Tensors that a struct points to; they live as long as this object."""
+    """Tensors and numbers that a struct points to; they live as long as this object."""
 
     def __init__(self) -> None:
-        self._kept: list[Tensor] = []
+        self._kept: list[Any] = []
 
     def address(self, x: Tensor) -> int:
         """Where the numbers of ``x`` are; it is kept from now on."""
@@ -36,7 +37,7 @@ class Held:
 
     def long(self, x: Tensor) -> int:
         """The address of ``x`` as int64."""
-        return self.address(x.to(torch.int64).contiguous())
+        return self.address(as_long(x))
 
     def tensor(self, x: Tensor | None) -> CTensor:
         """The struct of a tensor, which is kept; no data for None and for one without numbers."""
@@ -45,10 +46,22 @@ class Held:
         self._kept.append(x)
         return CTensor.of(x)
 
+    def numbers(self, numbers: Sequence[int], kind: type[c_int32 | c_int64] = c_int64) -> int:
+        """The address of these numbers, written out."""
+        array = (kind * len(numbers))(*numbers)
+        self._kept.append(array)
+        return ctypes.addressof(array)
+
     def offsets(self, offset: int | Tensor) -> tuple[int, int]:
         """Where the offsets of all batch rows or graphs are, and the step from one to the next; 0 if there is one."""
-        given = offset.reshape(-1) if isinstance(offset, Tensor) else torch.tensor([offset])
-        return self.long(given), int(given.shape[0] > 1)
+        if isinstance(offset, Tensor):
+            return self.long(offset.reshape(-1)), int(offset.numel() > 1)
+        return self.numbers([offset]), 0
+
+
+def as_long(x: Tensor) -> Tensor:
+    """``x`` as dense int64; the same tensor if it is."""
+    return x if x.dtype == torch.int64 and x.is_contiguous() else x.to(torch.int64).contiguous()
 
 
 class Layout(Held):
@@ -73,11 +86,11 @@ class Layout(Held):
             ptr.append(len(found))
         self.most_blocks = max((b - a for a, b in itertools.pairwise(ptr)), default=0)
         parts = (CPart * len(plan.parts))(*map(self._part, plan.parts, plan.starts))
-        table = torch.tensor(found, dtype=torch.int64).reshape(-1, 3)
+        table = list(itertools.chain.from_iterable(found))
         self.filled = CProblem(
-            num_parts=len(parts), parts=parts, blocks=self.address(table), num_blocks=len(found), block_rows=rows,
-            block_ptr=self.address(torch.tensor(ptr)), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
-            run_graphs=self.address(torch.tensor([*order], dtype=torch.int64)),
+            num_parts=len(parts), parts=parts, blocks=self.numbers(table), num_blocks=len(found), block_rows=rows,
+            block_ptr=self.numbers(ptr), runs=len(ptr) - 1, most_keys=most_keys, batch=batch,
+            run_graphs=self.numbers([*order]),
             q_len=plan.q_len, k_len=plan.k_len, columns=plan.columns,
         )  # fmt: skip
         if plan.q_ptr is not None and plan.k_ptr is not None:
@@ -90,7 +103,7 @@ class Layout(Held):
         if isinstance(part.ids, DistanceIds):
             made.first_distance, made.lookup_length = part.ids.first, len(part.ids.lookup)
             made.affine = int(_goes_up(part.ids.lookup[1:-1]))
-            made.lookup = self.address(torch.tensor(part.ids.lookup, dtype=torch.int32))
+            made.lookup = self.numbers(part.ids.lookup, c_int32)
         else:
             ids = part.ids.ids.contiguous()
             made.ids, made.id_bytes = self.address(ids), ids.element_size()

@@ -61,8 +61,8 @@ class CPairs(ctypes.Structure):
     """``EdgePairs`` of edges.h."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("own", "count", "rows", "keys")),
-        *((name, c_void_p) for name in ("row_ptr", "col", "ids", "order", "key_ptr", "query", "pair")),
+        *((name, c_int64) for name in ("own", "count", "rows")),
+        *((name, c_void_p) for name in ("row_ptr", "col", "ids", "order")),
     ]
 
 
@@ -78,14 +78,15 @@ class CEdges(ctypes.Structure):
         *((name, CTensor) for name in ("label_keys", "label_values", "label_queries")),
         ("attr", c_void_p), ("attr_stride", c_int64),
         ("added", c_void_p), ("added_step", c_int64), ("factor", c_void_p), ("factor_step", c_int64),
-        ("seed", c_int64), ("threshold", c_int64), ("scale", c_double), ("kept_factor", c_double),
+        ("seed", c_int64), ("origin", c_int64 * 4), ("threshold", c_int64),
+        ("scale", c_double), ("kept_factor", c_double),
         ("score_kind", c_int64), ("score_parameter", c_double),
         *((name, CTensor) for name in ("output", "sums", "mass", "edge_sums")),
         ("lse", c_void_p),
         *((name, CTensor) for name in ("dq", "dk", "dv", "d_by_query", "d_edge_query")),
         *((name, CTensor) for name in ("d_label_keys", "d_label_values", "d_label_queries")),
         ("label_parts", c_void_p), ("labels", c_int64),
-        *((name, c_void_p) for name in ("d_attr", "noted", "workspace")),
-        *((name, c_int64) for name in ("workspace_numbers", "heads_apart", "longest", "pairs_a_task", "threads")),
+        *((name, c_void_p) for name in ("d_attr", "noted", "key_parts", "workspace")),
+        *((name, c_int64) for name in ("workspace_numbers", "packed", "longest", "stretches", "threads")),
         ("parallel", c_void_p),
     ]  # fmt: skip

@@ -1,0 +1,306 @@
+// A query and its listed pairs.
+#pragma once
+#include <algorithm>
+
+#include "dropout.h"
+#include "edges.h"
+#include "gathered.h"
+#include "loops.h"
+
+namespace relgraph {
+
+constexpr int64_t LANES = 16;        // a row of scores is padded to a multiple, for loops without a remainder
+constexpr int64_t PAIRS_AHEAD = 40;  // memory is asked for the rows of a pair so long before their use,
+constexpr int64_t ROWS_AHEAD = 4;    // and for those of a query
+
+// Numbers per label in a part of the tables' gradients: keys, queries, values, each if there is such a table.
+inline int64_t table_sizes(const EdgeProblem& p) {
+  const int64_t tables = int64_t(p.label_keys.data != nullptr) + int64_t(p.label_queries.data != nullptr);
+  return tables * p.size + (p.label_values.data ? p.value_size : 0);
+}
+
+// The keys and values of a head in a batch row, where they are read, and room for their gradients.
+template <class T> struct Nodes {
+  const T *key, *value;
+  T *d_key, *d_value;
+  int64_t key_row, value_row, d_key_row, d_value_row;  // strides
+};
+
+// The queries of a batch row, one after the other, with the heads that share a head of keys and values. T: of all
+// numbers; N: size of queries, keys and values if it is one of a few common ones, else 0.
+template <class T, int64_t N> class Query {
+ public:
+  // `room` has room() numbers. `part` takes the sums of table gradients, [heads, labels, sizes], or is null.
+  Query(const EdgeProblem& p, int64_t batch, const Nodes<T>& nodes, T* room, T* part = nullptr)
+      : p_(p), pairs_(*p.pairs), nodes_(nodes), stride_(padded(p.longest)), batch_(batch), part_(part) {
+    scores_ = room;
+    grads_ = scores_ + stride_;
+    other_ = grads_ + stride_;
+    slopes_ = other_ + stride_;
+    factors_ = slopes_ + stride_;
+    zeros_ = factors_ + stride_;
+    std::fill(zeros_, zeros_ + std::max(p.size, p.value_size), T(0));
+  }
+
+  static int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+  static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + padded(size); }
+
+  void place(int64_t query) {
+    const int64_t row = pairs_.own ? batch_ * p_.q_len + query : query;
+    query_ = query;
+    first_ = pairs_.row_ptr[row];
+    count_ = pairs_.row_ptr[row + 1] - first_;
+    col_ = pairs_.col + first_;
+    ids_ = pairs_.ids + first_;
+    order_ = pairs_.order + first_;
+  }
+
+  void forward(int64_t h) {
+    const EdgeProblem& p = p_;
+    ask(h, false);
+    score(h, false);
+    const T lse = softmax();
+    static_cast<T*>(p.lse)[(batch_ * p.heads + h) * p.q_len + query_] = lse;
+    if (p.mass.data) sum_labels(scores_, row(p.mass, h));
+    if (const T* factors = kept(h))
+      for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
+    if (p.sums.data) sum_labels(scores_, row(p.sums, h));
+    sum_rows(scores_, values(), p.label_values, h, p.value_size, row(p.output, h));
+    if (p.edge_sums.data) sum_vectors(scores_, row(p.edge_sums, h));
+  }
+
+  // Weights are computed again. Gradients of keys and values are added to those of other queries.
+  void backward(int64_t h) {
+    const EdgeProblem& p = p_;
+    ask(h, true);
+    score(h, true);
+    softmax();
+    const T* factors = kept(h);
+    incoming(h, factors);
+    T delta = 0;
+#pragma omp simd reduction(+ : delta)
+    for (int64_t e = 0; e < count_; e++) delta += scores_[e] * grads_[e];
+    if (p.lse) delta -= static_cast<const T*>(p.lse)[(batch_ * p.heads + h) * p.q_len + query_];
+    softmax_backward(grads_, scores_, count_, delta);
+    if (p.score_kind)
+      for (int64_t e = 0; e < count_; e++) grads_[e] *= slopes_[e];
+    if (p.d_by_query.data) sum_labels(grads_, row(p.d_by_query, h));
+    scale_row(grads_, count_, T(p.scale));  // from here on those of products, which the scale multiplies
+    if (factors)
+      for (int64_t e = 0; e < count_; e++) scores_[e] *= factors[e];
+    if (p.noted) note(h);
+    if (p.d_edge_query.data) sum_vectors(grads_, row(p.d_edge_query, h));
+    sum_rows(grads_, keys(), p.label_keys, h, p.size, row(p.dq, h));
+    spread<N>(grads_, OneRow<T>{row(p.query, h)}, col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    if (p.label_queries.data)
+      spread<N>(grads_, of_labels(p.label_queries, h), col_, count_, p.size, nodes_.d_key, nodes_.d_key_row);
+    if (p.output.data)
+      spread<N>(scores_, OneRow<T>{row(p.output, h)}, col_, count_, p.value_size, nodes_.d_value, nodes_.d_value_row);
+    if (part_) tables(h);
+  }
+
+  // What dropout multiplies the weights of each pair by: [lanes, P].
+  void factors(int64_t h, T* into) {
+    const T* found = kept(h);
+    T* mine = into + lane(h) * pairs_.count + first_;
+    for (int64_t e = 0; e < count_; e++) mine[e] = found ? found[e] : T(1);
+  }
+
+  // The gradient of the pairs' vectors; each batch row adds to it if they share them.
+  void vectors() {
+    const EdgeProblem& p = p_;
+    for (int64_t e = 0; e < count_; e++) {
+      T* into = static_cast<T*>(p.d_attr) + order_[e] * p.edge_size;
+      if (batch_ == 0 || pairs_.own) std::fill(into, into + p.edge_size, T(0));
+      for (int64_t h = 0; h < p.heads; h++) {
+        const T* noted = noted_of(h) + 2 * e;
+        if (p.edge_query.data) add_scaled(noted[0], row(p.edge_query, h), p.edge_size, into);
+        if (p.edge_sums.data) add_scaled(noted[1], row(p.edge_sums, h), p.edge_size, into);
+      }
+    }
+  }
+
+ private:
+  // Asks memory for what the next pairs and queries will read and write: their rows are far apart, so that the processor
+  // does not foresee them, and waiting for them would take most of the time. Inlined always, as g++ drops a call of a
+  // function that only asks.
+  [[gnu::always_inline]] void ask(int64_t h, bool backward) const {
+    const int64_t query = std::min(query_ + ROWS_AHEAD, p_.q_len - 1);
+    __builtin_prefetch(row_of<T>(p_.query, batch_, h, query));
+    __builtin_prefetch(row_of<T>(p_.output, batch_, h, query));
+    if (backward) __builtin_prefetch(row_of<T>(p_.dq, batch_, h, query), 1);
+    const Nodes<T>& n = nodes_;
+    const int32_t* next = col_ + PAIRS_AHEAD;
+    const int64_t left = std::min(count_, pairs_.count - first_ - PAIRS_AHEAD);
+    for (int64_t e = 0; e < left; e++) {
+      __builtin_prefetch(n.key + next[e] * n.key_row);
+      __builtin_prefetch(n.value + next[e] * n.value_row);
+      if (!backward) continue;
+      __builtin_prefetch(n.d_key + next[e] * n.d_key_row, 1);
+      __builtin_prefetch(n.d_value + next[e] * n.d_value_row, 1);
+    }
+  }
+
+  T* row(const Tensor& x, int64_t h) const { return own_row<T>(x, batch_, h, query_); }
+  // Numbers of a tensor [lanes or 1, P] for the pairs of this query.
+  const T* per_pair(const void* x, int64_t step, int64_t h) const {
+    return static_cast<const T*>(x) + lane(h) * step + first_;
+  }
+  T* noted_of(int64_t h) const { return static_cast<T*>(p_.noted) + 2 * (lane(h) * pairs_.count + first_); }
+
+  int64_t lane(int64_t h) const { return pairs_.own ? h : batch_ * p_.heads + h; }
+
+  Rows<T> keys() const { return {nodes_.key, nodes_.key_row, col_}; }
+  Rows<T> values() const { return {nodes_.value, nodes_.value_row, col_}; }
+  Rows<T> vectors_of_pairs() const { return {static_cast<const T*>(p_.attr), p_.attr_stride, order_}; }
+  LabelRows<T> of_labels(const Tensor& x, int64_t h) const { return {row_of<T>(x, 0, h, 0), x.row, ids_, zeros_}; }
+
+  // into = Σ_e weights[e] (x[e] + the table's row of its label)
+  void sum_rows(const T* weights, const Rows<T>& x, const Tensor& table, int64_t h, int64_t size, T* into) const {
+    std::fill(into, into + size, T(0));
+    if (table.data) weigh<N>(weights, x, of_labels(table, h), count_, size, into);
+    else weigh<N>(weights, x, count_, size, into);
+  }
+
+  void sum_vectors(const T* weights, T* into) const {
+    std::fill(into, into + p_.edge_size, T(0));
+    weigh<0>(weights, vectors_of_pairs(), count_, p_.edge_size, into);
+  }
+
+  // The gradients of the tables, summed over the queries of a task.
+  void tables(int64_t h) {
+    const EdgeProblem& p = p_;
+    T* into = part_ + h * p.labels * table_sizes(p);
+    const auto add = [&](const T* weights, const auto& x, int64_t size) {
+      spread<N>(weights, x, ids_, count_, size, into, size);
+      into += p.labels * size;
+    };
+    if (p.label_keys.data) add(grads_, OneRow<T>{row(p.query, h)}, p.size);
+    if (p.label_queries.data) add(grads_, keys(), p.size);
+    if (p.label_values.data && p.output.data) add(scores_, OneRow<T>{row(p.output, h)}, p.value_size);
+  }
+
+  void sum_labels(const T* weights, T* into) const {
+    std::fill(into, into + p_.columns, T(0));
+    for (int64_t e = 0; e < count_; e++)
+      if (ids_[e] >= 0) into[ids_[e]] += weights[e];
+  }
+
+  // The finished scores of a head, and in backward what the function of scores multiplies gradients by.
+  void score(int64_t h, bool slopes) {
+    const EdgeProblem& p = p_;
+    T* s = scores_;
+    const Rows<T> keys = this->keys();
+    if (p.label_keys.data) dots<N>(row(p.query, h), keys, of_labels(p.label_keys, h), count_, p.size, s);
+    else dots<N>(row(p.query, h), keys, count_, p.size, s);
+    if (p.label_queries.data) {
+      dots_of_both<N>(keys, of_labels(p.label_queries, h), count_, p.size, other_);
+      add_row(s, other_, count_);
+    }
+    if (p.edge_query.data) {
+      dots<0>(row(p.edge_query, h), vectors_of_pairs(), count_, p.edge_size, other_);
+      add_row(s, other_, count_);
+    }
+    scale_row(s, count_, T(p.scale));
+    if (p.by_query.data) add_labels(s, row(p.by_query, h), ids_, count_);
+    if (p.score_kind) finish(s, slopes);
+    if (p.added) add_row(s, per_pair(p.added, p.added_step, h), count_);
+  }
+
+  void finish(T* s, bool slopes) {
+    const T c = T(p_.score_parameter);
+    if (p_.score_kind == 1) {
+      for (int64_t e = 0; e < count_; e++) {
+        const T bounded = std::tanh(s[e] / c);
+        s[e] = c * bounded;
+        if (slopes) slopes_[e] = 1 - bounded * bounded;
+      }
+    } else {
+      for (int64_t e = 0; e < count_; e++) {
+        if (slopes) slopes_[e] = s[e] > 0 ? T(1) : c;
+        s[e] = s[e] > 0 ? s[e] : c * s[e];
+      }
+    }
+  }
+
+  // Scores become weights. Returns the log-sum-exp, -inf for a query that sees nothing.
+  T softmax() {
+    const int64_t whole = padded(count_);
+    std::fill(scores_ + count_, scores_ + whole, -INF<T>);
+    T top = largest(scores_, whole);
+    if (top == -INF<T>) top = 0;  // a row with NaN only comes here too, and its sum is NaN
+    const T total = exponentials(scores_, whole, top);
+    scale_row(scores_, whole, total == 0 ? T(0) : 1 / total);
+    return total == 0 ? -INF<T> : top + std::log(total);
+  }
+
+  // What dropout multiplies the weights of a head by; null without dropout.
+  const T* kept(int64_t h) {
+    if (p_.factor) return per_pair(p_.factor, p_.factor_step, h);
+    if (p_.threshold == 0) return nullptr;
+    draw(h);
+    return factors_;
+  }
+
+  // Random numbers by (batch row, query, key, head); a draw gives those of four heads. Of parallel edges, which lie next
+  // to each other, the n-th has n in the generator's key, that is, a sequence of its own.
+  void draw(int64_t h) {
+    const uint32_t low = uint32_t(uint64_t(p_.seed)), high = uint32_t(uint64_t(p_.seed) >> 32);
+    const uint32_t threshold = uint32_t(p_.threshold), batch = uint32_t(batch_ + p_.origin[0]);
+    const uint32_t head = uint32_t(h + p_.origin[1]), query = uint32_t(query_ + p_.origin[2]);
+    const T factor = T(p_.kept_factor);
+    uint32_t key[LANES], again[LANES], repeat = 0;
+    for (int64_t start = 0; start < count_; start += LANES) {
+      for (int64_t lane = 0; lane < LANES; lane++) {
+        const int64_t e = std::min(start + lane, count_ - 1);
+        repeat = e > 0 && col_[e] == col_[e - 1] ? repeat + 1 : 0;
+        key[lane] = uint32_t(col_[e] + p_.origin[3]);
+        again[lane] = repeat;
+      }
+#pragma omp simd
+      for (int64_t lane = 0; lane < LANES; lane++) {
+        uint32_t a = key[lane], b = query, c = head / 4, d = batch;
+        philox(a, b, c, d, low ^ again[lane], high);
+        const uint32_t number = head & 2 ? (head & 1 ? d : c) : (head & 1 ? b : a);
+        factors_[start + lane] = number < threshold ? T(0) : factor;
+      }
+    }
+  }
+
+  // The gradients of the weights.
+  void incoming(int64_t h, const T* factors) {
+    const EdgeProblem& p = p_;
+    T* g = grads_;
+    const Rows<T> values = this->values();
+    if (!p.output.data) std::fill(g, g + count_, T(0));
+    else if (p.label_values.data)
+      dots<N>(row(p.output, h), values, of_labels(p.label_values, h), count_, p.value_size, g);
+    else dots<N>(row(p.output, h), values, count_, p.value_size, g);
+    if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
+    if (p.edge_sums.data) {
+      dots<0>(row(p.edge_sums, h), vectors_of_pairs(), count_, p.edge_size, other_);
+      add_row(g, other_, count_);
+    }
+    if (factors)
+      for (int64_t e = 0; e < count_; e++) g[e] *= factors[e];
+    if (p.mass.data) add_labels(g, row(p.mass, h), ids_, count_);
+  }
+
+  // For the gradients of vectors.
+  void note(int64_t h) const {
+    T* noted = noted_of(h);
+    for (int64_t e = 0; e < count_; e++) {
+      noted[2 * e] = grads_[e];
+      noted[2 * e + 1] = scores_[e];
+    }
+  }
+
+  const EdgeProblem& p_;
+  const EdgePairs& pairs_;
+  const Nodes<T> nodes_;
+  int64_t stride_, batch_, query_ = 0, first_ = 0, count_ = 0;
+  const int32_t *col_ = nullptr, *ids_ = nullptr, *order_ = nullptr;
+  T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_;
+};
+
+}  // namespace relgraph
