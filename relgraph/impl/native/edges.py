@@ -151,22 +151,23 @@ class _Filled(Held):
         kind, struct.score_parameter = encode(problem.score)
         struct.score_kind = int(kind) + 1
         struct.longest, struct.threads, struct.parallel = pairs.longest, threads, kernels.found.parallel
-        struct.packed = int(k_len * (size + struct.value_size) <= MOST_PACKED)
-        struct.stretches = self.stretches()
-        numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
-        rooms = min(threads, max(batch * kv_heads * struct.stretches, int(problem.vectors_learn) * threads, 1))
-        struct.workspace_numbers = numbers
-        struct.workspace = self.address(torch.empty(rooms * numbers, dtype=dtype))
+        self.cut()
+        struct.workspace_numbers = kernels.library.relgraph_edges_room(ctypes.byref(struct), int(backward))
+        struct.workspace = self.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
 
-    def stretches(self) -> int:
-        """The tasks that a head of a batch row is cut into: one if there are heads and batch rows for all threads."""
+    def cut(self) -> None:
+        """Cut the work into tasks: heads of batch rows, in stretches of queries if these are too few for the threads."""
         struct, pairs = self.struct, self.pairs
-        tasks = max(struct.batch * struct.kv_heads, 1)
-        wanted = -(-TASKS_A_THREAD * struct.threads // tasks) if struct.threads > 1 else 1
-        pairs_of_row = pairs.count // (struct.batch if pairs.own else 1)
-        most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
-        numbers = tasks * struct.k_len * (struct.size + struct.value_size)
-        return min(wanted, most, 1 + MOST_PARTS // max(numbers, 1))
+        head = struct.k_len * (struct.size + struct.value_size)  # numbers in its keys and values
+        heads = max(struct.batch * struct.kv_heads, 1)  # of all batch rows
+        struct.packed, struct.stretches = int(head <= MOST_PACKED), 1
+        if struct.threads > 1:
+            wanted = -(-TASKS_A_THREAD * struct.threads // heads)
+            pairs_of_row = pairs.count // (max(struct.batch, 1) if pairs.own else 1)
+            most = 1 + pairs_of_row // max(PAIRS_A_TASK, PAIRS_A_LABEL * struct.labels)
+            struct.stretches = min(wanted, most, 1 + MOST_PARTS // max(heads * head, 1))
+        if not self.problem.vectors_learn:  # the pass over their gradients cuts its work by threads
+            struct.threads = min(struct.threads, heads * struct.stretches)
 
     def rows(self, width: int) -> Tensor:
         """Room for ``[B, H, N, width]``, heads side by side as graph layers want them."""
