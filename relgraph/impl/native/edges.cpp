@@ -234,7 +234,7 @@ void relgraph_edges_factors(const relgraph::EdgeProblem* p, void* into) {
   start(*p, relgraph::Pass::factors, into);
 }
 
-// Narrower copies of key, label and order of pairs that are sorted by query. Returns the most pairs of a query, or -1 if
+// Narrower copies of key and label of pairs that are sorted by query. Returns the most pairs of a query, or -1 if
 // a number does not fit its bounds.
 int64_t relgraph_edges_prepare(const relgraph::EdgePairs* pairs, const int64_t* col, const int64_t* ids,
                                const int64_t* order, int64_t k_len, int64_t labels) {
@@ -251,7 +251,6 @@ int64_t relgraph_edges_prepare(const relgraph::EdgePairs* pairs, const int64_t* 
     fits = fits && within(col[e], 0, k_len) && within(ids[e], -1, labels) && within(order[e], 0, pairs->count);
     writable(pairs->col)[e] = int32_t(col[e]);
     writable(pairs->ids)[e] = int32_t(ids[e]);
-    writable(pairs->order)[e] = int32_t(order[e]);
   }
   return fits ? longest : -1;
 }

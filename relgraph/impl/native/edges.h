@@ -14,7 +14,6 @@ struct EdgePairs {
   const int64_t* row_ptr;
   const int32_t* col;   // key of each pair
   const int32_t* ids;   // label of each pair, -1 without one
-  const int32_t* order; // row of each pair among the edge vectors
 };
 
 struct EdgeProblem {
@@ -25,7 +24,7 @@ struct EdgeProblem {
   Tensor by_query;          // B, [batch, heads, q_len, columns]; data is null without it
   Tensor edge_query;        // [batch, heads, q_len, edge_size], or null: its product with a pair's vector joins q·k
   Tensor label_keys, label_values, label_queries;  // tables [heads, labels, size] (no batch stride), or null
-  const void* attr;         // edge vectors, [P, edge_size] in the order that they were given, or null
+  const void* attr;         // edge vectors of the pairs, [P, edge_size], or null
   int64_t attr_stride;
   const void* added;        // one number per pair that is added to finished scores, [lanes or 1, P], or null
   int64_t added_step;       // from one lane to the next; a lane is a head (of a batch row, if these share pairs)

@@ -109,10 +109,10 @@ class _Listed:
             raise NotImplementedError(f"impl='native' takes less than 2³¹ listed pairs, got {csr.col.shape[0]}")
         given = [as_long(x) for x in (csr.row_ptr, csr.col, csr.ids, csr.order)]
         self.own, self.count = own, csr.col.shape[0]
-        narrow = torch.empty(3, self.count, dtype=torch.int32)
-        col, ids, order = (narrow.data_ptr() + 4 * self.count * n for n in range(3))
+        narrow = torch.empty(2, self.count, dtype=torch.int32)
+        col, ids = (narrow.data_ptr() + 4 * self.count * n for n in range(2))
         self.kept = given[0], narrow
-        self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids, order)
+        self.struct = CPairs(int(own), self.count, rows, given[0].data_ptr(), col, ids)
         self.pointer = ctypes.pointer(self.struct)
         addresses = (x.data_ptr() for x in given[1:])
         self.longest: int = build.kernels().library.relgraph_edges_prepare(
@@ -156,7 +156,7 @@ class _Filled(Held):
         struct.workspace = self.address(torch.empty(struct.threads * struct.workspace_numbers, dtype=dtype))
 
     def cut(self) -> None:
-        """Cut the work into tasks: heads of batch rows, in stretches of queries if these are too few for the threads."""
+        """Cut the work into tasks: heads of batch rows, in stretches of queries if they are fewer than threads."""
         struct, pairs = self.struct, self.pairs
         head = struct.k_len * (struct.size + struct.value_size)  # numbers in its keys and values
         heads = max(struct.batch * struct.kv_heads, 1)  # of all batch rows
@@ -191,7 +191,7 @@ class _Filled(Held):
         problem, struct = self.problem, self.struct
         if problem.vectors is None:
             return
-        vectors = problem.vectors.contiguous()
+        vectors = problem.vectors.index_select(0, _csr(problem.plan).order)  # each head reads them all, so in order
         struct.attr, struct.attr_stride, struct.edge_size = self.address(vectors), vectors.shape[1], vectors.shape[1]
         if problem.vectors_in_score:
             struct.edge_query = self.rows_of(problem.query[..., size:])
@@ -299,6 +299,8 @@ def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | 
         total.sum(0) if total is not None and x is not None and x.dim() == 2 else total
         for total, x in zip(of_tables, tables, strict=True)
     ]
+    if d_vectors is not None:
+        d_vectors = torch.empty_like(d_vectors).index_copy_(0, _csr(problem.plan).order, d_vectors)
     return [dq, dk, dv, db, None, *of_tables, d_vectors]
 
 

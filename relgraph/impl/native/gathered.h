@@ -25,6 +25,14 @@ template <class T> struct Rows {
   const T* operator[](int64_t e) const { return data + at[e] * stride; }
 };
 
+// Rows that follow each other.
+template <class T> struct NextRows {
+  const T* data;
+  int64_t stride;
+
+  const T* operator[](int64_t e) const { return data + e * stride; }
+};
+
 // Rows of a table by label; one of zeros for a pair without a label.
 template <class T> struct LabelRows {
   const T* data;

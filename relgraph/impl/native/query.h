@@ -52,7 +52,6 @@ template <class T, int64_t N> class Query {
     count_ = pairs_.row_ptr[row + 1] - first_;
     col_ = pairs_.col + first_;
     ids_ = pairs_.ids + first_;
-    order_ = pairs_.order + first_;
   }
 
   void forward(int64_t h) {
@@ -110,7 +109,7 @@ template <class T, int64_t N> class Query {
   void vectors() {
     const EdgeProblem& p = p_;
     for (int64_t e = 0; e < count_; e++) {
-      T* into = static_cast<T*>(p.d_attr) + order_[e] * p.edge_size;
+      T* into = static_cast<T*>(p.d_attr) + (first_ + e) * p.edge_size;
       if (batch_ == 0 || pairs_.own) std::fill(into, into + p.edge_size, T(0));
       for (int64_t h = 0; h < p.heads; h++) {
         const T* noted = noted_of(h) + 2 * e;
@@ -152,7 +151,9 @@ template <class T, int64_t N> class Query {
 
   Rows<T> keys() const { return {nodes_.key, nodes_.key_row, col_}; }
   Rows<T> values() const { return {nodes_.value, nodes_.value_row, col_}; }
-  Rows<T> vectors_of_pairs() const { return {static_cast<const T*>(p_.attr), p_.attr_stride, order_}; }
+  NextRows<T> vectors_of_pairs() const {
+    return {static_cast<const T*>(p_.attr) + first_ * p_.attr_stride, p_.attr_stride};
+  }
   LabelRows<T> of_labels(const Tensor& x, int64_t h) const { return {row_of<T>(x, 0, h, 0), x.row, ids_, zeros_}; }
 
   // into = Σ_e weights[e] (x[e] + the table's row of its label)
@@ -164,7 +165,13 @@ template <class T, int64_t N> class Query {
 
   void sum_vectors(const T* weights, T* into) const {
     std::fill(into, into + p_.edge_size, T(0));
-    weigh<0>(weights, vectors_of_pairs(), count_, p_.edge_size, into);
+    if (p_.edge_size == N) weigh<N>(weights, vectors_of_pairs(), count_, N, into);
+    else weigh<0>(weights, vectors_of_pairs(), count_, p_.edge_size, into);
+  }
+
+  void dot_vectors(const T* a, T* s) const {
+    if (p_.edge_size == N) dots<N>(a, vectors_of_pairs(), count_, N, s);
+    else dots<0>(a, vectors_of_pairs(), count_, p_.edge_size, s);
   }
 
   // The gradients of the tables, summed over the queries of a task.
@@ -198,7 +205,7 @@ template <class T, int64_t N> class Query {
       add_row(s, other_, count_);
     }
     if (p.edge_query.data) {
-      dots<0>(row(p.edge_query, h), vectors_of_pairs(), count_, p.edge_size, other_);
+      dot_vectors(row(p.edge_query, h), other_);
       add_row(s, other_, count_);
     }
     scale_row(s, count_, T(p.scale));
@@ -278,7 +285,7 @@ template <class T, int64_t N> class Query {
     else dots<N>(row(p.output, h), values, count_, p.value_size, g);
     if (p.sums.data) add_labels(g, row(p.sums, h), ids_, count_);
     if (p.edge_sums.data) {
-      dots<0>(row(p.edge_sums, h), vectors_of_pairs(), count_, p.edge_size, other_);
+      dot_vectors(row(p.edge_sums, h), other_);
       add_row(g, other_, count_);
     }
     if (factors)
@@ -299,7 +306,7 @@ template <class T, int64_t N> class Query {
   const EdgePairs& pairs_;
   const Nodes<T> nodes_;
   int64_t stride_, batch_, query_ = 0, first_ = 0, count_ = 0;
-  const int32_t *col_ = nullptr, *ids_ = nullptr, *order_ = nullptr;
+  const int32_t *col_ = nullptr, *ids_ = nullptr;
   T *part_, *scores_, *grads_, *other_, *slopes_, *factors_, *zeros_;
 };
 

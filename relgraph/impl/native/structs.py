@@ -62,7 +62,7 @@ class CPairs(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("own", "count", "rows")),
-        *((name, c_void_p) for name in ("row_ptr", "col", "ids", "order")),
+        *((name, c_void_p) for name in ("row_ptr", "col", "ids")),
     ]
 
 
