@@ -411,3 +411,17 @@ def test_dropout_of_a_part_is_that_of_the_whole():
     mine = dropped(part, 0.5, heads=3, origin=(0, 5, 2, 2))
     assert torch.equal(mine, whole[5:][:, inside])
     assert not torch.equal(mine, dropped(part, 0.5, heads=3))
+
+
+def test_gradients_without_one_of_the_output():
+    """Label mass is used and the output is not."""
+    labels = some_edges(6, 20)
+    leaves = [leaf(1, 2, 6, 3) for _ in range(3)] + [leaf(4, 3)]
+    found = {}
+    for impl in ("native", "reference"):
+        _, aux = rg.functional.relation_attention_with_aux(
+            *leaves[:3], labels, leaves[3], impl=impl, need_label_mass=True
+        )  # fmt: skip
+        found[impl] = torch.autograd.grad(aux.label_mass.cos().sum(), leaves, materialize_grads=True)
+    for mine, wanted in zip(found["native"], found["reference"], strict=True):
+        torch.testing.assert_close(mine, wanted)

@@ -126,7 +126,7 @@ template <class T, int64_t N> class Query {
   [[gnu::always_inline]] void ask(int64_t h, bool backward) const {
     const int64_t query = std::min(query_ + ROWS_AHEAD, p_.q_len - 1);
     __builtin_prefetch(row_of<T>(p_.query, batch_, h, query));
-    __builtin_prefetch(row_of<T>(p_.output, batch_, h, query));
+    if (p_.output.data) __builtin_prefetch(row_of<T>(p_.output, batch_, h, query));
     if (backward) __builtin_prefetch(row_of<T>(p_.dq, batch_, h, query), 1);
     const Nodes<T>& n = nodes_;
     const int32_t* next = col_ + PAIRS_AHEAD;
