@@ -4,15 +4,19 @@ of every kind of labels: tests/impl/test_same_meaning.py."""
 from __future__ import annotations
 
 import ctypes
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
+import relgraph as rg
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.native import attend, build
+from relgraph.impl.native import edges as native_edges
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
+from relgraph.plan.parts import WrittenIds
 from tests.cases import F64, KINDS, answer, make, raw
 
 pytestmark = [
@@ -210,7 +214,7 @@ def test_listed_pairs_across_graphs_are_refused():
 
 SHAPES = {
     "key": ("key", lambda p: p.key[:, :, 1:], "key must have shape"),
-    "key dtype": ("key", lambda p: p.key.float(), "key must have the dtype"),
+    "key dtype": ("key", lambda p: p.key.float(), "key must be torch.float64"),
     "value": ("value", lambda p: p.value[:, :, 1:], "value must have shape"),
     "query": ("query", lambda p: p.query[:, :, 1:], "query must have shape"),
     "by_query": ("by_query", lambda p: p.by_query[..., 1:], "by_query must have shape"),
@@ -296,3 +300,84 @@ def test_no_second_derivative():
     (grad,) = torch.autograd.grad(raw(case, "native")[0].sum(), case.inputs[:1], create_graph=True)
     with pytest.raises(NotImplementedError, match="impl='native' has no second derivative"):
         grad.sum().backward()
+
+
+SEES_NOTHING = {
+    "a window beyond the keys": lambda: (DistanceLabels(400, 400, lookup=(-2, 0, 1, -2), left=1).cols(0, 128), None),
+    "causal order before the keys": lambda: (None, -250),
+}
+
+
+@pytest.mark.parametrize("what", SEES_NOTHING)
+@pytest.mark.parametrize("panel", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, F64])
+def test_blocks_of_rows_that_see_no_key(what, panel, dtype, monkeypatch):
+    """Their outputs and gradients are zeros, and no product is asked for no keys."""
+    monkeypatch.setattr(attend, "PANEL", panel)
+    monkeypatch.setattr(attend, "FEWEST_KEYS", 1)
+    labels, offset = SEES_NOTHING[what]()
+    leaves = [torch.randn(1, 2, n, 16, dtype=dtype, requires_grad=True) for n in (400, 128, 128)]
+    tables = [] if labels is None else [torch.randn(2, 16, dtype=dtype, requires_grad=True) for _ in range(2)]
+    options = {} if offset is None else {"is_causal": True, "q_offset": offset}
+    found = {}
+    for impl in ("native", "reference"):
+        z = rg.relation_attention(*leaves, labels, *tables, impl=impl, **options)
+        found[impl] = (z, *torch.autograd.grad(z.float().cos().sum(), [*leaves, *tables]))
+        assert found[impl][1][0, :, -1].eq(0).all() or offset is not None  # the last query is far from all keys
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.1, F64: 1e-10}[dtype]
+    for mine, wanted in zip(found["native"], found["reference"], strict=True):
+        torch.testing.assert_close(mine, wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_spoilt_plans_are_refused_or_computed(seed):
+    """A number, a dtype or a length anywhere in a plan is changed: an error, or an answer, and never a read outside."""
+    generator = random.Random(seed)
+    kind = generator.choice(["dense", "dense batch", "block", "edges default", "edges only", "edges only packed"])
+    problem, kernels = problem_of(KINDS[kind](9)), attend
+    if problem.plan.edges_only:
+        problem, kernels = replace(problem, by_query=None, by_key=None, columns=0, need_sums=False), native_edges
+    spoilt = replace(problem, plan=spoil(problem.plan, generator))
+    try:
+        outputs = kernels._forward(spoilt)
+        incoming = Outputs(*(torch.ones_like(x) if x.numel() else None for x in outputs))
+        kernels._backward(spoilt, outputs, incoming)
+    except (ValueError, IndexError):
+        return
+    assert outputs.output.shape[2] == problem.plan.q_len
+
+
+def spoil(plan, generator):
+    """The plan with one thing changed somewhere in its tensors or numbers."""
+    whole, one = [name for name in ("q_ptr", "k_ptr") if getattr(plan, name) is not None], plan.parts[0]
+    places = [(plan, name) for name in whole] + [(one, "offset")] * isinstance(one.offset, torch.Tensor)
+    if isinstance(one.ids, WrittenIds):
+        places += [(one.ids, "ids")] + [(one.ids, "starts")] * (one.ids.starts is not None)
+    if one.csr is not None:
+        places += [(one.csr, name) for name in ("row_ptr", "col", "ids", "role", "order")]
+    if not places or generator.random() < 0.1:
+        return replace(plan, **{generator.choice(["q_len", "k_len"]): generator.choice([0, 1, 8, 10, 1 << 40])})
+    owner, name = generator.choice(places)
+    changed = replace(owner, **{name: spoilt_tensor(getattr(owner, name), generator)})
+    if owner is plan:
+        return changed
+    if owner is not one:
+        changed = replace(one, **{"csr" if owner is one.csr else "ids": changed})
+    return replace(plan, parts=(changed, *plan.parts[1:]))
+
+
+def spoilt_tensor(x, generator):
+    """A tensor with another number, dtype, length or layout."""
+    way = generator.choice(["number", "number", "number", "dtype", "shorter", "longer", "strided"])
+    if way == "number" and x.numel():
+        x = x.clone()
+        number = generator.choice([-(1 << 40), -3, -1, 0, 3, 9, 81, 1 << 31, 1 << 32, 1 << 40])
+        x.view(-1)[generator.randrange(x.numel())] = torch.tensor(number).to(x.dtype)
+        return x
+    if way == "dtype":
+        return x.to(generator.choice([torch.int8, torch.int32, torch.float32, torch.uint8, torch.bool]))
+    if way == "shorter":
+        return x[..., :-1]
+    if way == "longer":
+        return torch.cat([x, x], -1)
+    return x.repeat_interleave(2, -1)[..., ::2]

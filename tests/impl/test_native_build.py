@@ -215,7 +215,8 @@ def test_no_compiler_is_told_once_and_calls_go_on(fresh, no_compiler, capfd):
         rg.relation_attention(x, x, x, None, impl="native")
     told = capfd.readouterr().err
     assert told == (
-        f"relgraph: no compiled CPU kernels, impl=None takes 'chunked': {wanted} (RELGRAPH_NATIVE=0 ends this line)\n"
+        f"relgraph: no compiled CPU kernels, impl=None takes 'chunked' or 'edges': {wanted} "
+        "(RELGRAPH_NATIVE=0 ends this line)\n"
     )
 
 

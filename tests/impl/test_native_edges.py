@@ -425,3 +425,40 @@ def test_gradients_without_one_of_the_output():
         found[impl] = torch.autograd.grad(aux.label_mass.cos().sum(), leaves, materialize_grads=True)
     for mine, wanted in zip(found["native"], found["reference"], strict=True):
         torch.testing.assert_close(mine, wanted)
+
+
+def test_gradients_of_rows_that_overlap_in_memory():
+    x = torch.randn(1, 1, 40, dtype=F64)
+    query = x.unfold(-1, 16, 1)[:, :, :5].detach().requires_grad_()
+    key, labels = torch.randn(1, 1, 5, 16, dtype=F64), some_edges(5, 9)
+    found = [
+        torch.autograd.grad(rg.relation_attention(query, key, key, labels, impl=impl).sum(), query)[0]
+        for impl in ("native", "reference")
+    ]
+    torch.testing.assert_close(*found)
+
+
+def test_no_heads():
+    labels, x = some_edges(5, 9), torch.randn(2, 0, 5, 3, dtype=F64, requires_grad=True)
+    table = torch.randn(4, 3, dtype=F64, requires_grad=True)
+    z = rg.relation_attention(x, x, x, labels, table, impl="native")
+    assert z.shape == x.shape
+    assert all((grad == 0).all() for grad in torch.autograd.grad(z.sum(), [x, table]))
+
+
+WRONG = {
+    "key": (lambda p: p.key.float(), "key must be torch.float64, got torch.float32"),
+    "value": (lambda p: p.value.float(), "value must be torch.float64"),
+    "label_keys": (lambda p: torch.ones(4, 1), "label_keys must be torch.float64"),
+    "mask": (lambda p: torch.ones(1, 1, 5, 6, dtype=torch.bool), "mask must broadcast to"),
+    "causal": (lambda p: torch.tensor([1, 2, 3]), "offset must have 1 or 1 integers"),
+    "seed": (lambda p: None, "seed or keep must be given"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_tensors_that_do_not_fit_never_reach_the_kernels(name):
+    wrong, message = WRONG[name]
+    problem = _problem(some_edges(5, 9), 0.5, heads=2)
+    with pytest.raises(ValueError, match=message):
+        edges._forward(replace(problem, **{name: wrong(problem)}))

@@ -46,6 +46,7 @@ template <class T, class E> class Block {
 
   void forward() {
     const Problem& p = p_;
+    if (n_ == 0) return see_nothing();
     score();
     for (int64_t r = 0; r < rows_; r++) {
       const T total = softmax(r);
@@ -65,6 +66,7 @@ template <class T, class E> class Block {
   }
 
   void backward() {
+    if (n_ == 0) return see_nothing();
     score();
     for (int64_t r = 0; r < rows_; r++) {
       const T total = softmax(r);
@@ -77,7 +79,7 @@ template <class T, class E> class Block {
     }
     if (by_label_) gradients_of_sums();
     const Place whole = place_;
-    for (int64_t start = whole.start; start < whole.stop || start == whole.start; start += chunk_) {
+    for (int64_t start = whole.start; start < whole.stop; start += chunk_) {
       place_.start = start;
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
@@ -87,6 +89,23 @@ template <class T, class E> class Block {
   }
 
  private:
+  // The results of rows that see no key; products of no keys are nothing that a library promises to know.
+  void see_nothing() {
+    const auto zeros = [&](const Tensor& x, int64_t size) {
+      for (int64_t r = 0; x.data && r < rows_; r++)
+        std::fill_n(const_cast<T*>(row_of<T>(x, place_.batch, head_, query(r))), size, T(0));
+    };
+    if (p_.is_backward) {
+      zeros(p_.dq, p_.size);
+      return zeros(p_.d_by_query, p_.columns);
+    }
+    zeros(p_.output, p_.value_size);
+    zeros(p_.sums, p_.columns);
+    zeros(p_.mass, p_.columns);
+    T* lse = static_cast<T*>(p_.lse) + (place_.batch * p_.heads + head_) * p_.q_len + query(0);
+    std::fill_n(lse, rows_, -INF<T>);
+  }
+
   // What softmax takes off the gradient of every weight of row r: the sum of weights times their gradients, which is
   // known from outputs times theirs.
   T delta(int64_t r) const {
@@ -169,7 +188,7 @@ template <class T, class E> class Block {
     if constexpr (sizeof(T) == 4)
       if (p_.panels) {
         const E* head = panels_of(as_rows, size);
-        for (int64_t j = 0; j < n || j == 0; j += p_.panel) {
+        for (int64_t j = 0; j < n; j += p_.panel) {
           for (int64_t r = 0; n - j < p_.panel && r < rows_; r++)
             std::fill(weights + r * stride + n, weights + r * stride + j + p_.panel, T(0));
           const E* rows = head + (place_.start + j) * size;

@@ -112,7 +112,8 @@ def load() -> Kernels | Missing:
             if _known is None:
                 _known = _work_out()
                 if isinstance(_known, Missing) and _known.advice is not None:
-                    _say(f"no compiled CPU kernels, impl=None takes 'chunked': {_known} ({SWITCH}=0 ends this line)")
+                    instead = "impl=None takes 'chunked' or 'edges'"
+                    _say(f"no compiled CPU kernels, {instead}: {_known} ({SWITCH}=0 ends this line)")
     return _known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,14 +21,16 @@ def check_tensors(problem: Problem) -> None:
     Raises:
         ValueError: one of them does not fit.
     """
-    _check_place(problem)
     batch, heads, q_len, size = problem.query.shape
     key, value, plan = problem.key, problem.value, problem.plan
     kv_heads, k_len = key.shape[1:3]
-    if kv_heads < 1 or heads % kv_heads:
-        raise ValueError(f"key must have a number of heads that divides those of query, {heads}, got {kv_heads}")
+    if not problem.query.is_floating_point():
+        raise ValueError(f"query must be floating, got {problem.query.dtype}")
     if problem.columns != plan.columns:
         raise ValueError(f"columns must be the plan's, {plan.columns}, got {problem.columns}")
+    for name in ("label_keys", "label_queries", "vectors"):
+        if getattr(problem, name) is not None:
+            raise ValueError(f"{name} must be None over all pairs, where it is part of by_query, by_key")
     shapes = [
         ("query", problem.query, (batch, heads, plan.q_len, size)),
         ("key", key, (batch, kv_heads, plan.k_len, size)),
@@ -41,27 +44,44 @@ def check_tensors(problem: Problem) -> None:
         shapes.append(("label_values", table, wanted if table.dim() == 2 else (heads, *wanted)))
         if not problem.need_sums:
             raise ValueError("need_sums must be True with label_values, got False")
+    _check_operands(problem, shapes, problem.query.dtype)
+    _check_options(problem)
+
+
+def _check_operands(
+    problem: Problem, shapes: Sequence[tuple[str, Tensor | None, tuple[int, ...]]], dtype: torch.dtype
+) -> None:
+    """Check tensors by name and wanted shape; query, key and value have this dtype, all others that of sums."""
+    heads, kv_heads = problem.query.shape[1], problem.key.shape[1]
+    if heads % kv_heads if kv_heads else heads:
+        raise ValueError(f"key must have a number of heads that divides those of query, {heads}, got {kv_heads}")
     for name, x, shape in shapes:
-        if x is not None and tuple(x.shape) != shape:
-            raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
-    for name, x in (("key", key), ("value", value)):
-        if x.dtype != problem.query.dtype:
-            raise ValueError(f"{name} must have the dtype of query, {problem.query.dtype}, got {x.dtype}")
-    for name, x in (("by_query", problem.by_query), ("by_key", problem.by_key), ("label_values", table)):
-        if x is not None and x.dtype != problem.dtype:
-            raise ValueError(f"{name} must be {problem.dtype}, got {x.dtype}")
-    full = (batch, heads, q_len, k_len)
-    for name, x in (("mask", problem.mask), ("keep", problem.keep)):
-        if x is not None and (x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, full, strict=True))):
-            raise ValueError(f"{name} must broadcast to {list(full)}, got shape {list(x.shape)}")
-    if isinstance(problem.causal, Tensor):
-        _check_offset("offset", problem.causal, batch if plan.q_ptr is None else plan.q_ptr.shape[0] - 1)
-
-
-def _check_place(problem: Problem) -> None:
-    for name, x in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
+        if x is None:
+            continue
         if not x.is_cpu:
             raise ValueError(f"{name} must be on the CPU, got {x.device.type}")
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
+        wanted = dtype if name in ("query", "key", "value") else problem.dtype
+        if x.dtype != wanted:
+            raise ValueError(f"{name} must be {wanted}, got {x.dtype}")
+
+
+def _check_options(problem: Problem) -> None:
+    """Check masks, dropout and causal order."""
+    plan, (batch, heads, q_len, _) = problem.plan, problem.query.shape
+    full = (batch, heads, q_len, plan.k_len)
+    for name, x in (("mask", problem.mask), ("keep", problem.keep)):
+        if x is None:
+            continue
+        if x.dim() != 4 or any(n not in (1, m) for n, m in zip(x.shape, full, strict=True)):
+            raise ValueError(f"{name} must broadcast to {list(full)}, got shape {list(x.shape)}")
+        if not x.is_cpu or not (x.dtype == torch.bool or x.is_floating_point()):
+            raise ValueError(f"{name} must be bool or floating on the CPU, got {x.dtype} on {x.device.type}")
+    if problem.dropout_p > 0.0 and problem.keep is None and problem.seed is None:
+        raise ValueError("seed or keep must be given with dropout_p, got neither")
+    if isinstance(problem.causal, Tensor):
+        _check_offset("offset", problem.causal, batch if plan.q_ptr is None else plan.q_ptr.shape[0] - 1)
 
 
 def check_plan(plan: LabelPlan, batch: int) -> None:
@@ -97,8 +117,8 @@ def _check_ptr(name: str, ptr: Tensor, length: int) -> None:
 
 
 def _check_offset(name: str, offset: Tensor, graphs: int) -> None:
-    if offset.numel() not in (1, graphs):
-        raise ValueError(f"{name} must have 1 or {graphs} numbers, got {offset.numel()}")
+    if offset.numel() not in (1, graphs) or offset.is_floating_point():
+        raise ValueError(f"{name} must have 1 or {graphs} integers, got {offset.numel()} of {offset.dtype}")
 
 
 def _check_ids(plan: LabelPlan, part: Part, batch: int) -> None:
@@ -174,6 +194,8 @@ def check_rows(plan: LabelPlan, csr: Csr) -> None:
     for name, x in (("col", csr.col), ("ids", csr.ids), ("role", csr.role), ("order", csr.order)):
         if x.shape != (pairs,):
             raise ValueError(f"{name} must have {pairs} numbers, got shape {list(x.shape)}")
+        if x.dtype not in _ID_TYPES:
+            raise ValueError(f"{name} must have integers, got {x.dtype}")
 
 
 def check_listed(problem: Problem) -> None:
@@ -182,13 +204,10 @@ def check_listed(problem: Problem) -> None:
     Raises:
         ValueError: a tensor that does not fit the others or the plan.
     """
-    _check_place(problem)
     (batch, heads, _, _), (_, kv_heads, _, size) = problem.query.shape, problem.key.shape
     plan, csr, labels = problem.plan, problem.plan.parts[0].csr, problem.plan.num_labels[0]
-    if csr is None or csr.batch not in (1, batch):
-        raise ValueError(f"plan must list the pairs of 1 or {batch} batch rows")
-    if kv_heads < 1 or heads % kv_heads:
-        raise ValueError(f"key must have a number of heads that divides those of query, {heads}, got {kv_heads}")
+    if csr is None or csr.batch not in (1, batch) or len(plan.parts) != 1:
+        raise ValueError(f"plan must have one part, which lists the pairs of 1 or {batch} batch rows")
     vectors, channels = problem.vectors, problem.value.shape[-1]
     numbers = 0 if vectors is None else vectors.shape[-1]
     shapes = [
@@ -205,9 +224,8 @@ def check_listed(problem: Problem) -> None:
     ):  # fmt: skip
         if x is not None:
             shapes.append((name, x, (labels, wanted) if x.dim() == 2 else (heads, labels, wanted)))
-    for name, x, shape in shapes:
-        if x is not None and tuple(x.shape) != shape:
-            raise ValueError(f"{name} must have shape {list(shape)}, got {list(x.shape)}")
+    _check_operands(problem, shapes, problem.dtype)
+    _check_options(problem)
     if problem.columns not in (0, labels):
         raise ValueError(f"columns must be 0 or {labels}, got {problem.columns}")
 

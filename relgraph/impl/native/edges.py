@@ -134,7 +134,7 @@ class _Filled(Held):
             pairs = memo[KERNELS] = _Listed(problem.plan)
         self.problem, self.pairs, self.library = problem, pairs, kernels.library
         query, key, value = problem.query, problem.key, problem.value
-        self.empty = pairs.count == 0 or query.shape[0] == 0  # no pair in any batch row
+        self.empty = pairs.count == 0 or 0 in query.shape[:2]  # no pair in any head of a batch row
         batch, heads, q_len, _ = query.shape
         _, kv_heads, k_len, size = key.shape
         threads = torch.get_num_threads()
@@ -176,7 +176,8 @@ class _Filled(Held):
 
     def like(self, x: Tensor) -> Tensor:
         """Room for the gradient of queries, keys or values: as they lie in memory if their rows are dense."""
-        return torch.empty_like(x) if x.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
+        made = torch.empty_like(x)  # dense rows need not stay so where rows of x overlap
+        return made if made.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
 
     def fill_tables(self) -> None:
         """The tables that the kernels add."""

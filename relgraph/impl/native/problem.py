@@ -23,6 +23,9 @@ SCORES = 1 << 18
 MOST_ROWS, FEWEST_ROWS = 64, 8
 """Bounds on the rows of a block; both even, as bfloat16 is multiplied in pairs of rows."""
 
+FARTHEST = 1 << 61
+"""Offsets are bounded by this: all keys are as far then, and sums of offsets and lengths stay numbers of 64 bits."""
+
 
 class Held:
     """Tensors and numbers that a struct points to; they live as long as this object."""
@@ -55,8 +58,8 @@ class Held:
     def offsets(self, offset: int | Tensor) -> tuple[int, int]:
         """Where the offsets of all batch rows or graphs are, and the step from one to the next; 0 if there is one."""
         if isinstance(offset, Tensor):
-            return self.long(offset.reshape(-1)), int(offset.numel() > 1)
-        return self.numbers([offset]), 0
+            return self.long(offset.reshape(-1).clamp(-FARTHEST, FARTHEST)), int(offset.numel() > 1)
+        return self.numbers([min(max(offset, -FARTHEST), FARTHEST)]), 0
 
 
 def as_long(x: Tensor) -> Tensor:
