@@ -9,5 +9,6 @@
 - ``attention.cpp``: how threads share the blocks; ``block.h``: a block of query rows; ``room.h``: its place in memory.
 - ``labels.h``: labels of one row; ``pairs.h``: its masks and dropout; ``dropout.h``: random numbers by position;
   ``products.h``: products of matrices; ``loops.h``: loops over a row; ``problem.h``: the structs.
-- ``edges.cpp``, ``edges.h``: listed pairs, by query and by key; ``tasks.h``: tasks over threads.
+- ``edges.cpp``, ``edges.h``: listed pairs alone; ``query.h``: a query and its pairs; ``gathered.h``: products with rows
+  that are gathered; ``tasks.h``: tasks over threads.
 """

@@ -9,7 +9,7 @@
 
 namespace relgraph {
 
-constexpr int64_t LANES = 16;        // a row of scores is padded to a multiple, for loops without a remainder
+constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple, for loops without a remainder
 constexpr int64_t PAIRS_AHEAD = 40;  // memory is asked for the rows of a pair so long before their use,
 constexpr int64_t ROWS_AHEAD = 4;    // and for those of a query
 
@@ -42,7 +42,7 @@ template <class T, int64_t N> class Query {
     std::fill(zeros_, zeros_ + std::max(p.size, p.value_size), T(0));
   }
 
-  static int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+  static int64_t padded(int64_t count) { return (count + PADDED - 1) / PADDED * PADDED; }
   static int64_t room(int64_t longest, int64_t size) { return 5 * padded(longest) + padded(size); }
 
   void place(int64_t query) {
@@ -256,16 +256,16 @@ template <class T, int64_t N> class Query {
     const uint32_t threshold = uint32_t(p_.threshold), batch = uint32_t(batch_ + p_.origin[0]);
     const uint32_t head = uint32_t(h + p_.origin[1]), query = uint32_t(query_ + p_.origin[2]);
     const T factor = T(p_.kept_factor);
-    uint32_t key[LANES], again[LANES], repeat = 0;
-    for (int64_t start = 0; start < count_; start += LANES) {
-      for (int64_t lane = 0; lane < LANES; lane++) {
+    uint32_t key[PADDED], again[PADDED], repeat = 0;
+    for (int64_t start = 0; start < count_; start += PADDED) {
+      for (int64_t lane = 0; lane < PADDED; lane++) {
         const int64_t e = std::min(start + lane, count_ - 1);
         repeat = e > 0 && col_[e] == col_[e - 1] ? repeat + 1 : 0;
         key[lane] = uint32_t(col_[e] + p_.origin[3]);
         again[lane] = repeat;
       }
 #pragma omp simd
-      for (int64_t lane = 0; lane < LANES; lane++) {
+      for (int64_t lane = 0; lane < PADDED; lane++) {
         uint32_t a = key[lane], b = query, c = head / 4, d = batch;
         philox(a, b, c, d, low ^ again[lane], high);
         const uint32_t number = head & 2 ? (head & 1 ? d : c) : (head & 1 ? b : a);
