@@ -28,7 +28,7 @@ from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
 from relgraph.plan import LabelPlan, decode, encode
 
 Forward = Callable[[Problem], Outputs]
-"""Output (with the value term of tables that the problem gives), log-sum-exp, and the sums by label that it asks for."""
+"""Output with the value term of tables that the problem gives, log-sum-exp, and the sums by label that it asks for."""
 
 Backward = Callable[[Problem, Outputs, Outputs], Sequence[Tensor | None]]
 """(problem, outputs of forward, their gradients) → gradients of query, key, value, B and C (None without that
