@@ -58,7 +58,9 @@ class Call:
     Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch has B = 1
     and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
-    ``score`` is one of :mod:`relgraph.score`, or None for the dot product.
+    ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
+    query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed;
+    only ``native`` knows it.
     """
 
     query: Tensor
@@ -77,6 +79,7 @@ class Call:
     score: Any = None
     value_map: ValueMap | None = None
     edge: EdgeVectors | None = None
+    dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class Answer(NamedTuple):
@@ -114,7 +117,7 @@ class Problem:
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
-        seed: scalar integer tensor.
+        seed: integer tensor of one number, or of five, see ``origin``.
         plan: the labels.
         causal: query i sees keys j <= i + causal; None: all keys.
         scale: factor on q·k.
@@ -167,6 +170,11 @@ class Problem:
     def dtype(self) -> torch.dtype:
         """The dtype of scores and sums."""
         return accumulation_dtype(self.query.dtype)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """What the first batch row, head, query and key are in a larger problem: the seed's further numbers."""
+        return (0, 0, 0, 0) if self.seed is None or self.seed.numel() == 1 else tuple(self.seed.tolist()[1:])
 
     def draw_keep(self, shape: tuple[int, ...], number: int) -> Tensor:
         """The dropout mask of block ``number``, the same in forward and backward."""

@@ -115,6 +115,8 @@ def run(
     extras = extras or Extras()
     dropped = call.dropout_p > 0.0
     seed = torch.randint(1 << 62, (), device=seed_device) if dropped and call.keep is None else None
+    if seed is not None and any(call.dropout_origin):
+        seed = torch.cat([seed.reshape(1), torch.tensor(call.dropout_origin)])
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
     need_sums = need_sums or (call.need_mass and not dropped)

@@ -114,6 +114,8 @@ def size_in_words(call: Call) -> str:
 
 def refusal(call: Call, impl: str) -> str | None:
     """Why the implementation cannot answer ``call``, and which one can; None if it can."""
+    if impl != "native" and any(call.dropout_origin) and call.dropout_p > 0.0:
+        return f"impl={impl!r} cannot draw the dropout of a larger problem; use impl='native'"
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
     if impl in ("chunked", "dense") and _parallel(call):

@@ -80,6 +80,8 @@ def _check_options(problem: Problem) -> None:
             raise ValueError(f"{name} must be bool or floating on the CPU, got {x.dtype} on {x.device.type}")
     if problem.dropout_p > 0.0 and problem.keep is None and problem.seed is None:
         raise ValueError("seed or keep must be given with dropout_p, got neither")
+    if problem.seed is not None and problem.seed.numel() not in (1, 5):
+        raise ValueError(f"seed must have 1 number, or 5 with origins, got {problem.seed.numel()}")
     if isinstance(problem.causal, Tensor):
         _check_offset("offset", problem.causal, batch if plan.q_ptr is None else plan.q_ptr.shape[0] - 1)
 

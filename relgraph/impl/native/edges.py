@@ -210,7 +210,7 @@ class _Filled(Held):
             struct.factor, struct.factor_step = self.lanes(given_factor(problem))
             return
         assert problem.seed is not None
-        struct.seed = int(problem.seed)
+        struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
         struct.threshold = int(problem.dropout_p * WORDS)
         struct.kept_factor = 1.0 / (1.0 - problem.dropout_p)
 

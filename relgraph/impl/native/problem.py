@@ -191,7 +191,7 @@ class Filled(Held):
             struct.keep, struct.keep_strides = self.address(keep), _steps(keep)
         elif problem.dropout_p > 0.0:
             assert problem.seed is not None
-            struct.seed = int(problem.seed)
+            struct.seed, struct.origin[:] = int(problem.seed.reshape(-1)[0]), problem.origin
 
 
 def dense_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
