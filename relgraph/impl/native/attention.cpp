@@ -51,14 +51,14 @@ template <class T, class E> class Passes {
     const Problem& p = p_;
     const int64_t batch = p.graphs ? 0 : graph, group = p.heads / p.kv_heads;
     const int64_t first = p.graphs ? p.k_ptr[graph] : 0, keys = p.graphs ? p.k_ptr[graph + 1] - first : p.k_len;
-    const auto zeros = [](const T* at, int64_t stride, int64_t rows, int64_t n) {
-      for (int64_t i = 0; i < rows; i++) std::fill_n(const_cast<T*>(at) + i * stride, n, T(0));
+    const auto zeros = [](T* at, int64_t stride, int64_t rows, int64_t n) {
+      for (int64_t i = 0; i < rows; i++) std::fill_n(at + i * stride, n, T(0));
     };
-    if (p.dk.data) zeros(row_of<T>(p.dk, batch, kv_head, first) + split * p.dk_split, p.dk.row, keys, p.size);
-    if (p.dv.data) zeros(row_of<T>(p.dv, batch, kv_head, first) + split * p.dv_split, p.dv.row, keys, p.value_size);
+    if (p.dk.data) zeros(own_row<T>(p.dk, batch, kv_head, first) + split * p.dk_split, p.dk.row, keys, p.size);
+    if (p.dv.data) zeros(own_row<T>(p.dv, batch, kv_head, first) + split * p.dv_split, p.dv.row, keys, p.value_size);
     if (!p.d_by_key.data) return;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-      zeros(row_of<T>(p.d_by_key, batch, head, 0) + split * p.d_by_key_split + first, p.d_by_key.row, p.columns, keys);
+      zeros(own_row<T>(p.d_by_key, batch, head, 0) + split * p.d_by_key_split + first, p.d_by_key.row, p.columns, keys);
   }
 
   // In a batch the blocks of one head follow each other: its keys and values stay in the cache.

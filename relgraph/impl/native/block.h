@@ -57,7 +57,7 @@ template <class T, class E> class Block {
       drop(p, row(r), s);
       if (p.sums.data) write_sums(r, s, share, p.sums);
     }
-    T* out = const_cast<T*>(row_of<T>(p.output, place_.batch, head_, query(0)));
+    T* out = own_row<T>(p.output, place_.batch, head_, query(0));
     weigh(scores_, stride_, n_, p.value, p.value_rows, p.value_size, false, out, p.output.row);
     for (int64_t r = 0; r < rows_; r++) scale_row(out + r * p.output.row, p.value_size, shares_[r]);
     if (p.label_values.data)
@@ -84,7 +84,7 @@ template <class T, class E> class Block {
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
     }
-    T* dq = row_of<T>(const_cast<Problem&>(p_).dq, place_.batch, head_, query(0));
+    T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
     for (int64_t r = 0; r < rows_; r++) scale_row(dq + r * p_.dq.row, p_.size, T(p_.scale));
   }
 
@@ -93,7 +93,7 @@ template <class T, class E> class Block {
   void see_nothing() {
     const auto zeros = [&](const Tensor& x, int64_t size) {
       for (int64_t r = 0; x.data && r < rows_; r++)
-        std::fill_n(const_cast<T*>(row_of<T>(x, place_.batch, head_, query(r))), size, T(0));
+        std::fill_n(own_row<T>(x, place_.batch, head_, query(r)), size, T(0));
     };
     if (p_.is_backward) {
       zeros(p_.dq, p_.size);
@@ -136,7 +136,6 @@ template <class T, class E> class Block {
   // next add to them.
   void gradients_of_keys(int64_t at, bool first) {
     const Problem& p = p_;
-    Problem& grads = const_cast<Problem&>(p);
     const int64_t n = place_.stop - place_.start, stride = other_stride_;
     T* weights = scores_ + at;
     if (p.output.data)  // the gradient of the output times the values
@@ -153,15 +152,15 @@ template <class T, class E> class Block {
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
       if (p.d_by_key.data) {
-        T* columns = row_of<T>(grads.d_by_key, place_.batch, head_, 0) + split_ * p.d_by_key_split + key(0);
+        T* columns = own_row<T>(p.d_by_key, place_.batch, head_, 0) + split_ * p.d_by_key_split + key(0);
         for (int64_t part = 0; part < p.num_parts; part++)
           labels(part, r).sum_by_key(columns + p.parts[part].first_column * p.d_by_key.row, p.d_by_key.row, t);
       }
       drop(p, row(r), s);
     }
-    T* dq = row_of<T>(grads.dq, place_.batch, head_, query(0));
-    T* dk = row_of<T>(grads.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
-    T* dv = row_of<T>(grads.dv, place_.batch, kv_head_, key(0)) + split_ * p.dv_split;
+    T* dq = own_row<T>(p.dq, place_.batch, head_, query(0));
+    T* dk = own_row<T>(p.dk, place_.batch, kv_head_, key(0)) + split_ * p.dk_split;
+    T* dv = own_row<T>(p.dv, place_.batch, kv_head_, key(0)) + split_ * p.dv_split;
     weigh(other_, stride, n, p.key, p.key_rows, p.size, !first, dq, p.dq.row);
     spread(other_, stride, n, p.query, query_rows_, p.size, T(p.scale), dk, p.dk.row);
     if (p.output.data) spread(weights, stride_, n, p.output, output_rows_, p.value_size, T(1), dv, p.dv.row);
@@ -331,7 +330,7 @@ template <class T, class E> class Block {
 
   // Sums of a row by label, times a factor.
   void write_sums(int64_t r, T* s, T factor, const Tensor& into, bool first = true) {
-    T* out = const_cast<T*>(row_of<T>(into, place_.batch, head_, query(r)));
+    T* out = own_row<T>(into, place_.batch, head_, query(r));
     for (int64_t i = 0; i < p_.num_parts; i++) {
       const Part& part = p_.parts[i];
       T* columns = out + part.first_column;

@@ -46,7 +46,7 @@ struct EdgeProblem {
   int64_t labels;           // R, of the tables
   void* d_attr;             // [P, edge_size]
   void* noted;              // gradient of the score and weight of every pair, [lanes, P, 2], if vectors learn
-  void* key_parts;          // [stretches - 1, batch, kv_heads, k_len, size + value_size]: dk and dv of all but the first
+  void* key_parts;          // [stretches - 1, batch, kv_heads, k_len, size + value_size]: dk, dv of all but the first
   void* workspace;
   int64_t workspace_numbers;  // per thread
   int64_t packed;             // 1 to copy the keys and values of a head next to each other

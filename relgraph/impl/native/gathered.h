@@ -8,14 +8,6 @@
 
 namespace relgraph {
 
-template <class T> const T* row_of(const Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<const T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
-template <class T> T* own_row(const Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
 // Rows of nodes by number.
 template <class T> struct Rows {
   const T* data;

@@ -26,6 +26,15 @@ struct Tensor {
   int64_t batch, head, row;  // strides, in numbers
 };
 
+// A row that is read, and one that the caller owns.
+template <class T> const T* row_of(const Tensor& x, int64_t b, int64_t h, int64_t i) {
+  return static_cast<const T*>(x.data) + b * x.batch + h * x.head + i * x.row;
+}
+
+template <class T> T* own_row(const Tensor& x, int64_t b, int64_t h, int64_t i) {
+  return static_cast<T*>(x.data) + b * x.batch + h * x.head + i * x.row;
+}
+
 // One summand of the labels: ids by distance or written out, with listed pairs over either.
 // Ids: -1 is without a label, -2 does not attend.
 struct Part {

@@ -8,14 +8,6 @@
 namespace relgraph {
 
 // Row i of a head.
-template <class T> const T* row_of(const Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<const T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
-template <class T> T* row_of(Tensor& x, int64_t b, int64_t h, int64_t i) {
-  return static_cast<T*>(x.data) + b * x.batch + h * x.head + i * x.row;
-}
-
 // ---- products of row-major matrices, by the framework's BLAS ----
 
 template <class T> using Gemm = std::conditional_t<sizeof(T) == 4, Gemm32, Gemm64>;

@@ -120,9 +120,9 @@ template <class T, int64_t N> class Query {
   }
 
  private:
-  // Asks memory for what the next pairs and queries will read and write: their rows are far apart, so that the processor
-  // does not foresee them, and waiting for them would take most of the time. Inlined always, as g++ drops a call of a
-  // function that only asks.
+  // Asks memory for what the next pairs and queries will read and write: their rows are far apart, so that the
+  // processor does not foresee them, and waiting for them would take most of the time. Inlined always, as g++ drops a
+  // call of a function that only asks.
   [[gnu::always_inline]] void ask(int64_t h, bool backward) const {
     const int64_t query = std::min(query_ + ROWS_AHEAD, p_.q_len - 1);
     __builtin_prefetch(row_of<T>(p_.query, batch_, h, query));
@@ -249,8 +249,8 @@ template <class T, int64_t N> class Query {
     return factors_;
   }
 
-  // Random numbers by (batch row, query, key, head); a draw gives those of four heads. Of parallel edges, which lie next
-  // to each other, the n-th has n in the generator's key, that is, a sequence of its own.
+  // Random numbers by (batch row, query, key, head); a draw gives those of four heads. Of parallel edges, which lie
+  // next to each other, the n-th has n in the generator's key, that is, a sequence of its own.
   void draw(int64_t h) {
     const uint32_t low = uint32_t(uint64_t(p_.seed)), high = uint32_t(uint64_t(p_.seed) >> 32);
     const uint32_t threshold = uint32_t(p_.threshold), batch = uint32_t(batch_ + p_.origin[0]);

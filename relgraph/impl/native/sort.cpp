@@ -20,8 +20,8 @@ void sort_by(const int64_t* place, int64_t places, const int64_t* from, int64_t 
 
 extern "C" {
 // A pair's place is (row, col); all arrays but the last two have `count` numbers. `roles` gets `role` for each pair,
-// `row_ptr` [rows + 1] where each row begins; `room` has count + max(rows, keys) + 1 numbers. Returns 1, or 0 if a row or
-// a key is out of range.
+// `row_ptr` [rows + 1] where each row begins; `room` has count + max(rows, keys) + 1 numbers. Returns 1, or 0 if a row
+// or a key is out of range.
 int64_t relgraph_sort_pairs(int64_t count, int64_t rows, int64_t keys, const int64_t* row, const int64_t* col,
                             const int64_t* ids, int64_t* sorted_row, int64_t* sorted_col, int64_t* sorted_ids,
                             int64_t* order, int8_t role, int8_t* roles, int64_t* row_ptr, int64_t* room) {
