@@ -2,9 +2,9 @@
 //
 // Both take a query and a head at a time: the scores of its few pairs lie in the first cache while labels, softmax,
 // sums by label and the sum of values pass over them. Backward makes the weights again and adds to the gradients of
-// keys and values as it goes. Heads come one after the other, and of a large graph the keys, values and gradients of a
-// head are packed together, as most of the time goes into waiting for rows that are gathered. A task owns all that it
-// writes; where a head is cut into several tasks, each has gradients of keys and values of its own, which are added up
+// keys and values as it goes. Heads come one after the other, and the keys, values and gradients of a head are packed
+// together unless no cache could hold them, as most of the time goes into waiting for gathered rows. A task owns all
+// that it writes; where a head is cut into several tasks, each has gradients of keys and values of its own, which are added up
 // in order. So no two threads meet, and the same bits come out each time.
 #include "edges.h"
 
