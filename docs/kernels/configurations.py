@@ -1,6 +1,6 @@
 """Every configuration of relgraph's kernels that is compiled ahead of time, beside the same kernels without labels.
 
-Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.launch.tiling``). Names read
+Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.tiling``). Names read
 ``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
 types without options; float32 (multiplied without tensor cores) and options are reported beside them.
 
@@ -16,6 +16,7 @@ import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
 from relgraph.impl.triton import attention_kernels, edge_kernels, launch
+from relgraph.impl.triton.tiling import Tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -65,7 +66,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
     """Forward and both backward kernels."""
     for fn in (attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys):
         backward = fn is not attention_kernels.forward
-        tiles = launch.tiling(size, size, TYPES[dtype], arch // 10, backward=backward)
+        tiles = tiling(size, size, TYPES[dtype], arch // 10, backward=backward)
         plain = "" if option == "query table" else option  # without labels there is no query table either
         yield Configuration(
             " ".join(filter(None, (fn.__name__, labels, dtype, str(size), option))),
@@ -81,11 +82,11 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
 
 
 def constants(
-    names: list[str], labels: str, size: int, dtype: str, tiles: launch.Tiling, option: dict[str, Any]
+    names: list[str], labels: str, size: int, dtype: str, tiles: Tiling, option: dict[str, Any]
 ) -> dict[str, Any]:
     """What a kernel is compiled for."""
     chosen = {
-        "D": size, "DV": size, "BD": launch.product_size(size), "BDV": launch.product_size(size),
+        "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
         "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
         "MASK": 0, "DROPOUT": 0,
         "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,

@@ -105,7 +105,8 @@ def drawn(seed: int, *, triton: bool = False) -> Iterator[dict[str, Any]]:
         if triton:
             launch = importlib.import_module("relgraph.impl.triton.launch")
             kept.append((launch, "tiling", launch.tiling))
-            launch.tiling = lambda *_, **__: launch.Tiling(*tile, 4, 1)
+            tiling = importlib.import_module("relgraph.impl.triton.tiling")
+            launch.tiling = lambda *_, **__: tiling.Tiling(*tile, 4, 1)
             told["tile"] = tile
         yield told
     finally:

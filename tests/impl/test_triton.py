@@ -19,6 +19,7 @@ from tests.cases import F64, KINDS, answer, make, moved, raw
 from tests.impl.test_same_meaning import causal_options, masks
 
 launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
+Tiling = pytest.importorskip("relgraph.impl.triton.tiling", reason="triton is not installed").Tiling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -30,7 +31,7 @@ ALL_PAIRS = [
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Tiles of 16 by 16 pairs, so that short inputs have tiles of all sorts; and NaN in memory not yet written."""
-    monkeypatch.setattr(launch, "tiling", lambda *_, **__: launch.Tiling(16, 16, 4, 1))
+    monkeypatch.setattr(launch, "tiling", lambda *_, **__: Tiling(16, 16, 4, 1))
     torch.utils.deterministic.fill_uninitialized_memory = True
     torch.use_deterministic_algorithms(True)
     yield
@@ -213,7 +214,7 @@ def test_tiles_of_another_size_drop_the_same_pairs(monkeypatch):
     case.inputs[2] = torch.eye(50)[:, None].expand(50, 2, 50).clone().requires_grad_()
     case, found = moved(case, DEVICE), []
     for rows, keys in ((16, 16), (16, 32), (32, 16)):
-        monkeypatch.setattr(launch, "tiling", lambda *_, r=rows, k=keys, **__: launch.Tiling(r, k, 4, 1))
+        monkeypatch.setattr(launch, "tiling", lambda *_, r=rows, k=keys, **__: Tiling(r, k, 4, 1))
         torch.manual_seed(1)
         found.append(output(case) == 0)
     assert torch.equal(found[0], found[1])
