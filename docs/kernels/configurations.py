@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mask": {"MASK": 1},
 }
 
-FLOATS = {"scale": "fp32", "sign": "fp32", "boost": "fp32", "q_scale": "fp32", "k_scale": "fp32"}
+FLOATS = {"scale": "fp32", "boost": "fp32", "bend": "fp32", "q_scale": "fp32", "k_scale": "fp32"}
 ALIGNED = ("q_b", "q_h", "q_n", "k_b", "k_h", "k_n", "v_b", "v_h", "v_n")
 IN_DTYPE = ("q_ptr", "k_ptr", "v_ptr", "do_ptr", "dq_ptr", "dk_ptr", "dv_ptr")
 POINTERS = {
@@ -65,8 +65,7 @@ def configurations() -> Iterator[Configuration]:
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
     """Forward and both backward kernels."""
     for fn in (attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys):
-        backward = fn is not attention_kernels.forward
-        tiles = tiling(size, size, TYPES[dtype], arch // 10, backward=backward)
+        tiles = tiling(fn.__name__, size, size, TYPES[dtype], divmod(arch, 10))
         plain = "" if option == "query table" else option  # without labels there is no query table either
         yield Configuration(
             " ".join(filter(None, (fn.__name__, labels, dtype, str(size), option))),
@@ -87,8 +86,8 @@ def constants(
     """What a kernel is compiled for."""
     chosen = {
         "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
-        "BM": tiles.rows, "BN": tiles.keys, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
-        "MASK": 0, "DROPOUT": 0,
+        "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
+        "MASK": 0, "DROPOUT": 0, "SCORE": 0, "NEGATED": False, "NVIDIA": True,
         "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,
         "FOLDED": "DROPOUT" not in option, **LABELS[labels], **option,
     }  # fmt: skip

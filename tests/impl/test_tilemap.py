@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 
 import pytest
@@ -337,34 +338,38 @@ def test_a_run_ends_where_a_column_of_any_part_changes():
     assert made.runs.tolist() == [[0, 8, 0, 3], [8, 12, 1, 3], [12, 16, 1, 4]]
 
 
-def check_sorted(plan, rows, keys, causal=None):
-    """Order and bounds against plain loops."""
+def check_sorted(plan, rows, keys, causal=None, steps=2):
+    """Order and bounds against plain loops; each tile in this many steps."""
     batch = max(plan.batch, 1)
+    sort, sort_transposed = keys // steps, rows // steps
     made = tile_map(
-        plan, rows, keys, batch=batch, causal=causal, device=CPU, sort=True, sort_transposed=True, transposed=True
-    )
+        plan, rows, keys, batch=batch, causal=causal, device=CPU, sort=sort, sort_transposed=sort_transposed,
+        transposed=True,
+    )  # fmt: skip
     columns = plan.total_labels + len(plan.parts)
     slots, parts = made.ids.shape[:2]
     assert made.order.dtype == made.bounds.dtype == made.order_t.dtype == made.bounds_t.dtype == torch.uint8
     assert made.order.shape == made.order_t.shape == made.ids.shape
-    assert made.bounds.shape == (slots, parts, rows, columns + 1)
-    assert made.bounds_t.shape == (slots, parts, columns + 1, keys)
+    assert made.bounds.shape == (slots, parts, steps, rows, columns + 1)
+    assert made.bounds_t.shape == (slots, parts, steps, columns + 1, keys)
     for order, bounds, ids in (
         (made.order, made.bounds, made.ids),
-        (made.order_t.transpose(2, 3), made.bounds_t.transpose(2, 3), made.ids.transpose(2, 3)),
+        (made.order_t.mT, made.bounds_t.mT, made.ids.mT),
     ):
-        lines = zip(
-            ids.flatten(0, 2).tolist(), order.flatten(0, 2).tolist(), bounds.flatten(0, 2).tolist(), strict=True
-        )
-        for line, its_order, its_bounds in lines:
-            assert its_order == sorted(range(len(line)), key=lambda at: line[at])
-            assert its_bounds == [sum(column < c for column in line) for c in range(columns + 1)]
+        step = ids.shape[-1] // steps
+        for at in itertools.product(range(slots), range(parts), range(steps), range(ids.shape[2])):
+            slot, part, number, line = at
+            here = slice(number * step, (number + 1) * step)
+            pairs = ids[slot, part, line, here].tolist()
+            assert order[slot, part, line, here].tolist() == sorted(range(step), key=pairs.__getitem__)
+            assert bounds[at].tolist() == [sum(column < c for column in pairs) for c in range(columns + 1)]
     return made
 
 
+@pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("kind", ["dense batch", "sum", "edges over block"])
-def test_order_and_bounds(kind):
-    assert check_sorted(plan_of(kind, 21), 4, 8, causal=2).ids.shape[0] > 5
+def test_order_and_bounds(kind, steps):
+    assert check_sorted(plan_of(kind, 21), 4, 8, causal=2, steps=steps).ids.shape[0] > 5
 
 
 def test_order_and_bounds_of_many_labels():
@@ -376,10 +381,10 @@ def test_order_and_bounds_of_many_labels():
 def test_nothing_is_sorted_unless_asked_for():
     plan = plan_of("dense", 8)
     options = {"batch": 1, "causal": None, "device": CPU}
-    for sort, sort_transposed in ((False, False), (True, False), (False, True)):
+    for sort, sort_transposed in ((0, 0), (4, 0), (0, 2)):
         made = tile_map(plan, 4, 4, sort=sort, sort_transposed=sort_transposed, **options)
         filled = [made.order.numel() > 0, made.bounds.numel() > 0, made.order_t.numel() > 0, made.bounds_t.numel() > 0]
-        assert filled == [sort, sort, sort_transposed, sort_transposed]
+        assert filled == [sort > 0, sort > 0, sort_transposed > 0, sort_transposed > 0]
 
 
 class NoLooking(TorchDispatchMode):
@@ -522,9 +527,9 @@ def test_what_was_mapped_is_remembered():
     )
     assert again is first
     assert transposed.ids is first.ids
-    ordered = tile_map(plan, 4, 4, causal=1, sort=True, **options)
+    ordered = tile_map(plan, 4, 4, causal=1, sort=4, **options)
     assert ordered.ids is first.ids
-    assert tile_map(plan, 4, 4, causal=1, sort=True, transposed=True, **options).order is ordered.order
+    assert tile_map(plan, 4, 4, causal=1, sort=4, transposed=True, **options).order is ordered.order
     for other in ({"causal": 2}, {"causal": None}, {"causal": torch.tensor(1)}):
         assert tile_map(plan, 4, 4, **other, **options).ids is not first.ids
     assert tile_map(plan, 2, 4, causal=1, **options).ids is not first.ids
@@ -574,7 +579,7 @@ def test_what_is_remembered_does_not_follow_an_offset_that_changes():
 def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
     labels, memo = KINDS[kind](9), {}
     plan = lower(labels)
-    options = {"batch": 1, "causal": 0, "device": CPU, "sort": True, "sort_transposed": True, "memo": memo}
+    options = {"batch": 1, "causal": 0, "device": CPU, "sort": 4, "sort_transposed": 4, "memo": memo}
     made = [tile_map(plan, 4, 4, transposed=transposed, **options) for transposed in (False, True)]
     held = [weakref.ref(tensor) for tensor in (plan, *encode(plan)[0])]
     assert len(held) > 1
@@ -602,7 +607,7 @@ def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, mo
 def test_a_map_made_while_predicting_serves_training():
     plan, memo = plan_of("edges default", 9), {}
     with torch.inference_mode():
-        made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=True, sort_transposed=True, memo=memo)
+        made = tile_map(plan, 4, 4, batch=1, causal=0, device=CPU, sort=4, sort_transposed=4, memo=memo)
         by_distance = tile_map(plan_of("distance", 9), 4, 4, batch=1, causal=0, device=CPU)
     for one in (made, by_distance):
         tensors = [x for x in vars(one).values() if torch.is_tensor(x)]
@@ -618,8 +623,8 @@ def test_a_map_made_while_predicting_serves_training():
         ({"rows": 4.0}, TypeError, "rows must be an int, got float"),
         ({"keys": True}, TypeError, "keys must be an int, got bool"),
         ({"batch": 0}, ValueError, "batch must be at least 1, got 0"),
-        ({"keys": 256, "sort": True}, ValueError, "keys must be at most 255, got 256"),
-        ({"rows": 256, "sort_transposed": True}, ValueError, "rows must be at most 255, got 256"),
+        ({"keys": 256, "sort": 256}, ValueError, "sort must be at most 255, got 256"),
+        ({"rows": 4, "sort_transposed": 5}, ValueError, "sort_transposed must be at most 4, got 5"),
         ({"batch": 3}, ValueError, "labels must be for batch rows 1 or 3, got 2"),
         ({"causal": torch.arange(3)}, ValueError, "causal must be for batch rows 1 or 2, got 3"),
     ],

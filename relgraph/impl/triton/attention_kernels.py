@@ -2,198 +2,48 @@
 
 A program owns a block of query rows (or of keys) and reads a tile map (``tile_map.py``): *runs* of tiles in which
 every pair carries the same label, whose term is one number per row, and *mixed* tiles one by one. Mixed tiles gather
-what labels add to the scores (B, C). Sums by label (P, dB, dC) need no atomics, because a program owns all sums of its
-rows or keys. If labels are a function of the distance (``BAND``), every label but the outer two occurs once per row, so
-that a sum is a copy. If ids are written out, pairs are taken in the order of their labels, and a sum is the difference
-of two entries of a running sum.
+what labels add to the scores (B, C), a *step* of ``STEP`` keys (or rows) at a time, which needs fewer registers than a
+whole tile. Sums by label (P, dB, dC) need no atomics, because a program owns all sums of its rows or keys. If labels
+are a function of the distance (``BAND``), every label but the outer two occurs once per row, so that a sum is a copy.
+If ids are written out, pairs are taken in the order of their labels, and a sum is the difference of two entries of a
+running sum.
 
 Letters in the kernels: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-FIELDS: tl.constexpr = tl.constexpr(9)
+from relgraph.impl.triton.attention_pieces import (
+    FIELDS,
+    LN2,
+    LOG2E,
+    add_dot,
+    add_row_sums,
+    add_run,
+    add_step,
+    dot,
+    dropped,
+    fetch,
+    fetch_ids,
+    finished,
+    in_band,
+    keys_of_run,
+    load_rows,
+    masked,
+    of_run,
+    put,
+    run_vector,
+    slope,
+    store_sums,
+)
+
 AS_THEY_ARE = ("low", "width")  # never constants: a kernel made for a band of one distance spills registers
 CHUNK: tl.constexpr = tl.constexpr(32)  # columns of a band that are normalised at once
-
-
-@triton.jit
-def _kept(seed, lane, i, at, threshold, BM: tl.constexpr, BN: tl.constexpr):
-    """Which pairs dropout keeps, [BM, BN], by a counter that four keys share."""
-    group = at // 4 + tl.arange(0, BN // 4)
-    zero = tl.zeros([BM, BN // 4], dtype=tl.int32)
-    r0, r1, r2, r3 = tl.philox(seed, zero + group[None, :], zero + i[:, None], zero + lane, zero)
-    bits = tl.join(tl.join(r0, r2), tl.join(r1, r3)).reshape(BM, BN)
-    return (bits.to(tl.uint32) >> 8).to(tl.int32) >= threshold
-
-
-@triton.jit
-def _dot(a, b, PRECISION: tl.constexpr):
-    """The product of two tiles, in float32."""
-    if PRECISION == "upcast":  # Triton's interpreter reads the bits of bfloat16 as integers
-        product = tl.dot(a.to(tl.float32), b.to(tl.float32))
-    else:
-        product = tl.dot(a, b, input_precision=PRECISION)
-    return product
-
-
-@triton.jit
-def _add_dot(a, b, to, PRECISION: tl.constexpr):
-    """``to`` plus the product of two tiles."""
-    if PRECISION == "upcast":
-        product = tl.dot(a.to(tl.float32), b.to(tl.float32), to)
-    else:
-        product = tl.dot(a, b, to, input_precision=PRECISION)
-    return product
-
-
-@triton.jit
-def _add_row_sums(sums, x, dtype: tl.constexpr, PRECISION: tl.constexpr, Y: tl.constexpr, SUMMED: tl.constexpr):
-    """Row sums of ``x`` [X, Y] added to each column of ``sums`` [X, SUMMED]."""
-    if SUMMED > 1:  # a product takes far fewer instructions than a sum of registers
-        sums = _add_dot(x.to(dtype), tl.full([Y, SUMMED], 1.0, dtype), sums, PRECISION)
-    else:
-        sums += tl.sum(x, 1)[:, None]
-    return sums
-
-
-@triton.jit
-def _dropped(seed, lane, i, at, threshold, keep_at, inside, BM: tl.constexpr, BN: tl.constexpr, DROPOUT: tl.constexpr):
-    """Which pairs dropout keeps: drawn (1), or read from a given mask (2)."""
-    if DROPOUT == 1:
-        kept = _kept(seed, lane.to(tl.int32), i, at, threshold, BM, BN)
-    else:
-        kept = tl.load(keep_at, mask=inside, other=0.0) != 0.0
-    return kept
-
-
-@triton.jit
-def _masked(s, entries_at, inside, MASK: tl.constexpr):
-    """Scores under the mask at ``entries_at``; MASK 1: True attends, 2: added."""
-    entry = tl.load(entries_at, mask=inside, other=0)
-    if MASK == 1:
-        s = tl.where(entry != 0, s, float("-inf"))
-    else:
-        s += entry.to(tl.float32) * LOG2E
-    return s
-
-
-@triton.jit
-def _of_run(table_at, run_at, inside, PARTS: tl.constexpr):
-    """Table entries of a run's columns in these rows, summed over the parts."""
-    term = tl.load(table_at + tl.load(run_at + 2), mask=inside, other=0.0)
-    for part in tl.static_range(1, PARTS):
-        term += tl.load(table_at + tl.load(run_at + 2 + part), mask=inside, other=0.0)
-    return term
-
-
-@triton.jit
-def _run_vector(lane, run_at, C, BAND: tl.constexpr):
-    """The vector of :func:`relgraph.impl.triton.launch.of_runs` for a run of this head."""
-    column = tl.load(run_at + 2)
-    return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
-
-
-@triton.jit
-def _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
-    """C of a tile's keys in a run, in powers of two; contiguous if there is one part."""
-    if PARTS == 1:
-        entries = tl.load(ck_run + (at + n))
-    else:
-        entries = _of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
-    return entries
-
-
-@triton.jit
-def _in_band(u, width):
-    """Whether a distance, counted from the first of the band, is in the band."""
-    return u.to(tl.uint32, bitcast=True) < tl.full((), width, tl.uint32)
-
-
-@triton.jit
-def _by_distance(u, table_at, low_edge, high_edge, inside, width):
-    """The entry of each pair in a table by distance; ``u`` counts from the first distance of the band."""
-    edge = tl.where(u < 0, low_edge, high_edge)
-    return tl.load(table_at + (u + 1), mask=inside & _in_band(u, width), other=edge)
-
-
-@triton.jit
-def _by_id(column, table_at, inside):
-    """The entry of each pair in a table with one column per label."""
-    return tl.load(table_at + column, mask=inside, other=0.0)
-
-
-@triton.jit
-def _by_column(
-    x, order_at, bounds_at, C, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TRANSPOSED: tl.constexpr,
-    UPTO: tl.constexpr,
-):  # fmt: skip
-    """Sums of each row of ``x`` [X, Y] by column, [X, RP] (``UPTO``: of all columns up to each).
-
-    Order and bounds sort the pairs of a row by column; they are transposed if ``TRANSPOSED``.
-    """
-    m, n, r = tl.arange(0, X)[:, None], tl.arange(0, Y)[None, :], tl.arange(0, RP)[None, :]
-    if TRANSPOSED:
-        order = tl.load(order_at + n * X + m).to(tl.int32)
-        bounds_at += r * X + m
-        step = X
-    else:
-        order = tl.load(order_at + m * Y + n).to(tl.int32)
-        bounds_at += m * (C + 1) + r
-        step = 1
-    running = tl.cumsum(tl.gather(x, order, 1), 1)
-    here = r < C - 1  # the last column, pairs without a label, is never read
-    last = tl.load(bounds_at + step, mask=here, other=0).to(tl.int32)
-    sums = tl.where(last > 0, tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
-    if not UPTO:
-        first = tl.load(bounds_at, mask=here, other=0).to(tl.int32)
-        sums -= tl.where(first > 0, tl.gather(running, tl.maximum(first - 1, 0), 1), 0.0)
-    return sums
-
-
-@triton.jit
-def _add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr):
-    """Sums by column [X, RP] with a run's amount [X] added to its columns."""
-    r = tl.arange(0, RP)
-    for part in tl.static_range(PARTS):
-        column = tl.load(run_at + 2 + part)
-        here = r >= column if UPTO else r == column
-        sums += tl.where(here[None, :], amount[:, None], 0.0)
-    return sums
-
-
-@triton.jit
-def _add_tile(
-    sums, x, order_ptr, bounds_ptr, slot, C,
-    PARTS: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr, TRANSPOSED: tl.constexpr,
-    UPTO: tl.constexpr,
-):  # fmt: skip
-    """Sums by column [X, RP] with a mixed tile's pairs ``x`` [X, Y] added."""
-    for part in tl.static_range(PARTS):
-        at = slot * PARTS + part
-        sums += _by_column(x, order_ptr + at * (X * Y), bounds_ptr + at * X * (C + 1), C, X, Y, RP, TRANSPOSED, UPTO)
-    return sums
-
-
-@triton.jit
-def _store_sums(table_at, sums, inside, C, RP: tl.constexpr, UPTO: tl.constexpr):
-    """Store sums by column; with ``UPTO`` as differences of neighbouring columns."""
-    r = tl.arange(0, RP)
-    at = table_at[:, None] + r[None, :]
-    here = inside[:, None] & (r < C - 1)[None, :]
-    tl.store(at, sums, mask=here)
-    if UPTO:
-        tl.debug_barrier()  # other threads wrote what is read here, and read what is written next
-        before = tl.load(at - 1, mask=here & (r > 0)[None, :], other=0.0)
-        tl.debug_barrier()
-        tl.store(at, sums - before, mask=here)
 
 
 @triton.jit(do_not_specialize=AS_THEY_ARE)
@@ -201,10 +51,10 @@ def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
     blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost,
+    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
@@ -219,28 +69,29 @@ def forward(
         return
     shift, limit = tl.load(line + 3), tl.load(line + 4)
     wide = tl.full((), 1, tl.int64)  # positions times strides may pass 32 bits
-    m, n, d, dv = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BDV)
+    m, n, dv = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BDV)
+    j = tl.arange(0, STEP)
+    STEPS: tl.constexpr = BN // STEP
     rows = own_start + m
     row_in = rows < own_stop
+    row = tl.minimum(m, own_stop - own_start - 1)  # rows beyond the block read its last row
     first_row = lane * N_q + own_start
     q_at = q_ptr + b * q_b + h * q_h + own_start.to(tl.int64) * q_n
     k_at = k_ptr + b * k_b + (h // GROUP) * k_h
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
-    bq_at = bq_ptr + first_row * C + m * C
-    p_at = p_ptr + first_row * C + m * C
+    bq_block = bq_ptr + first_row * C
+    bq_at = bq_block + m * C
+    p_block = p_ptr + first_row * C
+    p_at = p_block + m * C
     ck_at = ck_ptr + lane * N_k * C
     mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
     keep_at = keep_ptr + (first_row + m) * N_k
-    d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
-    # load the query rows; they stay in registers
-    q = tl.load(q_at + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
-    q = (q.to(tl.float32) * sign).to(q_ptr.dtype.element_ty)
-    seed = tl.load(seed_ptr) if DROPOUT == 1 else 0
+    dv_in = (dv < DV)[None, :]
+    # load the query rows once
+    q = load_rows(q_at, row, q_n, D, BD)
+    if NEGATED:
+        q = -q
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
-    first_key = rows + (shift + low)
-    if HAS_BQ and BAND:
-        bq_low = tl.load(bq_at, mask=row_in, other=0.0)
-        bq_high = tl.load(bq_at + width + 1, mask=row_in, other=0.0)
 
     # maximum, total and weighted sum of values per row, updated tile by tile (online softmax)
     top = tl.full([BM], float("-inf"), tl.float32)
@@ -258,25 +109,27 @@ def forward(
         run_at = runs_ptr + run * (2 + PARTS)
         bias = tl.zeros([BM], tl.float32)
         if HAS_BQ:
-            bias = _of_run(bq_at, run_at, row_in, PARTS) * LOG2E
-        ck_run = ck_run_ptr + _run_vector(lane, run_at, C, BAND) * N_k
+            bias = of_run(bq_at, run_at, row_in, PARTS) * LOG2E
+        ck_run = ck_run_ptr + run_vector(lane, run_at, C, BAND) * N_k
         before = top
         run_total = tl.zeros([BM], tl.float32)
         run_kept = tl.zeros([BM], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
             # load keys, score
-            k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=d_in, other=0.0)
-            s = _dot(q, tl.trans(k), PRECISION)
+            k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
+            s = dot(q, tl.trans(k), PRECISION)
             # softmax
-            if HAS_CK or MASK > 0:
-                s = s * scale
+            if HAS_CK or MASK > 0 or SCORE > 0:
+                s = s * scale + bias[:, None]
                 if HAS_CK:
-                    s += _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+                    s += keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+                if SCORE > 0:
+                    s = finished(s, bend, SCORE)
                 if MASK > 0:
-                    s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
-                new_top = tl.maximum(top, tl.max(s, 1) + bias)
+                    s = masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
+                new_top = tl.maximum(top, tl.max(s, 1))
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
-                p = tl.exp2(s - (safe - bias)[:, None])
+                p = tl.exp2(s - safe[:, None])
             else:  # the run's term shifts the whole row, at no cost per pair
                 new_top = tl.maximum(top, tl.max(s, 1) * scale + bias)
                 safe = tl.where(new_top == float("-inf"), 0.0, new_top)
@@ -286,13 +139,13 @@ def forward(
             # dropout
             if DROPOUT > 0:
                 pairs = keep_at[:, None] + (at + n)[None, :]
-                kept = _dropped(seed, lane, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+                kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
                 p = tl.where(kept, p, 0.0)
                 if NEED_P:
                     run_kept = run_kept * fade + tl.sum(p, 1)
             # weighted sum of values
-            v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=dv_in, other=0.0)
-            acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
+            v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
+            acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
             top = new_top
         fade = tl.exp2(before - tl.where(top == float("-inf"), 0.0, top))
         total = total * fade + run_total
@@ -304,39 +157,41 @@ def forward(
                 low_sum = low_sum * fade + tl.where(column == 0, amount, 0.0)
                 high_sum = high_sum * fade + tl.where(column == 0, 0.0, amount)
             else:
-                sums = _add_run(sums * fade[:, None], amount, run_at, PARTS, RP, UPTO)
+                sums = add_run(sums * fade[:, None], amount, run_at, PARTS, RP, UPTO)
 
     # mixed tiles: each pair has its own label
-    for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
-        at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
-        keys = at + n
-        key_in = keys < other_stop
-        k_in = key_in[:, None] & d_in
+    for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
+        tile, step = tiles_ptr + number // STEPS * 2, number % STEPS
+        at, slot = tl.load(tile) + step * STEP, tl.load(tile + 1).to(tl.int64)
+        first_key = tl.minimum(at, other_stop - 1)  # keys beyond the graph read its last key
+        key = tl.minimum(j, other_stop - 1 - first_key)
         # load keys, score
-        k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=k_in, other=0.0)
-        s = _dot(q, tl.trans(k), PRECISION) * scale
+        k = load_rows(k_at + first_key * wide * k_n, key, k_n, D, BD)
+        s = dot(q, tl.trans(k), PRECISION) * scale
         # labels: gather B and C
+        ck_step = ck_at + first_key * wide * C
         if BAND:
-            attends = keys[None, :] <= last[:, None]
-            u = keys[None, :] - first_key[:, None]
+            attends = j[None, :] <= (last - at)[:, None]
+            u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
+            column = tl.minimum(tl.maximum(u, -1), width) + 1
             if HAS_BQ:
-                s += _by_distance(u, bq_at[:, None], bq_low[:, None], bq_high[:, None], attends, width) * LOG2E
+                s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
             if HAS_CK:
-                ck_key = ck_at + keys * wide * C
-                ck_low = tl.load(ck_key, mask=key_in, other=0.0)
-                ck_high = tl.load(ck_key + width + 1, mask=key_in, other=0.0)
-                s += _by_distance(u, ck_key[None, :], ck_low[None, :], ck_high[None, :], attends, width) * LOG2E
+                s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
         else:
             for part in tl.static_range(PARTS):
-                column = tl.load(ids_ptr + (slot * PARTS + part) * (BM * BN) + m[:, None] * BN + n[None, :])
-                column = column.to(tl.int32)
+                ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
+                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :], NVIDIA)
                 attends = column < C
+                column = tl.minimum(column, C - 1)
                 if HAS_BQ:
-                    s += _by_id(column, bq_at[:, None], attends) * LOG2E
+                    s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
                 if HAS_CK:
-                    s += _by_id(column, ck_at + keys[None, :] * wide * C, attends) * LOG2E
+                    s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
+        if SCORE > 0:
+            s = finished(s, bend, SCORE)
         if MASK > 0:
-            s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
+            s = masked(s, mask_at[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None], MASK)
         s = tl.where(attends, s, float("-inf"))
         # softmax
         new_top = tl.maximum(top, tl.max(s, 1))
@@ -346,25 +201,25 @@ def forward(
         total = total * fade + tl.sum(p, 1)
         # dropout
         if DROPOUT > 0:
-            pairs = keep_at[:, None] + keys[None, :]
-            kept = _dropped(seed, lane, rows, at, threshold, pairs, attends, BM, BN, DROPOUT)
+            pairs = keep_at[:, None] + (at + j)[None, :]
+            kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
             p = tl.where(kept, p, 0.0)
             s = tl.where(kept, s, float("-inf"))
-        # P: sum the weights of the tile by label
+        # P: sum the weights of the step by label
         if NEED_P:
             if BAND:
                 low_sum = low_sum * fade + tl.sum(tl.where(u < 0, p, 0.0), 1)
                 high_sum = high_sum * fade + tl.sum(tl.where(u >= width, p, 0.0), 1)
                 # one pair per label: store its score; it becomes a weight once the whole row is known
-                tl.store(p_at[:, None] + (u + 1), s, mask=attends & _in_band(u, width))
+                put(p_block, row[:, None] * C + column, s, attends & in_band(u, width), NVIDIA)
             else:
-                sums = _add_tile(
-                    sums * fade[:, None], p, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO
-                )
+                sums = add_step(
+                    sums * fade[:, None], p, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
+                    False, UPTO, PRECISION, NVIDIA,
+                )  # fmt: skip
         # weighted sum of values
-        v_in = key_in[:, None] & dv_in
-        v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=v_in, other=0.0)
-        acc = _add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
+        v = load_rows(v_at + first_key * wide * v_n, key, v_n, DV, BDV)
+        acc = add_dot(p.to(v.dtype), v, acc * fade[:, None], PRECISION)
         top = new_top
 
     # store: normalise, and write output, log-sum-exp and P
@@ -387,7 +242,7 @@ def forward(
                 weight = tl.exp2(stored - top[:, None]) * share[:, None]
                 tl.store(p_at[:, None] + columns[None, :], weight, mask=here)
         else:
-            _store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
+            store_sums(p_at, sums * share[:, None], row_in, C, RP, UPTO)
 
 
 @triton.jit(do_not_specialize=AS_THEY_ARE)
@@ -395,10 +250,10 @@ def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
     dq_ptr, db_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost, q_scale,
+    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows of one head."""
@@ -412,37 +267,31 @@ def backward_rows(
         return
     shift, limit = tl.load(line + 3), tl.load(line + 4)
     wide = tl.full((), 1, tl.int64)  # positions times strides may pass 32 bits
-    m, n, d, dv = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BDV)
+    m, n, d = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BD)
+    j = tl.arange(0, STEP)
+    STEPS: tl.constexpr = BN // STEP
     rows = own_start + m
     row_in = rows < own_stop
+    row = tl.minimum(m, own_stop - own_start - 1)  # rows beyond the block read its last row
     first_row = lane * N_q + own_start
     q_at = q_ptr + b * q_b + h * q_h + own_start.to(tl.int64) * q_n
     k_at = k_ptr + b * k_b + (h // GROUP) * k_h
     v_at = v_ptr + b * v_b + (h // GROUP) * v_h
-    bq_at = bq_ptr + first_row * C + m * C
-    dp_at = dp_ptr + first_row * C + m * C
-    db_at = db_ptr + first_row * C + m * C
+    bq_block, dp_block, db_block = bq_ptr + first_row * C, dp_ptr + first_row * C, db_ptr + first_row * C
+    bq_at, dp_at, db_at = bq_block + m * C, dp_block + m * C, db_block + m * C
     ck_at = ck_ptr + lane * N_k * C
     mask_at = mask_ptr + b * mask_b + h * mask_h + rows.to(tl.int64) * mask_q
     keep_at = keep_ptr + (first_row + m) * N_k
-    d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
+    d_in = (d < D)[None, :]
     # load query rows, their output gradient, log-sum-exp and δ
-    q = tl.load(q_at + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
-    q = (q.to(tl.float32) * sign).to(q_ptr.dtype.element_ty)
-    do = tl.load(do_ptr + first_row * DV + m[:, None] * DV + dv[None, :], mask=row_in[:, None] & dv_in, other=0.0)
+    q = load_rows(q_at, row, q_n, D, BD)
+    if NEGATED:
+        q = -q
+    do = load_rows(do_ptr + first_row * DV, row, DV, DV, BDV)
     lse = tl.load(lse_ptr + first_row + m, mask=row_in, other=float("-inf")) * LOG2E
     lse = tl.where(lse == float("-inf"), float("inf"), lse)  # all weights of a row that sees nothing are zero
     delta = tl.load(delta_ptr + first_row + m, mask=row_in, other=0.0)
-    seed = tl.load(seed_ptr) if DROPOUT == 1 else 0
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
-    first_key = rows + (shift + low)
-    if BAND:
-        if HAS_BQ:
-            bq_low = tl.load(bq_at, mask=row_in, other=0.0)
-            bq_high = tl.load(bq_at + width + 1, mask=row_in, other=0.0)
-        if HAS_DP:
-            dp_low = tl.load(dp_at, mask=row_in, other=0.0)
-            dp_high = tl.load(dp_at + width + 1, mask=row_in, other=0.0)
 
     dq = tl.zeros([BM, BD], tl.float32)
     if HAS_BQ:
@@ -455,38 +304,45 @@ def backward_rows(
     # runs: whole tiles in which every pair carries the same label, whose term is one number per row
     for run in range(tl.load(line + 5), tl.load(line + 6)):
         run_at = runs_ptr + run * (2 + PARTS)
-        less = lse
+        term = tl.zeros([BM], tl.float32)
         more = tl.zeros([BM], tl.float32)
         if HAS_BQ:
-            less -= _of_run(bq_at, run_at, row_in, PARTS) * LOG2E
+            term += of_run(bq_at, run_at, row_in, PARTS) * LOG2E
         if HAS_DP:
-            more += _of_run(dp_at, run_at, row_in, PARTS)
-        ck_run = ck_run_ptr + _run_vector(lane, run_at, C, BAND) * N_k
+            more += of_run(dp_at, run_at, row_in, PARTS)
+        ck_run = ck_run_ptr + run_vector(lane, run_at, C, BAND) * N_k
+        less = lse - term
         rest = delta - more
         run_sum = tl.zeros([BM, SUMMED], tl.float32)
         for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BN):
             # load keys and values; weights from scores and the log-sum-exp
-            k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=d_in, other=0.0)
-            v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=dv_in, other=0.0)
-            s = _dot(q, tl.trans(k), PRECISION)
-            s = s * scale - less[:, None]
+            k = load_rows(k_at + at * wide * k_n, n, k_n, D, BD)
+            v = load_rows(v_at + at * wide * v_n, n, v_n, DV, BDV)
+            s = dot(q, tl.trans(k), PRECISION)
+            s = s * scale + term[:, None] if SCORE > 0 else s * scale - less[:, None]
             if HAS_CK:
-                s += _keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+                s += keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS)[None, :]
+            if SCORE > 0:
+                s = finished(s, bend, SCORE)
+                bent = slope(s, bend, SCORE)
+                s -= lse[:, None]
             if MASK > 0:
-                s = _masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
+                s = masked(s, mask_at[:, None] + (at + n)[None, :] * wide * mask_k, row_in[:, None], MASK)
             p = tl.exp2(s)
             # gradient of the scores
-            dp = _dot(do, tl.trans(v), PRECISION)
+            dp = dot(do, tl.trans(v), PRECISION)
             if DROPOUT > 0:
                 pairs = keep_at[:, None] + (at + n)[None, :]
-                kept = _dropped(seed, lane, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
+                kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, row_in[:, None], BM, BN, DROPOUT)
                 ds = p * (tl.where(kept, (dp + more[:, None]) * boost, 0.0) - delta[:, None])
             else:
                 ds = p * (dp - rest[:, None])
+            if SCORE > 0:
+                ds *= bent
             # sums by label (dB), and dq
             if HAS_BQ:
-                run_sum = _add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
-            dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
+                run_sum = add_row_sums(run_sum, ds, k.dtype, PRECISION, BN, SUMMED)
+            dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
         if HAS_BQ:
             amount = tl.max(run_sum, 1)
             if BAND:
@@ -494,60 +350,69 @@ def backward_rows(
                 low_sum += tl.where(column == 0, amount, 0.0)
                 high_sum += tl.where(column == 0, 0.0, amount)
             else:
-                sums = _add_run(sums, amount, run_at, PARTS, RP, UPTO)
+                sums = add_run(sums, amount, run_at, PARTS, RP, UPTO)
 
     # mixed tiles: each pair has its own label
-    for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
-        at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
-        keys = at + n
-        key_in = keys < other_stop
+    for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
+        tile, step = tiles_ptr + number // STEPS * 2, number % STEPS
+        at, slot = tl.load(tile) + step * STEP, tl.load(tile + 1).to(tl.int64)
+        first_key = tl.minimum(at, other_stop - 1)  # keys beyond the graph read its last key
+        key = tl.minimum(j, other_stop - 1 - first_key)
         # load keys and values, score
-        k = tl.load(k_at + at * wide * k_n + n[:, None] * k_n + d[None, :], mask=key_in[:, None] & d_in, other=0.0)
-        v = tl.load(v_at + at * wide * v_n + n[:, None] * v_n + dv[None, :], mask=key_in[:, None] & dv_in, other=0.0)
-        s = _dot(q, tl.trans(k), PRECISION) * scale - lse[:, None]
-        dp = _dot(do, tl.trans(v), PRECISION)
+        k = load_rows(k_at + first_key * wide * k_n, key, k_n, D, BD)
+        v = load_rows(v_at + first_key * wide * v_n, key, v_n, DV, BDV)
+        s = dot(q, tl.trans(k), PRECISION) * scale
+        dp = dot(do, tl.trans(v), PRECISION)
         # labels: gather B, dP and C
+        ck_step = ck_at + first_key * wide * C
         if BAND:
-            attends = keys[None, :] <= last[:, None]
-            u = keys[None, :] - first_key[:, None]
+            attends = j[None, :] <= (last - at)[:, None]
+            u = (j[None, :] - m[:, None]) + (at - own_start - shift - low)
+            column = tl.minimum(tl.maximum(u, -1), width) + 1
             if HAS_BQ:
-                s += _by_distance(u, bq_at[:, None], bq_low[:, None], bq_high[:, None], attends, width) * LOG2E
+                s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
             if HAS_DP:
-                dp += _by_distance(u, dp_at[:, None], dp_low[:, None], dp_high[:, None], attends, width)
+                dp += fetch(dp_block, row[:, None] * C + column, NVIDIA)
             if HAS_CK:
-                ck_key = ck_at + keys * wide * C
-                ck_low = tl.load(ck_key, mask=key_in, other=0.0)
-                ck_high = tl.load(ck_key + width + 1, mask=key_in, other=0.0)
-                s += _by_distance(u, ck_key[None, :], ck_low[None, :], ck_high[None, :], attends, width) * LOG2E
+                s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
         else:
             for part in tl.static_range(PARTS):
-                column = tl.load(ids_ptr + (slot * PARTS + part) * (BM * BN) + m[:, None] * BN + n[None, :])
-                column = column.to(tl.int32)
+                ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * STEP
+                column = fetch_ids(ids_step, m[:, None] * BN + j[None, :], NVIDIA)
                 attends = column < C
+                column = tl.minimum(column, C - 1)
                 if HAS_BQ:
-                    s += _by_id(column, bq_at[:, None], attends) * LOG2E
+                    s += fetch(bq_block, row[:, None] * C + column, NVIDIA) * LOG2E
                 if HAS_DP:
-                    dp += _by_id(column, dp_at[:, None], attends)
+                    dp += fetch(dp_block, row[:, None] * C + column, NVIDIA)
                 if HAS_CK:
-                    s += _by_id(column, ck_at + keys[None, :] * wide * C, attends) * LOG2E
+                    s += fetch(ck_step, key[None, :] * C + column, NVIDIA) * LOG2E
+        if SCORE > 0:
+            s = finished(s, bend, SCORE)
+            bent = slope(s, bend, SCORE)
         if MASK > 0:
-            s = _masked(s, mask_at[:, None] + keys[None, :] * wide * mask_k, row_in[:, None] & key_in[None, :], MASK)
+            s = masked(s, mask_at[:, None] + (first_key + key)[None, :] * wide * mask_k, row_in[:, None], MASK)
         # weights and the gradient of the scores
-        p = tl.exp2(tl.where(attends, s, float("-inf")))
+        p = tl.exp2(tl.where(attends, s - lse[:, None], float("-inf")))
         if DROPOUT > 0:
-            pairs = keep_at[:, None] + keys[None, :]
-            kept = _dropped(seed, lane, rows, at, threshold, pairs, attends, BM, BN, DROPOUT)
+            pairs = keep_at[:, None] + (at + j)[None, :]
+            kept = dropped(seed_ptr, b, h, rows, at, threshold, pairs, attends, BM, STEP, DROPOUT)
             dp = tl.where(kept, dp * boost, 0.0)
-        # sums by label (dB), and dq
         ds = p * (dp - delta[:, None])
+        if SCORE > 0:
+            ds *= bent
+        # sums by label (dB), and dq
         if HAS_BQ:
             if BAND:
                 low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
                 high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                tl.store(db_at[:, None] + (u + 1), ds, mask=attends & _in_band(u, width))
+                put(db_block, row[:, None] * C + column, ds, attends & in_band(u, width), NVIDIA)
             else:
-                sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BM, BN, RP, False, UPTO)
-        dq = _add_dot(ds.to(k.dtype), k, dq, PRECISION)
+                sums = add_step(
+                    sums, ds, order_ptr, bounds_ptr, slot, step, C, k.dtype, PARTS, BM, BN, STEP, RP,
+                    False, UPTO, PRECISION, NVIDIA,
+                )  # fmt: skip
+        dq = add_dot(ds.to(k.dtype), k, dq, PRECISION)
 
     # store
     dq_at = dq_ptr + first_row * D + m[:, None] * D + d[None, :]
@@ -557,7 +422,7 @@ def backward_rows(
             tl.store(db_at, low_sum, mask=row_in)
             tl.store(db_at + width + 1, high_sum, mask=row_in)
         else:
-            _store_sums(db_at, sums, row_in, C, RP, UPTO)
+            store_sums(db_at, sums, row_in, C, RP, UPTO)
 
 
 @triton.jit(do_not_specialize=AS_THEY_ARE)
@@ -565,10 +430,10 @@ def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, less_ptr, rest_ptr,
     dk_ptr, dv_ptr, dc_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, sign, threshold, boost, k_scale, VECTORS,
+    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
+    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
@@ -589,16 +454,19 @@ def backward_keys(
     shift, limit = tl.load(line + 3), tl.load(line + 4)
     wide = tl.full((), 1, tl.int64)  # positions times strides may pass 32 bits
     m, n, d, dv = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BD), tl.arange(0, BDV)
+    i = tl.arange(0, STEP)
+    STEPS: tl.constexpr = BM // STEP
     keys = own_start + n
     key_in = keys < own_stop
+    key = tl.minimum(n, own_stop - own_start - 1)  # keys beyond the block read its last key
     d_in, dv_in = (d < D)[None, :], (dv < DV)[None, :]
     k_at = k_ptr + b * k_b + kv_head * k_h + own_start.to(tl.int64) * k_n
     v_at = v_ptr + b * v_b + kv_head * v_h + own_start.to(tl.int64) * v_n
     # load keys and values; they stay in registers
-    k = tl.load(k_at + n[:, None] * k_n + d[None, :], mask=key_in[:, None] & d_in, other=0.0)
-    k = (k.to(tl.float32) * sign).to(k_ptr.dtype.element_ty)
-    v = tl.load(v_at + n[:, None] * v_n + dv[None, :], mask=key_in[:, None] & dv_in, other=0.0)
-    seed = tl.load(seed_ptr) if DROPOUT == 1 else 0
+    k = load_rows(k_at, key, k_n, D, BD)
+    if NEGATED:
+        k = -k
+    v = load_rows(v_at, key, v_n, DV, BDV)
     dk = tl.zeros([BN, BD], tl.float32)
     dvalue = tl.zeros([BN, BDV], tl.float32)
 
@@ -609,8 +477,8 @@ def backward_keys(
         q_at = q_ptr + b * q_b + h * q_h
         do_at = do_ptr + lane * N_q * DV
         row_at = lane * N_q
-        ck_at = ck_ptr + (lane * N_k + own_start) * C + n * C
-        dc_at = dc_ptr + (lane * N_k + own_start) * C + n * C
+        ck_block, dc_block = ck_ptr + (lane * N_k + own_start) * C, dc_ptr + (lane * N_k + own_start) * C
+        ck_at, dc_at = ck_block + n * C, dc_block + n * C
         mask_at = mask_ptr + b * mask_b + h * mask_h
         keep_at = keep_ptr + lane * N_q * N_k
         if HAS_CK:
@@ -629,42 +497,53 @@ def backward_keys(
                 vector += (1 + (tl.minimum(column, 1) if BAND else column)) * N_q
             extra = tl.zeros([BN], tl.float32)
             if HAS_CK:
-                extra = _of_run(ck_at, run_at, key_in, PARTS) * LOG2E
+                extra = of_run(ck_at, run_at, key_in, PARTS) * LOG2E
             run_sum = tl.zeros([BN], tl.float32)
             for at in tl.range(tl.load(run_at), tl.load(run_at + 1), BM):
                 rows = at + m
                 first = row_at + at
                 # load query rows; weights from scores and the log-sum-exp
-                q = tl.load(q_at + at * wide * q_n + m[:, None] * q_n + d[None, :], mask=d_in, other=0.0)
-                do = tl.load(do_at + at * wide * DV + m[:, None] * DV + dv[None, :], mask=dv_in, other=0.0)
+                q = load_rows(q_at + at * wide * q_n, m, q_n, D, BD)
+                do = load_rows(do_at + at * wide * DV, m, DV, DV, BDV)
                 less = tl.load(less_ptr + vector + at + m)
                 rest = tl.load(rest_ptr + vector + at + m)
+                term = tl.zeros([BM], tl.float32)
                 more = tl.zeros([BM], tl.float32)
                 if not FOLDED:
                     if HAS_BQ:
-                        less -= _of_run(bq_ptr + first * C + m * C, run_at, m >= 0, PARTS) * LOG2E
+                        term += of_run(bq_ptr + first * C + m * C, run_at, m >= 0, PARTS) * LOG2E
                     if HAS_DP:
-                        more += _of_run(dp_ptr + first * C + m * C, run_at, m >= 0, PARTS)
-                s = _dot(k, tl.trans(q), PRECISION) * scale - less[None, :]
+                        more += of_run(dp_ptr + first * C + m * C, run_at, m >= 0, PARTS)
+                s = dot(k, tl.trans(q), PRECISION) * scale
+                if SCORE > 0:
+                    s += term[None, :]
+                else:
+                    s -= (less - term)[None, :]
                 if HAS_CK:
                     s += extra[:, None]
+                if SCORE > 0:
+                    s = finished(s, bend, SCORE)
+                    bent = slope(s, bend, SCORE)
+                    s -= less[None, :]
                 if MASK > 0:
                     entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                    s = _masked(s, entries, key_in[:, None], MASK)
+                    s = masked(s, entries, key_in[:, None], MASK)
                 p = tl.exp2(s)
                 # gradient of the scores
-                dp = _dot(v, tl.trans(do), PRECISION)
+                dp = dot(v, tl.trans(do), PRECISION)
                 if DROPOUT > 0:
                     pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
-                    kept = _dropped(seed, lane, rows, own_start, threshold, pairs, key_in[None, :], BM, BN, DROPOUT)
+                    kept = dropped(seed_ptr, b, h, rows, own_start, threshold, pairs, key_in[None, :], BM, BN, DROPOUT)
                     kept = tl.trans(kept)
                     ds = p * (tl.where(kept, (dp + more[None, :]) * boost, 0.0) - rest[None, :])
                     p = tl.where(kept, p, 0.0)
                 else:
                     ds = p * (dp - (rest - more)[None, :])
+                if SCORE > 0:
+                    ds *= bent
                 # dv and dk, and sums by label (dC)
-                dvalue = _add_dot(p.to(do.dtype), do, dvalue, PRECISION)
-                dk = _add_dot(ds.to(q.dtype), q, dk, PRECISION)
+                dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
+                dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
                 if HAS_CK:
                     run_sum += tl.sum(ds, 1)  # one more product here would spill
             if HAS_CK:
@@ -673,82 +552,87 @@ def backward_keys(
                     low_sum += tl.where(column == 0, run_sum, 0.0)
                     high_sum += tl.where(column == 0, 0.0, run_sum)
                 else:
-                    sums = _add_run(sums, run_sum, run_at, PARTS, RP, UPTO)
+                    sums = add_run(sums, run_sum, run_at, PARTS, RP, UPTO)
 
         # mixed tiles: each pair has its own label
-        for tile in tl.range(tl.load(line + 7), tl.load(line + 8), num_stages=1):
-            at, slot = tl.load(tiles_ptr + tile * 2), tl.load(tiles_ptr + tile * 2 + 1).to(tl.int64)
-            rows = at + m
+        for number in tl.range(tl.load(line + 7) * STEPS, tl.load(line + 8) * STEPS, num_stages=1):
+            tile, step = tiles_ptr + number // STEPS * 2, number % STEPS
+            at, slot = tl.load(tile) + step * STEP, tl.load(tile + 1).to(tl.int64)
+            rows = at + i
             row_in = rows < other_stop
-            first = row_at + at
+            first_row = tl.minimum(at, other_stop - 1)  # rows beyond the graph read its last row
+            row = tl.minimum(i, other_stop - 1 - first_row)
             # load query rows, score
-            q = tl.load(q_at + at * wide * q_n + m[:, None] * q_n + d[None, :], mask=row_in[:, None] & d_in, other=0.0)
-            do = tl.load(
-                do_at + at * wide * DV + m[:, None] * DV + dv[None, :], mask=row_in[:, None] & dv_in, other=0.0
-            )
-            less = tl.load(less_ptr + row_at * VECTORS + at + m, mask=row_in, other=float("inf"))
-            rest = tl.load(rest_ptr + row_at * VECTORS + at + m, mask=row_in, other=0.0)
-            s = _dot(k, tl.trans(q), PRECISION) * scale - less[None, :]
-            dp = _dot(v, tl.trans(do), PRECISION)
+            q = load_rows(q_at + first_row * wide * q_n, row, q_n, D, BD)
+            do = load_rows(do_at + first_row * wide * DV, row, DV, DV, BDV)
+            less = tl.load(less_ptr + row_at * VECTORS + at + i, mask=row_in, other=float("inf"))
+            rest = tl.load(rest_ptr + row_at * VECTORS + at + i, mask=row_in, other=0.0)
+            s = dot(k, tl.trans(q), PRECISION) * scale
+            dp = dot(v, tl.trans(do), PRECISION)
             # labels: gather B, dP and C
+            bq_step, dp_step = bq_ptr + (row_at + first_row) * C, dp_ptr + (row_at + first_row) * C
             if BAND:
-                attends = keys[:, None] <= tl.where(row_in, tl.minimum(rows + limit, own_stop - 1), -1)[None, :]
-                u = keys[:, None] - (rows + (shift + low))[None, :]
+                seen = tl.where(row_in, tl.minimum(i + (at + limit - own_start), own_stop - own_start - 1), -1)
+                attends = n[:, None] <= seen[None, :]
+                u = (n[:, None] - i[None, :]) + (own_start - at - shift - low)
+                column = tl.minimum(tl.maximum(u, -1), width) + 1
                 if HAS_BQ:
-                    bq_at = bq_ptr + (first + m) * C
-                    bq_low = tl.load(bq_at, mask=row_in, other=0.0)
-                    bq_high = tl.load(bq_at + width + 1, mask=row_in, other=0.0)
-                    s += _by_distance(u, bq_at[None, :], bq_low[None, :], bq_high[None, :], attends, width) * LOG2E
+                    s += fetch(bq_step, row[None, :] * C + column, NVIDIA) * LOG2E
                 if HAS_DP:
-                    dp_at = dp_ptr + (first + m) * C
-                    dp_low = tl.load(dp_at, mask=row_in, other=0.0)
-                    dp_high = tl.load(dp_at + width + 1, mask=row_in, other=0.0)
-                    dp += _by_distance(u, dp_at[None, :], dp_low[None, :], dp_high[None, :], attends, width)
+                    dp += fetch(dp_step, row[None, :] * C + column, NVIDIA)
                 if HAS_CK:
-                    ck_low = tl.load(ck_at, mask=key_in, other=0.0)
-                    ck_high = tl.load(ck_at + width + 1, mask=key_in, other=0.0)
-                    s += _by_distance(u, ck_at[:, None], ck_low[:, None], ck_high[:, None], attends, width) * LOG2E
+                    s += fetch(ck_block, key[:, None] * C + column, NVIDIA) * LOG2E
             else:
                 for part in tl.static_range(PARTS):
-                    column = tl.load(ids_ptr + (slot * PARTS + part) * (BM * BN) + m[None, :] * BN + n[:, None])
-                    column = column.to(tl.int32)
+                    ids_step = ids_ptr + (slot * PARTS + part) * (BM * BN) + step * (STEP * BN)
+                    column = fetch_ids(ids_step, i[None, :] * BN + n[:, None], NVIDIA)
                     attends = column < C
+                    column = tl.minimum(column, C - 1)
                     if HAS_BQ:
-                        s += _by_id(column, bq_ptr + (first + m)[None, :] * C, attends) * LOG2E
+                        s += fetch(bq_step, row[None, :] * C + column, NVIDIA) * LOG2E
                     if HAS_DP:
-                        dp += _by_id(column, dp_ptr + (first + m)[None, :] * C, attends)
+                        dp += fetch(dp_step, row[None, :] * C + column, NVIDIA)
                     if HAS_CK:
-                        s += _by_id(column, ck_at[:, None], attends) * LOG2E
+                        s += fetch(ck_block, key[:, None] * C + column, NVIDIA) * LOG2E
+            if SCORE > 0:
+                s = finished(s, bend, SCORE)
+                bent = slope(s, bend, SCORE)
             if MASK > 0:
-                entries = mask_at + rows.to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
-                s = _masked(s, entries, key_in[:, None] & row_in[None, :], MASK)
+                entries = mask_at + (first_row + row).to(tl.int64)[None, :] * mask_q + keys[:, None] * wide * mask_k
+                s = masked(s, entries, key_in[:, None], MASK)
             # weights and the gradient of the scores
-            p = tl.exp2(tl.where(attends, s, float("-inf")))
+            p = tl.exp2(tl.where(attends, s - less[None, :], float("-inf")))
             if DROPOUT > 0:
                 pairs = keep_at + rows.to(tl.int64)[:, None] * N_k + keys[None, :]
                 inside = row_in[:, None] & key_in[None, :]
-                kept = tl.trans(_dropped(seed, lane, rows, own_start, threshold, pairs, inside, BM, BN, DROPOUT))
+                kept = dropped(seed_ptr, b, h, rows, own_start, threshold, pairs, inside, STEP, BN, DROPOUT)
+                kept = tl.trans(kept)
                 ds = p * (tl.where(kept, dp * boost, 0.0) - rest[None, :])
                 p = tl.where(kept, p, 0.0)
             else:
                 ds = p * (dp - rest[None, :])
+            if SCORE > 0:
+                ds *= bent
             # dv and dk, and sums by label (dC)
-            dvalue = _add_dot(p.to(do.dtype), do, dvalue, PRECISION)
-            dk = _add_dot(ds.to(q.dtype), q, dk, PRECISION)
+            dvalue = add_dot(p.to(do.dtype), do, dvalue, PRECISION)
+            dk = add_dot(ds.to(q.dtype), q, dk, PRECISION)
             if HAS_CK:
                 if BAND:
                     low_sum += tl.sum(tl.where(u < 0, ds, 0.0), 1)
                     high_sum += tl.sum(tl.where(u >= width, ds, 0.0), 1)
-                    tl.store(dc_at[:, None] + (u + 1), ds, mask=attends & _in_band(u, width))
+                    put(dc_block, key[:, None] * C + column, ds, attends & in_band(u, width), NVIDIA)
                 else:
-                    sums = _add_tile(sums, ds, order_ptr, bounds_ptr, slot, C, PARTS, BN, BM, RP, True, UPTO)
+                    sums = add_step(
+                        sums, ds, order_ptr, bounds_ptr, slot, step, C, q.dtype, PARTS, BN, BM, STEP, RP,
+                        True, UPTO, PRECISION, NVIDIA,
+                    )  # fmt: skip
 
         if HAS_CK:
             if BAND:
                 tl.store(dc_at, low_sum, mask=key_in)
                 tl.store(dc_at + width + 1, high_sum, mask=key_in)
             else:
-                _store_sums(dc_at, sums, key_in, C, RP, UPTO)
+                store_sums(dc_at, sums, key_in, C, RP, UPTO)
 
     # store
     own = kv_lane * N_k + own_start

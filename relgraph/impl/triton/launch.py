@@ -8,11 +8,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from relgraph import score
 from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.triton import attention_kernels as attention
 from relgraph.impl.triton.limits import interpreted
 from relgraph.impl.triton.tile_map import TileMap, tile_map
-from relgraph.impl.triton.tiling import capability, product_size, tiling
+from relgraph.impl.triton.tiling import Tiling, capability, product_size, tiling
 from relgraph.impl.triton.virtual import is_affine
 
 LOG2E = 1.4426950408889634
@@ -21,7 +22,7 @@ LOG2E = 1.4426950408889634
 class _Launch:
     """The arguments that all three kernels share."""
 
-    def __init__(self, problem: Problem, *, backward: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem, self.columns = problem, problem.columns
         query, key, value = (_rows(x) for x in (problem.query, problem.key, problem.value))
         self.query, self.key, self.value = query, key, value
@@ -29,7 +30,6 @@ class _Launch:
         self.batch, self.heads, self.q_len, self.size = query.shape
         self.kv_heads, self.k_len, self.value_size = key.shape[1], key.shape[2], value.shape[3]
         self.affine = is_affine(problem.plan)
-        self.tiling = tiling(self.size, self.value_size, query.dtype, capability(query.device), backward=backward)
         mask = problem.mask
         if mask is not None and mask.dtype == torch.bool:
             mask = mask.view(torch.uint8)
@@ -39,19 +39,25 @@ class _Launch:
             pairs = (self.batch, self.heads, self.q_len, self.k_len)
             self.keep = problem.keep.to(torch.float32).expand(pairs).contiguous()
 
-    def map(self, *, transposed: bool, sort: bool) -> TileMap:
+    def tiling(self, kernel: str) -> Tiling:
+        """The tiles of a kernel."""
+        query = self.query
+        return tiling(kernel, self.size, self.value_size, query.dtype, capability(query.device))
+
+    def map(self, tiles: Tiling, *, transposed: bool, sort: bool) -> TileMap:
         """The tile map, made once for these labels; ``sort`` for sums by label of written-out ids."""
-        problem, tiling = self.problem, self.tiling
+        problem = self.problem
+        step = tiles.step if sort and not self.affine else 0
         return tile_map(
             problem.plan,
-            tiling.rows,
-            tiling.keys,
+            tiles.rows,
+            tiles.keys,
             batch=self.batch,
             causal=problem.causal,
             device=problem.query.device,
             transposed=transposed,
-            sort=sort and not transposed and not self.affine,
-            sort_transposed=sort and transposed and not self.affine,
+            sort=0 if transposed else step,
+            sort_transposed=step if transposed else 0,
             memo=problem.memo,
         )
 
@@ -78,22 +84,22 @@ class _Launch:
             low,
             width,
             abs(problem.scale) * LOG2E,
-            -1.0 if problem.scale < 0 else 1.0,
             round(problem.dropout_p * (1 << 24)),
             1.0 / (1.0 - problem.dropout_p) if problem.dropout_p < 1.0 else 0.0,
+            score.encode(problem.score)[1],
         )
 
-    def constants(self, tiles: TileMap) -> dict[str, Any]:
+    def constants(self, tiling: Tiling, tiles: TileMap) -> dict[str, Any]:
         """The compile-time constants of a kernel."""
         problem = self.problem
-        drawn = problem.dropout_p > 0.0
         return {
             "D": self.size,
             "DV": self.value_size,
             "BD": product_size(self.size),
             "BDV": product_size(self.value_size),
-            "BM": self.tiling.rows,
-            "BN": self.tiling.keys,
+            "BM": tiling.rows,
+            "BN": tiling.keys,
+            "STEP": tiling.step,
             "PARTS": tiles.parts,
             "RP": product_size(self.columns - 1),
             "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
@@ -101,12 +107,25 @@ class _Launch:
             "HAS_BQ": problem.by_query is not None,
             "HAS_CK": problem.by_key is not None,
             "MASK": 0 if self.mask is None else 1 if self.mask.dtype == torch.uint8 else 2,
-            "DROPOUT": 0 if not drawn else 1 if problem.keep is None else 2,
+            "DROPOUT": self.dropout(),
+            "SCORE": 1 + int(score.encode(problem.score)[0]),  # 0 is none
+            "NEGATED": problem.scale < 0,
+            "NVIDIA": self.query.device.type == "cuda" and torch.version.hip is None,
             "PRECISION": precision(self.query.dtype),
-            "num_warps": self.tiling.warps,
-            "num_stages": self.tiling.stages,
+            "num_warps": tiling.warps,
+            "num_stages": tiling.stages,
             "enable_fp_fusion": True,
         }
+
+    def dropout(self) -> int:
+        """0 without, 1 drawn, 2 given, 3 drawn with keys that may begin anywhere; see ``attention_pieces``."""
+        problem = self.problem
+        if problem.dropout_p == 0.0:
+            return 0
+        if problem.keep is not None:
+            return 2
+        assert problem.seed is not None
+        return 3 if problem.plan.q_ptr is not None or problem.seed.numel() > 1 else 1
 
     def keys_of_runs(self, tiles: TileMap) -> Tensor | None:
         """C by the columns of runs, in powers of two."""
@@ -172,8 +191,9 @@ def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     sums = torch.zeros(*query.shape[:3], columns, **options) if need_sums else torch.empty(0, **options)
     if _is_empty(problem):
         return output.zero_(), lse.fill_(float("-inf")), sums
-    launch = _Launch(problem, backward=False)
-    tiles = launch.map(transposed=False, sort=need_sums)
+    launch = _Launch(problem)
+    tiling = launch.tiling("forward")
+    tiles = launch.map(tiling, transposed=False, sort=need_sums)
     if need_sums and tiles.band is not None:
         sums[..., 1 : tiles.band[1] + 1] = float("-inf")  # scores are noted here before they become weights
     kernel: Any = attention.forward  # pyright does not know the launch syntax
@@ -182,7 +202,7 @@ def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
             launch.query, launch.key, launch.value, *launch.given(launch.by_query, launch.by_key),
             *launch.given(launch.keys_of_runs(tiles), launch.mask, launch.keep, problem.seed),
             output, lse, *launch.given(sums), *_pointers(tiles, transposed=False), *launch.numbers(tiles),
-            **launch.constants(tiles), NEED_P=need_sums,
+            **launch.constants(tiling, tiles), NEED_P=need_sums,
         )  # fmt: skip
     if need_sums and tiles.band is None:
         sums.clamp_(min=0.0)  # rounding can make a difference of running sums negative
@@ -198,27 +218,30 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     )
     if _is_empty(problem):
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
-    launch = _Launch(problem, backward=True)
+    launch = _Launch(problem)
     delta = row_delta(outputs, incoming, torch.float32).contiguous()
     grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
     grad = grad.to(query.dtype).contiguous()
     by_value = None if incoming.sums is None else incoming.sums.contiguous()
     inputs = launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key)
     given = launch.given(by_value, launch.mask, launch.keep, problem.seed)
-    rows, keys = (launch.map(transposed=transposed, sort=x is not None) for transposed, x in ((False, db), (True, dc)))
+    by_rows, by_keys = launch.tiling("backward_rows"), launch.tiling("backward_keys")
+    rows = launch.map(by_rows, transposed=False, sort=db is not None)
+    keys = launch.map(by_keys, transposed=True, sort=dc is not None)
     shared = {"HAS_DP": by_value is not None}
     by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
-    folded = keys.parts == 1 and problem.dropout_p == 0.0
+    folded = keys.parts == 1 and problem.dropout_p == 0.0 and problem.score is None
     less, rest = _vectors(launch, keys, outputs.lse, delta, by_value, folded=folded)
     with torch.cuda.device_of(query):
         by_row[launch.grid(rows)](
             *inputs, *launch.given(launch.keys_of_runs(rows)), *given, outputs.lse, delta, dq, *launch.given(db),
             *_pointers(rows, transposed=False), *launch.numbers(rows), problem.scale,
-            **launch.constants(rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
+            **launch.constants(by_rows, rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
         )  # fmt: skip
         by_key[launch.grid(keys, transposed=True)](
             *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, transposed=True),
-            *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(keys), **shared, FOLDED=folded,
+            *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(by_keys, keys), **shared,
+            FOLDED=folded,
         )  # fmt: skip
     return [dq, dk, dv, db, dc]
 

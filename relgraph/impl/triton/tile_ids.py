@@ -314,18 +314,21 @@ def _put_listed(ids: Tensor, chunk: Tensor, listed: _Listed | None) -> None:
     ids.view(ids.shape[0], -1)[slot[here], place[here]] = new[here]
 
 
-def sort_columns(plan: LabelPlan, ids: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Sort the pairs of each line of a tile along ``axis`` by column, and count those below each column up to C.
+def sort_columns(plan: LabelPlan, ids: Tensor, axis: int, step: int) -> tuple[Tensor, Tensor]:
+    """Sort the pairs of each line of a tile along ``axis``, ``step`` of them at a time, by column.
 
-    uint8, the stable order in the shape of ``ids``, and the counts with C + 1 in place of the line's length.
+    uint8: the stable order within a step, in the shape of ``ids``, and how many pairs of a step have a lower column,
+    for each column up to C: ``[slots, parts, steps, BM, C + 1]`` along keys, ``[slots, parts, steps, C + 1, BN]`` along
+    rows.
     """
     limits = torch.arange(plan.columns + 1, dtype=torch.int32, device=ids.device)
     orders, bounds = [], []
-    held = math.prod(ids.shape[1:]) // ids.shape[axis] * max(ids.shape[axis], limits.shape[0])
+    held = math.prod(ids.shape[1:]) // step * max(step, limits.shape[0])
     for chunk in ids.split(max(CHUNK_PAIRS // held, 1)):
-        columns, order = chunk.transpose(axis, -1).sort(dim=-1, stable=True)
+        lines = chunk.movedim(axis, -1).unflatten(-1, (-1, step))  # [slots, parts, lines, steps, step]
+        columns, order = lines.sort(dim=-1, stable=True)
         lower = limits.expand(*columns.shape[:-1], -1).contiguous()
-        found = torch.searchsorted(columns.to(torch.int32).contiguous(), lower)
-        orders.append(order.to(torch.uint8).transpose(axis, -1))
-        bounds.append(found.to(torch.uint8).transpose(axis, -1))
+        found = torch.searchsorted(columns.to(torch.int32).contiguous(), lower).movedim(-2, -3)
+        orders.append(order.to(torch.uint8).flatten(-2).movedim(-1, axis))
+        bounds.append((found if axis == -1 else found.mT).to(torch.uint8))
     return torch.cat(orders).contiguous(), torch.cat(bounds).contiguous()

@@ -45,10 +45,10 @@ class TileMap:
         runs: ``[N, 2 + parts]``, start and stop on the other side, whole tiles, and the column of each part.
         tiles: ``[T, 2]``, start on the other side, slot in ``ids`` (-1 with a band).
         ids: ``[slots, parts, BM, BN]``, uint8, int16 or int32: column of each pair; C if it does not attend.
-        order: uint8, shape of ``ids``: each row's keys by column, stable; empty unless asked for.
-        bounds: uint8 ``[slots, parts, BM, C + 1]``: how many pairs of the row have a lower column.
-        order_t: uint8, shape of ``ids``: each key's rows by column, along the rows' axis.
-        bounds_t: uint8 ``[slots, parts, C + 1, BN]``: how many pairs of the key have a lower column.
+        order: uint8, shape of ``ids``: each row's keys by column within a step, stable; empty unless asked for.
+        bounds: uint8 ``[slots, parts, steps, BM, C + 1]``: how many pairs of the row and step have a lower column.
+        order_t: uint8, shape of ``ids``: each key's rows by column within a step, along the rows' axis.
+        bounds_t: uint8 ``[slots, parts, steps, C + 1, BN]``: how many pairs of the key and step have a lower column.
     """
 
     rows: int
@@ -74,8 +74,8 @@ def tile_map(
     causal: int | Tensor | None,
     device: torch.device,
     transposed: bool = False,
-    sort: bool = False,
-    sort_transposed: bool = False,
+    sort: int = 0,
+    sort_transposed: int = 0,
     memo: dict[Hashable, Any] | None = None,
 ) -> TileMap:
     """The tile map of a plan.
@@ -92,17 +92,19 @@ def tile_map(
         causal: keys j <= i + causal are seen; one offset, or one per batch row (per graph when packed); None for all.
         device: the device of the map.
         transposed: by blocks of keys instead of query rows.
-        sort: fill ``order`` and ``bounds``.
-        sort_transposed: fill ``order_t`` and ``bounds_t``.
+        sort: fill ``order`` and ``bounds``, for steps of so many keys; 0 leaves them empty.
+        sort_transposed: fill ``order_t`` and ``bounds_t``, for steps of so many rows.
         memo: earlier maps of this plan, whose borders and ids must not change. Affine maps with an offset that is a
             tensor are made anew in each call.
 
     Raises:
         TypeError: sizes that are not ints.
-        ValueError: sizes below 1, or too large to sort; labels or offsets of another batch.
+        ValueError: sizes below 1, or steps that are too large to sort; labels or offsets of another batch.
     """
-    check.integer("rows", rows, minimum=1, maximum=255 if sort_transposed else None)
-    check.integer("keys", keys, minimum=1, maximum=255 if sort else None)
+    check.integer("rows", rows, minimum=1)
+    check.integer("keys", keys, minimum=1)
+    check.integer("sort", sort, minimum=0, maximum=min(keys, 255))
+    check.integer("sort_transposed", sort_transposed, minimum=0, maximum=min(rows, 255))
     assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
     maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
     affine = is_affine(plan)
@@ -120,10 +122,12 @@ def tile_map(
         written = _once(memo, ("written", *where), lambda: write(grid()))
         made = _once(memo, ("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
         if sort:
-            order, bounds = _once(memo, ("by row", *where), lambda: sort_columns(plan, written.ids, -1))
+            order, bounds = _once(memo, ("by row", sort, *where), lambda: sort_columns(plan, written.ids, -1, sort))
             made = replace(made, order=order, bounds=bounds)
         if sort_transposed:
-            order, bounds = _once(memo, ("by key", *where), lambda: sort_columns(plan, written.ids, -2))
+            order, bounds = _once(
+                memo, ("by key", sort_transposed, *where), lambda: sort_columns(plan, written.ids, -2, sort_transposed)
+            )
             made = replace(made, order_t=order, bounds_t=bounds)
         return made
 

@@ -10,34 +10,54 @@ import triton
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows and keys of a tile, warps of a program, and stages of its pipeline."""
+    """Rows and keys of a tile, warps of a program, stages of its pipeline, keys (rows) of a step in a mixed tile."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    step: int = 16
 
 
-def tiling(size: int, value_size: int, dtype: torch.dtype, capability: int, *, backward: bool) -> Tiling:
-    """The tiles for heads of this size on GPUs of this compute capability, 8 or more.
+def tiling(kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int]) -> Tiling:
+    """The tiles for heads of this size on GPUs of this compute capability, (8, 0) or more.
 
     Chosen so that no register spills with half types, without options: ``python -m docs.kernels``.
+
+    Args:
+        kernel: ``"forward"``, ``"backward_rows"`` or ``"backward_keys"``.
+        size: numbers of a query and of a key.
+        value_size: numbers of a value.
+        dtype: of the query.
+        capability: compute capability of the GPU.
     """
     wide = product_size(max(size, value_size))
+    backward = kernel != "forward"
     if dtype == torch.float32:
-        return Tiling(16, 16, 8, 1) if backward or wide > 64 else Tiling(32, 32, 8, 2)
+        return Tiling(16, 16, 8, 1, 16) if backward or wide > 64 else Tiling(32, 32, 8, 2, 32)
     if wide > 128:
-        return Tiling(16, 32, 8, 2) if backward else Tiling(32, 32, 8, 2)
+        return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
+    if wide > 32 and capability[0] >= 9:
+        return _ON_TENSOR_CORES[kernel, wide]
     if wide > 64:
-        return Tiling(32, 32, 8, 1) if backward else Tiling(32, 64, 8, 1)
-    if wide > 32 and capability >= 9:
-        return Tiling(64, 32, 8, 2) if backward else Tiling(64, 64, 8, 2)
-    return Tiling(64, 32, 8, 1) if backward and wide == 16 else Tiling(32, 32, 8, 2)
+        return Tiling(32, 32, 8, 1, 32) if backward else Tiling(32, 64, 8, 1, 32)
+    return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
 
 
-def capability(device: torch.device) -> int:
-    """The major compute capability of a GPU; 10 for the interpreter."""
-    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 10
+_ON_TENSOR_CORES = {
+    ("forward", 64): Tiling(64, 64, 4, 2, 64),
+    ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
+    ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
+    ("forward", 128): Tiling(64, 64, 4, 2, 32),
+    ("backward_rows", 128): Tiling(64, 32, 4, 2, 32),
+    ("backward_keys", 128): Tiling(32, 128, 8, 1, 16),
+}
+"""The products of whole warp groups (sm_90, sm_100) need 64 own rows or keys for every four warps."""
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU; (10, 0) for the interpreter."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (10, 0)
 
 
 def product_size(size: int) -> int:

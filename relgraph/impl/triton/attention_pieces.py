@@ -1,0 +1,290 @@
+"""What the kernels over all pairs have in common: dropout, products, masks, label terms, sums by label.
+
+Letters: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
+
+A compiler gives each load and store of a tile a layout of its own, and moves the softmax around it into that layout:
+sums of rows then cross all lanes of a warp. Reads and writes of one number per pair therefore go by a line of PTX on
+NVIDIA's GPUs (``NVIDIA``), which takes any layout.
+"""
+
+# ruff: noqa: ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+FIELDS: tl.constexpr = tl.constexpr(9)
+SOFTCAP: tl.constexpr = tl.constexpr(1)
+LEAKY_RELU: tl.constexpr = tl.constexpr(2)
+DRAWN: tl.constexpr = tl.constexpr(1)
+GIVEN: tl.constexpr = tl.constexpr(2)
+DRAWN_ANYWHERE: tl.constexpr = tl.constexpr(3)
+
+
+@triton.jit
+def load_rows(base, row, stride, D: tl.constexpr, BD: tl.constexpr):
+    """Rows of D numbers, [len(row), BD], zeros beyond D."""
+    d = tl.arange(0, BD)[None, :]
+    at = base + row[:, None] * stride + d
+    # a mask takes registers even where it is true throughout
+    return tl.load(at) if D == BD else tl.load(at, mask=d < D, other=0.0)
+
+
+@triton.jit
+def fetch(base, at, NVIDIA: tl.constexpr):
+    """The float32 numbers at these offsets, below 2**30 and not negative."""
+    if NVIDIA:
+        x = tl.inline_asm_elementwise(
+            "{ .reg .b64 a; cvt.u64.u32 a, $2; add.s64 a, a, $1; ld.global.f32 $0, [a]; }",
+            "=f,l,r", [base, at * 4], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        x = tl.load(base + at)
+    return x
+
+
+@triton.jit
+def put(base, at, x, here, NVIDIA: tl.constexpr):
+    """Store float32 numbers at these offsets."""
+    if NVIDIA:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; .reg .b64 a; cvt.u64.u32 a, $2; add.s64 a, a, $1; setp.ne.b32 p, $4, 0;"
+            " @p st.global.f32 [a], $3; mov.b32 $0, 0; }",
+            "=r,l,r,f,r", [base, at * 4, x, here.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.store(base + at, x, mask=here)
+
+
+@triton.jit
+def fetch_ids(base, at, NVIDIA: tl.constexpr):
+    """The integers of 8, 16 or 32 bits at these offsets, none negative, as int32."""
+    if NVIDIA and base.dtype.element_ty == tl.uint8:
+        x = tl.inline_asm_elementwise(
+            "{ .reg .b64 a; cvt.u64.u32 a, $2; add.s64 a, a, $1; ld.global.u8 $0, [a]; }",
+            "=r,l,r", [base, at], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    elif NVIDIA and base.dtype.element_ty == tl.int16:
+        x = tl.inline_asm_elementwise(
+            "{ .reg .b64 a; cvt.u64.u32 a, $2; add.s64 a, a, $1; ld.global.u16 $0, [a]; }",
+            "=r,l,r", [base, at * 2], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        x = tl.load(base + at).to(tl.int32)
+    return x
+
+
+@triton.jit
+def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, ANYWHERE: tl.constexpr):
+    """Which pairs dropout keeps, [X, Y].
+
+    Numbers are drawn by a counter (group of four keys, query, head, batch row) of the whole problem, so that a part of
+    it draws the same (``ANYWHERE``: the seed has four more numbers, where the part begins).
+    """
+    seed = tl.load(seed_ptr)
+    if ANYWHERE:
+        b += tl.load(seed_ptr + 1)
+        h += tl.load(seed_ptr + 2)
+        i = (i + tl.load(seed_ptr + 3)).to(tl.int32)
+        at = (at + tl.load(seed_ptr + 4)).to(tl.int32)
+    b, h = b.to(tl.int32), h.to(tl.int32)
+    if ANYWHERE and at % 4 != 0:
+        key = at + tl.arange(0, Y)[None, :]
+        zero = tl.zeros([X, Y], dtype=tl.int32)
+        r0, r1, r2, r3 = tl.philox(seed, zero + key // 4, zero + i[:, None], zero + h, zero + b)
+        bits = tl.where(key % 4 < 2, tl.where(key % 4 == 0, r0, r1), tl.where(key % 4 == 2, r2, r3))
+    else:
+        group = at // 4 + tl.arange(0, Y // 4)
+        zero = tl.zeros([X, Y // 4], dtype=tl.int32)
+        r0, r1, r2, r3 = tl.philox(seed, zero + group[None, :], zero + i[:, None], zero + h, zero + b)
+        bits = tl.join(tl.join(r0, r2), tl.join(r1, r3)).reshape(X, Y)
+    return (bits.to(tl.uint32) >> 8).to(tl.int32) >= threshold
+
+
+@triton.jit
+def dropped(seed_ptr, b, h, i, at, threshold, keep_at, inside, X: tl.constexpr, Y: tl.constexpr, DROPOUT: tl.constexpr):
+    """Which pairs dropout keeps: drawn, or read from a given mask."""
+    if DROPOUT == GIVEN:
+        kept = tl.load(keep_at, mask=inside, other=0.0) != 0.0
+    else:
+        kept = _kept(seed_ptr, b, h, i, at, threshold, X, Y, DROPOUT == DRAWN_ANYWHERE)
+    return kept
+
+
+@triton.jit
+def dot(a, b, PRECISION: tl.constexpr):
+    """The product of two tiles, in float32."""
+    if PRECISION == "upcast":  # Triton's interpreter reads the bits of bfloat16 as integers
+        product = tl.dot(a.to(tl.float32), b.to(tl.float32))
+    else:
+        product = tl.dot(a, b, input_precision=PRECISION)
+    return product
+
+
+@triton.jit
+def add_dot(a, b, to, PRECISION: tl.constexpr):
+    """``to`` plus the product of two tiles."""
+    if PRECISION == "upcast":
+        product = tl.dot(a.to(tl.float32), b.to(tl.float32), to)
+    else:
+        product = tl.dot(a, b, to, input_precision=PRECISION)
+    return product
+
+
+@triton.jit
+def add_row_sums(sums, x, dtype: tl.constexpr, PRECISION: tl.constexpr, Y: tl.constexpr, SUMMED: tl.constexpr):
+    """Row sums of ``x`` [X, Y] added to each column of ``sums`` [X, SUMMED]."""
+    if SUMMED > 1:  # a product takes far fewer instructions than a sum of registers
+        sums = add_dot(x.to(dtype), tl.full([Y, SUMMED], 1.0, dtype), sums, PRECISION)
+    else:
+        sums += tl.sum(x, 1)[:, None]
+    return sums
+
+
+@triton.jit
+def masked(s, entries_at, inside, MASK: tl.constexpr):
+    """Scores under the mask at ``entries_at``; MASK 1: True attends, 2: added."""
+    entry = tl.load(entries_at, mask=inside, other=0)
+    if MASK == 1:
+        s = tl.where(entry != 0, s, float("-inf"))
+    else:
+        s += entry.to(tl.float32) * LOG2E
+    return s
+
+
+@triton.jit
+def finished(s, bend, SCORE: tl.constexpr):
+    """A named function of the scores; ``bend`` is its cap or slope. A pair that does not attend keeps its -inf."""
+    if SCORE == SOFTCAP:
+        cap = bend * LOG2E
+        x = s / cap
+        square = x * x
+        # 1 - 2 / (1 + e^2x) is too coarse where tanh is small: there by its series
+        series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
+        bent = cap * tl.where(square < 0.0625, series, 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E))))
+        s = tl.where(s == float("-inf"), s, bent)
+    if SCORE == LEAKY_RELU:
+        s = tl.where((s < 0.0) & (s > float("-inf")), s * bend, s)
+    return s
+
+
+@triton.jit
+def slope(s, bend, SCORE: tl.constexpr):
+    """The derivative of that function where it gave ``s``."""
+    if SCORE == SOFTCAP:
+        x = s / (bend * LOG2E)
+        found = 1.0 - x * x
+    else:
+        found = tl.where(s <= 0.0, bend, 1.0)
+    return tl.where(s == float("-inf"), 0.0, found)
+
+
+@triton.jit
+def of_run(table_at, run_at, inside, PARTS: tl.constexpr):
+    """Table entries of a run's columns in these rows, summed over the parts."""
+    term = tl.load(table_at + tl.load(run_at + 2), mask=inside, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        term += tl.load(table_at + tl.load(run_at + 2 + part), mask=inside, other=0.0)
+    return term
+
+
+@triton.jit
+def run_vector(lane, run_at, C, BAND: tl.constexpr):
+    """The vector of :func:`relgraph.impl.triton.launch.of_runs` for a run of this head."""
+    column = tl.load(run_at + 2)
+    return lane * 2 + tl.minimum(column, 1) if BAND else lane * C + column
+
+
+@triton.jit
+def keys_of_run(ck_run, ck_at, run_at, at, n, wide, C, PARTS: tl.constexpr):
+    """C of a tile's keys in a run, in powers of two; contiguous if there is one part."""
+    if PARTS == 1:
+        entries = tl.load(ck_run + (at + n))
+    else:
+        entries = of_run(ck_at + (at + n) * wide * C, run_at, n >= 0, PARTS) * LOG2E
+    return entries
+
+
+@triton.jit
+def in_band(u, width):
+    """Whether a distance, counted from the first of the band, is in the band."""
+    return u.to(tl.uint32, bitcast=True) < tl.full((), width, tl.uint32)
+
+
+@triton.jit
+def _by_column(
+    x, order_at, bounds_at, C, dtype: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, LINE: tl.constexpr,
+    RP: tl.constexpr, TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr, NVIDIA: tl.constexpr,
+):  # fmt: skip
+    """Sums of each row of ``x`` [X, Y] by column, [X, RP] (``UPTO``: of all columns up to each).
+
+    Order and bounds sort the pairs of a row by column; they are transposed if ``TRANSPOSED``. A line of the order has
+    ``LINE`` entries.
+    """
+    m, n, r = tl.arange(0, X)[:, None], tl.arange(0, Y)[None, :], tl.arange(0, RP)[None, :]
+    here = r < C - 1  # the last column, pairs without a label, is never read
+    if TRANSPOSED:
+        order_at += n * X + m
+        last_at = (r + 1) * X + m
+        first_at = r * X + m
+    else:
+        order = fetch_ids(order_at, m * LINE + n, NVIDIA)
+        last_at = m * (C + 1) + (r + 1)
+        first_at = m * (C + 1) + r
+    if TRANSPOSED:
+        order = tl.load(order_at).to(tl.int32)
+    sorted_x = tl.gather(x, order, 1)
+    if UPTO:  # a product with ones on and above the diagonal is a running sum, at half precision
+        upto = tl.where(tl.arange(0, Y)[:, None] <= tl.arange(0, Y)[None, :], 1.0, 0.0)
+        running = dot(sorted_x.to(dtype), upto.to(dtype), PRECISION)
+    else:
+        running = tl.cumsum(sorted_x, 1)
+    last = fetch_ids(bounds_at, tl.where(here, last_at, 0), NVIDIA)
+    sums = tl.where(here & (last > 0), tl.gather(running, tl.maximum(last - 1, 0), 1), 0.0)
+    if not UPTO:
+        first = fetch_ids(bounds_at, tl.where(here, first_at, 0), NVIDIA)
+        sums -= tl.where(here & (first > 0), tl.gather(running, tl.maximum(first - 1, 0), 1), 0.0)
+    return sums
+
+
+@triton.jit
+def add_run(sums, amount, run_at, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr):
+    """Sums by column [X, RP] with a run's amount [X] added to its columns."""
+    r = tl.arange(0, RP)
+    for part in tl.static_range(PARTS):
+        column = tl.load(run_at + 2 + part)
+        here = r >= column if UPTO else r == column
+        sums += tl.where(here[None, :], amount[:, None], 0.0)
+    return sums
+
+
+@triton.jit
+def add_step(
+    sums, x, order_ptr, bounds_ptr, slot, step, C, dtype: tl.constexpr,
+    PARTS: tl.constexpr, X: tl.constexpr, LINE: tl.constexpr, Y: tl.constexpr, RP: tl.constexpr,
+    TRANSPOSED: tl.constexpr, UPTO: tl.constexpr, PRECISION: tl.constexpr, NVIDIA: tl.constexpr,
+):  # fmt: skip
+    """Sums by column [X, RP] with one step of a mixed tile, ``x`` [X, Y], added; a tile has ``LINE // Y`` steps."""
+    for part in tl.static_range(PARTS):
+        at = slot * PARTS + part
+        order = order_ptr + at * (X * LINE) + step * (Y * X if TRANSPOSED else Y)
+        bounds = bounds_ptr + (at * (LINE // Y) + step) * X * (C + 1)
+        sums += _by_column(x, order, bounds, C, dtype, X, Y, LINE, RP, TRANSPOSED, UPTO, PRECISION, NVIDIA)
+    return sums
+
+
+@triton.jit
+def store_sums(table_at, sums, inside, C, RP: tl.constexpr, UPTO: tl.constexpr):
+    """Store sums by column; with ``UPTO`` as differences of neighbouring columns."""
+    r = tl.arange(0, RP)
+    at = table_at[:, None] + r[None, :]
+    here = inside[:, None] & (r < C - 1)[None, :]
+    tl.store(at, sums, mask=here)
+    if UPTO:
+        tl.debug_barrier()  # other threads wrote what is read here, and read what is written next
+        before = tl.load(at - 1, mask=here & (r > 0)[None, :], other=0.0)
+        tl.debug_barrier()
+        tl.store(at, sums - before, mask=here)
