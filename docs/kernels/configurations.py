@@ -86,7 +86,8 @@ def constants(
     """What a kernel is compiled for."""
     chosen = {
         "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
-        "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "PARTS": 1, "UPTO": dtype != "fp32", "HAS_CK": False,
+        "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "GROUP": 1, "PARTS": 1,
+        "UPTO": dtype != "fp32", "HAS_CK": False,
         "MASK": 0, "DROPOUT": 0, "SCORE": 0, "NEGATED": False, "NVIDIA": True,
         "PRECISION": launch.precision(TYPES[dtype]), "SUMMED": 1 if dtype == "fp32" else 16,
         "FOLDED": "DROPOUT" not in option, **LABELS[labels], **option,
@@ -103,7 +104,7 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
             found[name] = f"*{dtype}"
         elif name.endswith("_ptr"):
             found[name] = POINTERS.get(name, "*fp32")
-        elif not name.isupper() or name in ("H", "GROUP", "C", "N_q", "N_k", "VECTORS"):
+        elif not name.isupper() or name in ("H", "C", "N_q", "N_k", "VECTORS"):
             found[name] = FLOATS.get(name, "i32:16" if name in ALIGNED else "i32")
     return found
 
@@ -114,7 +115,15 @@ def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
         options = edge_kernels.tiles(size, size, 32 if labeled else 0, 20.0)
         warps = options.pop("num_warps")
         missing = EDGES_MISSING if labeled else (*EDGES_MISSING, *EDGES_OF_LABELS)
-        fixed = {**options, "HEADS": 8, "GROUP": 1, "JOINT": False, **dict.fromkeys(missing)}
+        fixed = {
+            **options,
+            "HEADS": 8,
+            "GROUP": 1,
+            "JOINT": False,
+            "SCORE": 0,
+            "ANYWHERE": False,
+            **dict.fromkeys(missing),
+        }
         fixed = {name: fixed[name] for name in fn.arg_names if name in fixed}
         types = {name: _edge_type(name, dtype) for name in fn.arg_names if name not in fixed}
         name = fn.__name__.removesuffix("_kernel")
@@ -130,7 +139,7 @@ def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
         )
 
 
-EDGES_MISSING = ("BY_KEY", "BY_KEY_GRAD", "ADDED", "FACTOR", "SEED", "MASS", "MASS_GRAD", "LSE_GRAD")
+EDGES_MISSING = ("BY_KEY", "AGAIN", "BY_KEY_GRAD", "ADDED", "FACTOR", "SEED", "MASS", "MASS_GRAD", "LSE_GRAD")
 EDGES_OF_LABELS = ("BY_QUERY", "BY_QUERY_GRAD", "SUMS", "SUMS_GRAD")
 
 
@@ -142,6 +151,6 @@ def _edge_type(name: str, dtype: str) -> str:
         return "*i32"
     if name.isupper():
         return "*fp32"
-    if name in ("scale", "drop", "grow"):
+    if name in ("scale", "drop", "grow", "bend"):
         return "fp32"
     return "i32:16" if name.endswith(("_batch", "_head", "_row")) else "i32"

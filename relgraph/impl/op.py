@@ -116,7 +116,7 @@ def run(
     dropped = call.dropout_p > 0.0
     seed = torch.randint(1 << 62, (), device=seed_device) if dropped and call.keep is None else None
     if seed is not None and any(call.dropout_origin):
-        seed = torch.cat([seed.reshape(1), torch.tensor(call.dropout_origin)])
+        seed = _with_origin(seed, call.dropout_origin)
     offset = call.q_offset
     moving, fixed = (offset, 0) if isinstance(offset, Tensor) else (None, offset)
     need_sums = need_sums or (call.need_mass and not dropped)
@@ -139,6 +139,15 @@ def run(
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
     return Outputs(*torch.ops.relgraph.attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
+
+
+def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
+    """The seed and where a part of a larger problem begins, five numbers, without a copy from the host."""
+    numbers = seed.new_empty(1 + len(origin))
+    numbers[0] = seed
+    for at, begin in enumerate(origin, 1):
+        numbers[at].fill_(begin)
+    return numbers
 
 
 _TENSORS = 13

@@ -114,8 +114,8 @@ def size_in_words(call: Call) -> str:
 
 def refusal(call: Call, impl: str) -> str | None:
     """Why the implementation cannot answer ``call``, and which one can; None if it can."""
-    if impl != "native" and any(call.dropout_origin) and call.dropout_p > 0.0:
-        return f"impl={impl!r} cannot draw the dropout of a larger problem; use impl='native'"
+    if impl not in ("native", "triton") and any(call.dropout_origin) and call.dropout_p > 0.0:
+        return f"impl={impl!r} cannot draw the dropout of a larger problem; use impl='native' or 'triton'"
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
     if impl in ("chunked", "dense") and _parallel(call):
@@ -159,9 +159,11 @@ def _triton_refusal(call: Call) -> str | None:
     """Why the kernels cannot answer this call, and what to use instead; None if they can."""
     query, plan = call.query, call.plan
     others = "impl='edges'" if plan.edges_only else "impl='chunked'"
-    for name, given in (("score", call.score), ("value_map", call.value_map), ("edge_attr", call.edge)):
+    for name, given in (("value_map", call.value_map), ("edge_attr", call.edge)):
         if given is not None:
-            return f"has dot products and no {name}; use {others}"
+            return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
+    if by_rows.unknown_score(call):
+        return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):

@@ -12,7 +12,6 @@ import torch
 
 import relgraph as rg
 from relgraph.functional.check import check_call
-from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.native import attend, build
 from relgraph.impl.native import edges as native_edges
@@ -384,27 +383,6 @@ def spoilt_tensor(x, generator):
     if way == "longer":
         return torch.cat([x, x], -1)
     return x.repeat_interleave(2, -1)[..., ::2]
-
-
-@pytest.mark.parametrize("edges_only", [False, True])
-def test_a_part_draws_the_dropout_of_the_whole(edges_only):
-    """With zeros as queries and a unit vector as each value, the output shows which weights are kept."""
-
-    def kept(batch, heads, queries, keys, origin):
-        query, key = torch.zeros(batch, heads, queries, 8, dtype=F64), torch.zeros(batch, heads, keys, 8, dtype=F64)
-        value, labels = torch.eye(keys, dtype=F64).expand(batch, heads, -1, -1), None
-        if edges_only:
-            pairs = torch.cartesian_prod(torch.arange(keys), torch.arange(queries)).T
-            labels = rg.EdgeLabels(pairs, torch.zeros(keys * queries, dtype=torch.long), 1, q_len=queries, k_len=keys)
-        call, _ = check_call(query, key, value, labels, (None,) * 4, None, False, None, 0.5, None, False)
-        torch.manual_seed(3)
-        return IMPLEMENTATIONS["native"](replace(call, dropout_origin=origin)).output > 0
-
-    whole = kept(3, 6, 9, 40, (0, 0, 0, 0))
-    part = kept(2, 3, 4, 30, (1, 2, 5, 7))
-    assert torch.equal(part, whole[1:, 2:5, 5:, 7:37])
-    assert not torch.equal(part, whole[:2, :3, :4, :30])
-    assert 0.4 < whole.double().mean() < 0.6
 
 
 def test_a_part_is_refused_where_dropout_does_not_count():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import relgraph as rg
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
@@ -119,6 +120,17 @@ def test_shared_key_heads(kind, heads):
 def test_causal(kind, offset):
     batch = 2 if isinstance(offset, torch.Tensor) and offset.dim() else 1
     check(KINDS[kind](5), is_causal=True, q_offset=offset, batch=batch)
+
+
+@pytest.mark.parametrize("score", [rg.score.Softcap(1.5), rg.score.LeakyReLU(0.2), rg.score.LeakyReLU(0.0)], ids=str)
+@pytest.mark.parametrize("kind", ["edges only", "edges only parallel", "edges only packed"])
+def test_named_scores(kind, score):
+    check(KINDS[kind](9), score=score)
+
+
+def test_named_scores_under_a_mask():
+    mask = torch.rand(9, 9) > 0.3
+    check(KINDS["edges only"](9), score=rg.score.Softcap(1.5), attn_mask=mask)
 
 
 @pytest.mark.parametrize("which", ["rows that see nothing", "padding", "added"])

@@ -51,10 +51,10 @@ def forward(
     q_ptr, k_ptr, v_ptr, bq_ptr, ck_ptr, ck_run_ptr, mask_ptr, keep_ptr, seed_ptr, o_ptr, lse_ptr, p_ptr,
     blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
@@ -250,10 +250,10 @@ def backward_rows(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, ck_run_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, lse_ptr, delta_ptr,
     dq_ptr, db_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SUMMED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows of one head."""
@@ -430,10 +430,10 @@ def backward_keys(
     q_ptr, k_ptr, v_ptr, do_ptr, bq_ptr, ck_ptr, dp_ptr, mask_ptr, keep_ptr, seed_ptr, less_ptr, rest_ptr,
     dk_ptr, dv_ptr, dc_ptr, blocks_ptr, runs_ptr, tiles_ptr, ids_ptr, order_ptr, bounds_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, mask_b, mask_h, mask_q, mask_k,
-    H, GROUP, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
+    H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    STEP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr, BAND: tl.constexpr,
-    HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
+    STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
     HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.

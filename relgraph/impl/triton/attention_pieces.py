@@ -19,9 +19,9 @@ LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 FIELDS: tl.constexpr = tl.constexpr(9)
 SOFTCAP: tl.constexpr = tl.constexpr(1)
 LEAKY_RELU: tl.constexpr = tl.constexpr(2)
-DRAWN: tl.constexpr = tl.constexpr(1)
 GIVEN: tl.constexpr = tl.constexpr(2)
-DRAWN_ANYWHERE: tl.constexpr = tl.constexpr(3)
+PACKED: tl.constexpr = tl.constexpr(3)
+PART: tl.constexpr = tl.constexpr(4)
 
 
 @triton.jit
@@ -78,20 +78,21 @@ def fetch_ids(base, at, NVIDIA: tl.constexpr):
 
 
 @triton.jit
-def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, ANYWHERE: tl.constexpr):
+def _kept(seed_ptr, b, h, i, at, threshold, X: tl.constexpr, Y: tl.constexpr, DROPOUT: tl.constexpr):
     """Which pairs dropout keeps, [X, Y].
 
     Numbers are drawn by a counter (group of four keys, query, head, batch row) of the whole problem, so that a part of
-    it draws the same (``ANYWHERE``: the seed has four more numbers, where the part begins).
+    it draws the same (``PART``: the seed has four more numbers, where the part begins). A tile of a part or of a packed
+    batch may begin inside a group.
     """
     seed = tl.load(seed_ptr)
-    if ANYWHERE:
+    if DROPOUT == PART:
         b += tl.load(seed_ptr + 1)
         h += tl.load(seed_ptr + 2)
         i = (i + tl.load(seed_ptr + 3)).to(tl.int32)
         at = (at + tl.load(seed_ptr + 4)).to(tl.int32)
     b, h = b.to(tl.int32), h.to(tl.int32)
-    if ANYWHERE and at % 4 != 0:
+    if DROPOUT >= PACKED and at % 4 != 0:
         key = at + tl.arange(0, Y)[None, :]
         zero = tl.zeros([X, Y], dtype=tl.int32)
         r0, r1, r2, r3 = tl.philox(seed, zero + key // 4, zero + i[:, None], zero + h, zero + b)
@@ -110,7 +111,7 @@ def dropped(seed_ptr, b, h, i, at, threshold, keep_at, inside, X: tl.constexpr, 
     if DROPOUT == GIVEN:
         kept = tl.load(keep_at, mask=inside, other=0.0) != 0.0
     else:
-        kept = _kept(seed_ptr, b, h, i, at, threshold, X, Y, DROPOUT == DRAWN_ANYWHERE)
+        kept = _kept(seed_ptr, b, h, i, at, threshold, X, Y, DROPOUT)
     return kept
 
 

@@ -6,7 +6,8 @@
 
 A *lane* is a head (of a batch row, if batch rows share their pairs). One program owns each sum, in E slots that are
 added at its end. So there are no atomics, and results repeat bit for bit. Philox draws which weights dropout keeps from
-(seed, place of the pair in row order, lane), the same in all three kernels.
+(seed, batch row, head, query, key) and which of parallel edges it is: the same in all three kernels, and in a part of a
+larger problem.
 
 Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; B (by_query)
 ``[B, H, N_q, R]`` and C (by_key) ``[B, H, N_k, R]``.
@@ -25,7 +26,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relgraph import score
 from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.triton.attention_pieces import finished, slope
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -47,27 +50,48 @@ def _place(program, length, H: tl.constexpr, JOINT: tl.constexpr):
 
 
 @triton.jit
-def _label_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live):
-    """Scores to base 2 plus the terms of labels and masks; -inf in empty slots."""
+def _finished_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE: tl.constexpr):
+    """Scores to base 2 plus the terms of labels, and the named function of them."""
     if BY_QUERY is not None:
         scores += tl.load(BY_QUERY + query_at + label, mask=label >= 0, other=0.0) * LOG2_E
     if BY_KEY is not None:
         scores += tl.load(BY_KEY + key_at + label, mask=label >= 0, other=0.0) * LOG2_E
+    return finished(scores, bend, SCORE)
+
+
+@triton.jit
+def _hidden(scores, ADDED, pair_at, live):
+    """Scores under masks; -inf in empty slots."""
     if ADDED is not None:
         scores += tl.load(ADDED + pair_at, mask=live, other=0.0) * LOG2_E
     return tl.where(live, scores, float("-inf"))
 
 
 @triton.jit
-def _kept(FACTOR, factor_at, SEED, lane, pair, live, drop, grow):
-    """The dropout factor of each pair's weight."""
-    kept = tl.full(pair.shape, 1.0, tl.float32)
+def _kept(FACTOR, factor_at, SEED, AGAIN, place, batch, head, query, key, live, drop, grow, ANYWHERE: tl.constexpr):
+    """The dropout factor of each pair's weight; one of query and key is one number.
+
+    A draw gives the numbers of four heads. Of parallel edges, the n-th has n in the generator's key: a sequence of its
+    own. ``ANYWHERE``: the seed has four more numbers, where a part of a larger problem begins.
+    """
+    kept = tl.full(live.shape, 1.0, tl.float32)
     if FACTOR is not None:
         kept = tl.load(FACTOR + factor_at, mask=live, other=0.0)
     if SEED is not None:
-        nothing = pair * 0
-        bits, _, _, _ = tl.philox(tl.load(SEED), pair, nothing + lane, nothing, nothing)
-        kept = tl.where(tl.uint_to_uniform_float(bits) >= drop, grow, 0.0)
+        nothing = tl.zeros(live.shape, tl.int32)
+        if ANYWHERE:
+            batch += tl.load(SEED + 1)
+            head += tl.load(SEED + 2)
+            query += tl.load(SEED + 3)
+            key += tl.load(SEED + 4)
+        seed = tl.load(SEED) + nothing
+        if AGAIN is not None:
+            seed = seed ^ tl.load(AGAIN + place, mask=live, other=0)
+        at = nothing + key.to(tl.int32), nothing + query.to(tl.int32)
+        r0, r1, r2, r3 = tl.philox(seed, at[0], at[1], nothing + (head // 4).to(tl.int32), nothing + batch.to(tl.int32))
+        bits = tl.where(head % 4 < 2, tl.where(head % 4 == 0, r0, r1), tl.where(head % 4 == 2, r2, r3))
+        threshold = tl.minimum(tl.full((), drop, tl.float32) * 4294967296.0, 4294967040.0)  # below 2**32
+        kept = tl.where(bits.to(tl.uint32) >= threshold.to(tl.uint32), grow, 0.0)
     return kept
 
 
@@ -90,13 +114,14 @@ def _by_label(x, label, columns):
 
 @triton.jit
 def forward_kernel(
-    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL,
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL, AGAIN,
     OUT, LSE, SUMS, MASS,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, added_lane, factor_lane,
-    q_len, labels, scale, drop, grow,
+    q_len, labels, scale, drop, grow, bend,
     D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
     E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+    SCORE: tl.constexpr, ANYWHERE: tl.constexpr,
 ):  # fmt: skip
     """One query in one lane: E softmaxes side by side over its pairs, joined at the end."""
     batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
@@ -132,9 +157,9 @@ def forward_kernel(
         query_at = batch * bq_batch + head * bq_head + i * bq_row
         key_at = batch * bk_batch + head * bk_head + col * bk_row
         pair_at = lane.to(tl.int64) * added_lane + pair
-        scores = _label_scores(
-            tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
-        )
+        scores = tl.sum(q[None, :] * k, 1)
+        scores = _finished_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE)
+        scores = _hidden(scores, ADDED, pair_at, live)
         # softmax
         higher = tl.maximum(top, scores)
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -143,7 +168,9 @@ def forward_kernel(
         top = higher
         total = total * shrink + weight
         # dropout, weighted sum of values, sums by label
-        kept = weight * _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+        factor_at = lane.to(tl.int64) * factor_lane + pair
+        kept = _kept(FACTOR, factor_at, SEED, AGAIN, pair, batch, head, i, col, live, drop, grow, ANYWHERE)
+        kept *= weight
         out = out * shrink[:, None] + kept[:, None] * v
         if SUMS is not None:
             sums = sums * shrink[:, None] + _by_label(kept, label, r)
@@ -170,13 +197,14 @@ def forward_kernel(
 
 @triton.jit
 def by_row_kernel(
-    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL,
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, ROW_PTR, COL, LABEL, AGAIN,
     OUT, LSE, SUMS, MASS, OUT_GRAD, LSE_GRAD, SUMS_GRAD, MASS_GRAD, Q_GRAD, BY_QUERY_GRAD, DELTA,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, do_batch, do_head, do_row,
-    added_lane, factor_lane, q_len, labels, scale, drop, grow,
+    added_lane, factor_lane, q_len, labels, scale, drop, grow, bend,
     D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
     E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+    SCORE: tl.constexpr, ANYWHERE: tl.constexpr,
 ):  # fmt: skip
     """One query in one lane: δ_i for the other pass, and the gradients of the query and of its row of B."""
     batch, head, i, number, lane = _place(tl.program_id(0), q_len, HEADS, JOINT)
@@ -223,17 +251,20 @@ def by_row_kernel(
         query_at = batch * bq_batch + head * bq_head + i * bq_row
         key_at = batch * bk_batch + head * bk_head + col * bk_row
         pair_at = lane.to(tl.int64) * added_lane + pair
-        scores = _label_scores(
-            tl.sum(q[None, :] * k, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live
-        )
+        scores = tl.sum(q[None, :] * k, 1)
+        scores = _finished_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE)
+        bent = slope(scores, bend, SCORE) if SCORE > 0 else 1.0
+        scores = _hidden(scores, ADDED, pair_at, live)
         # gradient of the scores
         product = tl.zeros((E,), tl.float32)
         if OUT_GRAD is not None:
             inside = live[:, None] & (w < DV)[None, :]
             v = tl.load(V + col[:, None] * v_row + w[None, :], mask=inside, other=0.0).to(tl.float32)
             product = tl.sum(do[None, :] * v, 1)
-        kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+        factor_at = lane.to(tl.int64) * factor_lane + pair
+        kept = _kept(FACTOR, factor_at, SEED, AGAIN, pair, batch, head, i, col, live, drop, grow, ANYWHERE)
         ds = _score_gradient(tl.exp2(scores - lse), product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+        ds *= bent
         # dq, and sums by label (dB)
         dq += ds[:, None] * k
         if BY_QUERY_GRAD is not None:
@@ -248,13 +279,14 @@ def by_row_kernel(
 
 @triton.jit
 def by_key_kernel(
-    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, COL_PTR, ROW, LABEL, PAIR,
+    Q, K, V, BY_QUERY, BY_KEY, ADDED, FACTOR, SEED, COL_PTR, ROW, LABEL, PAIR, AGAIN,
     LSE, DELTA, OUT_GRAD, SUMS_GRAD, MASS_GRAD, K_GRAD, V_GRAD, BY_KEY_GRAD,
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
     bq_batch, bq_head, bq_row, bk_batch, bk_head, bk_row, do_batch, do_head, do_row,
-    added_lane, factor_lane, q_len, k_len, labels, scale, drop, grow,
+    added_lane, factor_lane, q_len, k_len, labels, scale, drop, grow, bend,
     D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, RP: tl.constexpr,
     E: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, JOINT: tl.constexpr,
+    SCORE: tl.constexpr, ANYWHERE: tl.constexpr,
 ):  # fmt: skip
     """One key in one key lane, over the query heads that share it: gradients of key, value and of its rows of C."""
     batch, key_head, j, number, key_lane = _place(tl.program_id(0), k_len, HEADS // GROUP, JOINT)
@@ -290,12 +322,15 @@ def by_key_kernel(
             pair_at = lane.to(tl.int64) * added_lane + pair
             # rounded as in the forward pass: what large scores lose to rounding must cancel against lse
             terms = (q * (scale * LOG2_E)) * k[None, :]
-            scores = _label_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, ADDED, pair_at, label, live)
+            scores = _finished_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE)
+            bent = slope(scores, bend, SCORE) if SCORE > 0 else 1.0
+            scores = _hidden(scores, ADDED, pair_at, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
             # weights, gradients of the value and of the scores
             weight = tl.exp2(scores - lse)
-            kept = _kept(FACTOR, lane.to(tl.int64) * factor_lane + pair, SEED, lane, pair, live, drop, grow)
+            factor_at = lane.to(tl.int64) * factor_lane + pair
+            kept = _kept(FACTOR, factor_at, SEED, AGAIN, place, batch, head, i, j, live, drop, grow, ANYWHERE)
             product = tl.zeros((E,), tl.float32)
             if OUT_GRAD is not None:
                 do_at = batch * do_batch + head * do_head + i * do_row
@@ -305,6 +340,7 @@ def by_key_kernel(
                 dv += (weight * kept)[:, None] * do
             delta = tl.load(DELTA + row, mask=live, other=0.0)
             ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
+            ds *= bent
             # dk, and sums by label (dC)
             dk += ds[:, None] * q
             if BY_KEY_GRAD is not None:
@@ -335,6 +371,8 @@ class KernelPairs(NamedTuple):
         row: ``[P]`` query of each pair in that order, within its batch row.
         label_by_key: ``[P]`` labels in that order.
         pair: ``[P]`` index of each of them in row order.
+        again: ``[P]`` how many parallel edges come before each pair, in row order; None if there are none.
+        again_by_key: ``[P]`` the same in the order by key.
     """
 
     row_ptr: Tensor
@@ -344,6 +382,8 @@ class KernelPairs(NamedTuple):
     row: Tensor
     label_by_key: Tensor
     pair: Tensor
+    again: Tensor | None
+    again_by_key: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,7 +420,17 @@ class EdgeProblem:
         """Lane strides, counts and factors, in the kernels' order."""
         x = self.problem
         grow = 1.0 / (1.0 - x.dropout_p) if x.dropout_p < 1.0 else 0.0
-        return [_lane_stride(self.added), _lane_stride(self.factor), *lengths, x.columns, x.scale, x.dropout_p, grow]
+        bend = score.encode(x.score)[1]
+        return [
+            _lane_stride(self.added),
+            _lane_stride(self.factor),
+            *lengths,
+            x.columns,
+            x.scale,
+            x.dropout_p,
+            grow,
+            bend,
+        ]
 
     def options(self, rows: int) -> dict[str, Any]:
         """The constants of a kernel whose pairs are spread over ``rows`` programs per lane."""
@@ -388,7 +438,9 @@ class EdgeProblem:
         heads, kv_heads = x.query.shape[1], x.key.shape[1]
         degree = self.pairs.col.shape[0] / max(rows, 1)
         sizes = tiles(x.query.shape[-1], x.value.shape[-1], x.columns, degree)
-        return sizes | {"HEADS": heads, "GROUP": heads // kv_heads, "JOINT": self.joint, "enable_fp_fusion": True}
+        kinds = {"SCORE": 1 + int(score.encode(x.score)[0]), "ANYWHERE": x.seed is not None and x.seed.numel() > 1}
+        lanes = {"HEADS": heads, "GROUP": heads // kv_heads, "JOINT": self.joint}
+        return {**sizes, **lanes, **kinds, "enable_fp_fusion": True}
 
 
 def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, int]:
@@ -409,7 +461,7 @@ def forward(edges: EdgeProblem) -> Outputs:
     if lse.numel():
         with torch.cuda.device_of(x.query):
             forward_kernel[(lse.numel(),)](
-                *edges.tensors(), *edges.pairs[:3], out, lse, sums if x.need_sums else None,
+                *edges.tensors(), *edges.pairs[:3], edges.pairs.again, out, lse, sums if x.need_sums else None,
                 mass if x.need_mass else None, *edges.strides(), *edges.numbers(shape[2]),
                 **edges.options(edges.pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
@@ -429,12 +481,13 @@ def backward(edges: EdgeProblem, outputs: Outputs, grads: Outputs) -> list[Tenso
     with torch.cuda.device_of(x.query):
         if queries:
             by_row_kernel[(queries,)](
-                *edges.tensors(), *pairs[:3], *outputs, *grads, dq, db, delta,
+                *edges.tensors(), *pairs[:3], pairs.again, *outputs, *grads, dq, db, delta,
                 *strides, *edges.numbers(q_len), **edges.options(pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
         if keys:
             by_key_kernel[(keys,)](
-                *edges.tensors(), *pairs[3:], outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
+                *edges.tensors(), *pairs[3:7], pairs.again_by_key,
+                outputs.lse, delta, grads.output, grads.sums, grads.mass, dk, dv, dc,
                 *strides, *edges.numbers(q_len, k_len), **edges.options(pairs.col_ptr.shape[0] - 1),
             )  # fmt: skip
     return [dq, dk, dv, db, dc]

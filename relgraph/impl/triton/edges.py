@@ -98,11 +98,23 @@ def _csr(problem: Problem) -> Csr:
     return csr
 
 
-def _pairs(problem: Problem, csr: Csr) -> list[Tensor]:
+def _pairs(problem: Problem, csr: Csr) -> list[Any]:
     """The pairs by query and by key, int32, in the order of :class:`~relgraph.impl.triton.edge_kernels.KernelPairs`."""
     plan = problem.plan
     batch, _, _ = listed_pairs(plan, csr)
     pattern = Pattern.of(csr.row_ptr, csr.row, csr.col + batch * plan.k_len, csr.batch * plan.k_len)
     row_by_key = pattern.row_by_col % max(plan.q_len, 1)
     made = (csr.row_ptr, csr.col, csr.ids, pattern.col_ptr, row_by_key, csr.ids[pattern.by_col], pattern.by_col)
-    return [x.to(torch.int32).contiguous() for x in made]
+    pairs = [x.to(torch.int32).contiguous() for x in made]
+    if not csr.parallel:
+        return [*pairs, None, None]
+    again = _earlier_twins(csr.row, csr.col)
+    return [*pairs, again, again[pattern.by_col].contiguous()]
+
+
+def _earlier_twins(row: Tensor, col: Tensor) -> Tensor:
+    """How many pairs of the same row and column come before each, int32; such pairs are next to each other."""
+    place = torch.arange(row.shape[0], dtype=torch.int32, device=row.device)
+    fresh = torch.ones_like(place, dtype=torch.bool)
+    fresh[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    return place - torch.where(fresh, place, 0).cummax(0).values.to(torch.int32)

@@ -75,7 +75,6 @@ class _Launch:
             *value.stride()[:3],
             *mask,
             self.heads,
-            self.heads // self.kv_heads,
             self.q_len,
             self.k_len,
             blocks,
@@ -100,6 +99,7 @@ class _Launch:
             "BM": tiling.rows,
             "BN": tiling.keys,
             "STEP": tiling.step,
+            "GROUP": self.heads // self.kv_heads,
             "PARTS": tiles.parts,
             "RP": product_size(self.columns - 1),
             "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
@@ -118,14 +118,16 @@ class _Launch:
         }
 
     def dropout(self) -> int:
-        """0 without, 1 drawn, 2 given, 3 drawn with keys that may begin anywhere; see ``attention_pieces``."""
+        """0 without, 1 drawn, 2 given, 3 drawn for a packed batch, 4 for a part of a problem; see ``attention_pieces``."""
         problem = self.problem
         if problem.dropout_p == 0.0:
             return 0
         if problem.keep is not None:
             return 2
         assert problem.seed is not None
-        return 3 if problem.plan.q_ptr is not None or problem.seed.numel() > 1 else 1
+        if problem.seed.numel() > 1:
+            return 4
+        return 1 if problem.plan.q_ptr is None else 3
 
     def keys_of_runs(self, tiles: TileMap) -> Tensor | None:
         """C by the columns of runs, in powers of two."""

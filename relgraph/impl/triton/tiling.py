@@ -50,7 +50,7 @@ _ON_TENSOR_CORES = {
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
     ("forward", 128): Tiling(64, 64, 4, 2, 32),
     ("backward_rows", 128): Tiling(64, 32, 4, 2, 32),
-    ("backward_keys", 128): Tiling(32, 128, 8, 1, 16),
+    ("backward_keys", 128): Tiling(32, 128, 8, 2, 16),
 }
 """The products of whole warp groups (sm_90, sm_100) need 64 own rows or keys for every four warps."""
 

@@ -1,0 +1,99 @@
+"""Dropout is drawn by position in the whole problem: a part of it draws the same, in every pass of every kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import relgraph as rg
+from relgraph.functional.check import check_call
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.impl.native import build
+from relgraph.impl.rule import refusal
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(params=["native", "triton"])
+def impl(request):
+    """An implementation that counts, where it is at hand."""
+    if request.param == "triton":
+        pytest.importorskip("triton", reason="triton is not installed")
+    elif build.missing() is not None:
+        pytest.skip(f"no compiled kernels: {build.missing()}")
+    return request.param
+
+
+def solve(impl, inputs, labels, keep=None, origin=(0, 0, 0, 0)):
+    """The output under dropout of one half, drawn with the same seed or given."""
+    call, _ = check_call(*inputs, labels, (None,) * 4, None, False, None, 0.5, None, False)
+    assert refusal(call, impl) is None
+    torch.manual_seed(3)
+    return IMPLEMENTATIONS[impl](replace(call, keep=keep, dropout_origin=origin)).output
+
+
+def kept(impl, batch, heads, queries, keys, labels=None, origin=(0, 0, 0, 0)):
+    """Which weights are kept: with zeros as queries and a unit vector as each value, the output shows it."""
+    device = "cpu" if impl == "native" else DEVICE
+    query, key = (torch.zeros(batch, heads, n, 8, device=device) for n in (queries, keys))
+    value = torch.eye(keys, device=device).expand(batch, heads, -1, -1)
+    labels = labels if labels is None else labels.to(device)
+    return (solve(impl, (query, key, value), labels, origin=origin) > 0).cpu()
+
+
+def all_pairs_listed(queries, keys):
+    pairs = torch.cartesian_prod(torch.arange(keys), torch.arange(queries)).T
+    return rg.EdgeLabels(pairs, torch.zeros(keys * queries, dtype=torch.long), 1, q_len=queries, k_len=keys)
+
+
+@pytest.mark.parametrize("begin", [5, 8], ids=["any key", "a key that four divides"])
+@pytest.mark.parametrize("edges_only", [False, True])
+def test_a_part_draws_the_dropout_of_the_whole(edges_only, begin, impl):
+    def drawn(*sizes, origin=(0, 0, 0, 0)):
+        return kept(impl, *sizes, all_pairs_listed(*sizes[2:]) if edges_only else None, origin=origin)
+
+    whole = drawn(3, 6, 9, 40)
+    part = drawn(2, 3, 4, 30, origin=(1, 2, 5, begin))
+    assert torch.equal(part, whole[1:, 2:5, 5:, begin : begin + 30])
+    assert not torch.equal(part, whole[:2, :3, :4, :30])
+    assert 0.4 < whole.double().mean() < 0.6
+
+
+def test_both_engines_draw_the_same_over_listed_pairs():
+    pytest.importorskip("triton", reason="triton is not installed")
+    if build.missing() is not None:
+        pytest.skip(f"no compiled kernels: {build.missing()}")
+    labels = all_pairs_listed(7, 20)
+    assert torch.equal(kept("native", 2, 5, 7, 20, labels), kept("triton", 2, 5, 7, 20, labels))
+
+
+def test_parallel_edges_draw_each_its_own():
+    pytest.importorskip("triton", reason="triton is not installed")
+    twice = torch.zeros(2, 400, dtype=torch.long)
+    twice[1] = torch.arange(200).repeat_interleave(2)
+    labels = rg.EdgeLabels(twice, torch.zeros(400, dtype=torch.long), 1, q_len=200, k_len=1)
+    query, key, value = (torch.zeros(1, 1, n, 8, device=DEVICE) for n in (200, 1, 1))
+    output = solve("triton", (query, key, value + 1), labels.to(DEVICE))
+    assert {0.0, 1.0, 2.0} == set(output.flatten().tolist())  # none, one or both of two halves, times two
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_see_the_mask_that_forward_drew(packed):
+    """Also where a graph begins at a key that four does not divide."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    n = 41
+    shape = (n, 2) if packed else (1, 2, n)
+    ptr = torch.tensor([0, 7, 30, n]) if packed else None
+    labels = rg.labels.DistanceLabels(n, lookup=range(5), left=2, ptr=ptr).to(DEVICE)
+    zeros, units = torch.zeros(*shape, 8, device=DEVICE), torch.eye(n, device=DEVICE)
+    units = units[:, None].expand(-1, 2, -1) if packed else units.expand(1, 2, -1, -1)
+    mask = (solve("triton", (zeros, zeros, units), labels) > 0).float()
+    inputs = [torch.randn(*shape, 16, device=DEVICE, requires_grad=True) for _ in range(3)]
+    found = []
+    for keep in (None, mask):
+        output = solve("triton", inputs, labels, keep=keep)
+        found.append([output.detach(), *torch.autograd.grad(output.square().sum(), inputs)])
+    for drawn, given in zip(*found, strict=True):
+        torch.testing.assert_close(drawn, given)
