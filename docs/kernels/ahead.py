@@ -1,52 +1,14 @@
-"""Compiles a Triton kernel for a GPU that is not there, and takes down what it asks of one."""
+"""Compiles a Triton kernel for a GPU that is not there."""
 
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from docs.kernels.configuration import ARCHITECTURES
-from docs.kernels.loops import Loop, main_loops
-from docs.kernels.sass import Instruction, parse
-
-_USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A kernel's machine code and what it takes.
-
-    Attributes:
-        name: of the function.
-        arch: 90 is sm_90.
-        registers: a thread.
-        spill_bytes: local memory a thread; Triton's kernels use it for spilled registers alone.
-        shared: bytes of shared memory a program.
-        code: all instructions.
-    """
-
-    name: str
-    arch: int
-    registers: int
-    spill_bytes: int
-    shared: int
-    code: tuple[Instruction, ...]
-
-    @property
-    def spill_instructions(self) -> int:
-        """Loads and stores of local memory."""
-        return sum(i.kind == "local" for i in self.code)
-
-    @property
-    def loops(self) -> list[Loop]:
-        """The inner loops in order; see ``main_loops``."""
-        return main_loops(self.code)
+from docs.kernels.machine import Compiled, read
 
 
 def compile_kernel(
@@ -72,7 +34,7 @@ def compile_kernel(
     """
     if os.environ.get("TRITON_INTERPRET", "0").lower() not in ("", "0", "off", "false", "no", "n"):
         raise ValueError(f"TRITON_INTERPRET must be unset to compile, got {os.environ['TRITON_INTERPRET']!r}")
-    # told by its name, so that a wrong argument does not load Triton
+    # known by its name, so that a wrong argument does not load Triton
     if type(fn).__name__ != "JITFunction":
         raise TypeError(f"fn must be a @triton.jit function, got {type(fn).__name__}")
     if arch not in ARCHITECTURES:
@@ -82,11 +44,30 @@ def compile_kernel(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    # told rather than left to the default, which Triton 3.9 warns of and 3.10 turns round
+    # given, as Triton 3.9 warns of the default and 3.10 turns it round
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
     source = ASTSource(fn, types, dict(constexprs), attrs)
-    kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-    return read_cubin(kernel.asm["cubin"], kernel.metadata.name, arch, kernel.metadata.shared)
+    with _assembler(arch):
+        kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return read(kernel.asm["cubin"], kernel.metadata.name, arch, kernel.metadata.shared, num_warps)
+
+
+@contextmanager
+def _assembler(arch: int) -> Iterator[None]:
+    """CUDA 13's assembler for GPUs before sm_90: nvdisasm cannot follow what CUDA 12's makes, which a launch would take.
+
+    Registers may differ a little from those of a launch.
+    """
+    from triton import knobs
+
+    before = os.environ.get("TRITON_PTXAS_PATH")
+    if arch < 90 and before is None:
+        os.environ["TRITON_PTXAS_PATH"] = knobs.nvidia.ptxas_blackwell.path
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("TRITON_PTXAS_PATH", None)
 
 
 def specialise(
@@ -111,26 +92,3 @@ def specialise(
         if hint == "16" or (hint == "" and types[name].startswith("*")):
             attrs[(position,)] = [["tt.divisibility", 16]]
     return types, attrs
-
-
-def read_cubin(cubin: bytes, name: str, arch: int, shared: int) -> Compiled:
-    """Ask cuobjdump, which comes with Triton, what is in a compiled kernel."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        usage = _cuobjdump("--dump-resource-usage", path)
-        code = _cuobjdump("-sass", path)
-    registers, spill_bytes = resource_usage(usage)[name]
-    return Compiled(name, arch, registers, spill_bytes, shared, parse(code)[name])
-
-
-def resource_usage(text: str) -> dict[str, tuple[int, int]]:
-    """Registers and bytes of local memory of every function, as ``cuobjdump --dump-resource-usage`` prints them."""
-    return {name: (int(reg), int(stack) + int(local)) for name, reg, stack, local in _USAGE.findall(text)}
-
-
-def _cuobjdump(option: str, path: Path) -> str:
-    from triton import knobs
-
-    command = [knobs.nvidia.cuobjdump.path, option, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

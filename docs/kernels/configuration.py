@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-ARCHITECTURES = (80, 90, 100)
+ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 
 
 class Configuration(NamedTuple):
@@ -22,8 +22,9 @@ class Configuration(NamedTuple):
         num_stages: how deep loads are pipelined.
         baseline: name of the configuration to compare with: the same kernel without labels.
         loops: what the inner loops are called, in the order of the source.
+        turns: how many turns of each loop do the work of one turn of the first; 1 where left out.
         archs: where it is meant to run.
-        held: whether the rules on spills and uniform loops are held against it; else it is only reported.
+        held: whether the rules on spills, loops and tensor cores are held against it; else it is only reported.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Configuration(NamedTuple):
     num_stages: int = 2
     baseline: str | None = None
     loops: tuple[str, ...] = ("uniform", "mixed", "other")
+    turns: Mapping[str, int] = {}  # noqa: RUF012, nobody writes to it
     archs: tuple[int, ...] = ARCHITECTURES
     held: bool = True
 

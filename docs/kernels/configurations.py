@@ -2,7 +2,8 @@
 
 Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.tiling``). Names read
 ``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
-types without options; float32 (multiplied without tensor cores) and options are reported beside them.
+types without options at heads of 64 and 128; other sizes, float32 (multiplied without tensor cores) and options are
+reported with them.
 
 *edges* are the kernels over listed pairs, with 32 labels and without.
 """
@@ -19,6 +20,7 @@ from relgraph.impl.triton import attention_kernels, edge_kernels, launch
 from relgraph.impl.triton.tiling import Tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
+HELD = (64, 128)
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 LABELS: dict[str, dict[str, Any]] = {
@@ -48,7 +50,7 @@ def configurations() -> Iterator[Configuration]:
     for arch in ARCHITECTURES:
         for size in SIZES:
             for dtype in TYPES:
-                if dtype == "fp16" and size != 64:
+                if dtype == "fp16" and size not in HELD:
                     continue
                 for labels in LABELS:
                     yield from kernels(labels, dtype, size, arch)
@@ -75,8 +77,9 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             tiles.warps,
             tiles.stages,
             None if labels == "none" else " ".join(filter(None, (fn.__name__, "none", dtype, str(size), plain))),
+            turns={"mixed": (tiles.rows if fn is attention_kernels.backward_keys else tiles.keys) // tiles.step},
             archs=(arch,),
-            held=not option and dtype != "fp32",
+            held=not option and dtype != "fp32" and size in HELD,
         )
 
 

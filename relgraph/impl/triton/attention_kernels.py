@@ -54,8 +54,8 @@ def forward(
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
-    NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
+    NVIDIA: tl.constexpr, NEED_P: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output without its value term, log-sum-exp and P for one block of query rows of one head."""
     # which block of query rows of which head
@@ -253,8 +253,9 @@ def backward_rows(
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, q_scale,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
-    HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, SUMMED: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
+    NVIDIA: tl.constexpr, HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    SUMMED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the query and of B for one block of query rows of one head."""
     # which block of query rows of which head
@@ -433,8 +434,9 @@ def backward_keys(
     H, N_q, N_k, num_blocks, blocks_b, C, low, width, scale, threshold, boost, bend, k_scale, VECTORS,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     STEP: tl.constexpr, GROUP: tl.constexpr, PARTS: tl.constexpr, RP: tl.constexpr, UPTO: tl.constexpr,
-    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr, NVIDIA: tl.constexpr,
-    HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, FOLDED: tl.constexpr,
+    BAND: tl.constexpr, HAS_BQ: tl.constexpr, HAS_CK: tl.constexpr, NEGATED: tl.constexpr, SCORE: tl.constexpr,
+    NVIDIA: tl.constexpr, HAS_DP: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    FOLDED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of key and value (all query heads that share them) and of C, for one block of keys.
 

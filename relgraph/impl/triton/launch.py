@@ -118,7 +118,7 @@ class _Launch:
         }
 
     def dropout(self) -> int:
-        """0 without, 1 drawn, 2 given, 3 drawn for a packed batch, 4 for a part of a problem; see ``attention_pieces``."""
+        """0 without, 1 drawn, 2 given, 3 drawn for a packed batch, 4 for a part; see ``attention_pieces``."""
         problem = self.problem
         if problem.dropout_p == 0.0:
             return 0

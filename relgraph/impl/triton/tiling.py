@@ -37,8 +37,8 @@ def tiling(kernel: str, size: int, value_size: int, dtype: torch.dtype, capabili
         return Tiling(16, 16, 8, 1, 16) if backward or wide > 64 else Tiling(32, 32, 8, 2, 32)
     if wide > 128:
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
-    if wide > 32 and capability[0] >= 9:
-        return _ON_TENSOR_CORES[kernel, wide]
+    if wide > 32 and capability[0] in (9, 10):
+        return (_ON_TENSOR_CORES if capability[0] == 9 else _WITH_TENSOR_MEMORY)[kernel, wide]
     if wide > 64:
         return Tiling(32, 32, 8, 1, 32) if backward else Tiling(32, 64, 8, 1, 32)
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
@@ -49,10 +49,18 @@ _ON_TENSOR_CORES = {
     ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
     ("forward", 128): Tiling(64, 64, 4, 2, 32),
-    ("backward_rows", 128): Tiling(64, 32, 4, 2, 32),
+    ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 128, 8, 2, 16),
 }
 """The products of whole warp groups (sm_90, sm_100) need 64 own rows or keys for every four warps."""
+
+_WITH_TENSOR_MEMORY = {
+    **_ON_TENSOR_CORES,
+    ("forward", 128): Tiling(64, 64, 4, 1, 32),
+    ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
+    ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
+}
+"""The same for sm_100, whose sums lie outside the registers."""
 
 
 def capability(device: torch.device) -> tuple[int, int]:
