@@ -23,6 +23,7 @@ from tests.impl.test_choose import call
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.cuda
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", torch.cuda.current_device()) if CUDA else torch.device("cpu")
 KEY = DEVICE, torch.float32
