@@ -201,18 +201,20 @@ def test_the_switch_is_read_when_relgraph_is_imported():
 
 
 def test_a_gpu_that_is_too_old(monkeypatch):
+    capability = [(7, 5)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability[0])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    why = limits.too_old(torch.device("cuda", 0))
-    assert why == "needs compute capability 8.0 or newer, got 7.5 (Tesla T4)"
-    assert limits.too_old(torch.device("cpu")) is None
-    assert limits.unfit(fake()) is None
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert limits.too_old(torch.device("cuda", 0)) is None
-    monkeypatch.setattr(limits, "unfit", lambda tensor: why)
+    monkeypatch.setattr(limits, "_age", {})
     monkeypatch.setattr(limits, "HAS_TRITON", True)
-    x = fake()
+    why = "needs compute capability 8.0 or newer, got 7.5 (Tesla T4)"
+    old, cpu, x = torch.device("cuda", 0), torch.device("cpu"), fake()
+    assert (limits.too_old(old), limits.too_old(cpu)) == (why, None)
+    capability[0] = (8, 0)
+    assert limits.too_old(old) == why  # asked once
+    assert limits.too_old(torch.device("cuda", 1)) is None
+    assert rg.which_impl(x, x, x, None).impl == "triton"  # a fake tensor stands for a GPU that is new enough
+    monkeypatch.setattr(limits, "unfit", lambda tensor: limits.too_old(tensor.device))
     choice = rg.which_impl(x, x, x, None)
     assert (choice.impl, choice.refused["triton"]) == ("dense", f"impl='triton' {why}; use impl='chunked'")
 

@@ -33,6 +33,7 @@ CHECKED_WHEN_RUN = " (checked when run)"
 """Ends the name of kernels that a traced call takes; see :mod:`relgraph.impl.triton.selfcheck`."""
 
 _said: list[str] = []
+_age: dict[torch.device, str | None] = {}
 
 
 def interpreted() -> bool:
@@ -70,6 +71,12 @@ def turned_off() -> str | None:
 
 def too_old(device: torch.device) -> str | None:
     """Why a GPU of this machine is too old for the kernels; None if it is not, or if there is no such GPU here."""
+    if device not in _age:
+        _age[device] = _too_old(device)
+    return _age[device]
+
+
+def _too_old(device: torch.device) -> str | None:
     if device.type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_capability(device)
