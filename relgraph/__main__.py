@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def try_all() -> Report:
-    """Try everything; what fails is in the report, so it is not told by a warning too."""
+    """Try everything; what fails is in the report, so it gives no warning too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         checked = [one for gpu in gpus() for one in check_kernels(gpu)]
@@ -162,7 +162,7 @@ def typical_calls(gpu: torch.device) -> list[Taken]:
         "distances, float64": (distances(256), 256, torch.float64, {}),
         "distances, bfloat16, need_weights": (distances(256), 256, torch.bfloat16, {"need_weights": True}),
         "distances, bfloat16, one query row": (distances(1, 256), 1, torch.bfloat16, {}),
-        "edges alone, bfloat16": (edges, 256, torch.bfloat16, {}),
+        "edges only, bfloat16": (edges, 256, torch.bfloat16, {}),
     }
     taken = []
     for name, (labels, q_len, dtype, options) in calls.items():
@@ -306,8 +306,8 @@ def cuda_as_json() -> dict[str, Any]:
 
 def driver() -> str | None:
     """The version of NVIDIA's driver, as Linux tells it."""
-    told = Path("/proc/driver/nvidia/version")
-    found = re.search(r"\d+\.\d+(\.\d+)*", told.read_text(encoding="utf-8")) if told.is_file() else None
+    path = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text(encoding="utf-8")) if path.is_file() else None
     return None if found is None else found[0]
 
 

@@ -177,7 +177,7 @@ def test_on_a_gpu(gpu, monkeypatch, capsys):
         "distances, float64": taken["distances, float64"],
         "distances, bfloat16, need_weights": "dense",
         "distances, bfloat16, one query row": "triton",
-        "edges alone, bfloat16": "triton",
+        "edges only, bfloat16": "triton",
     }
     assert taken["distances, float64"] in ("chunked", "native")
 

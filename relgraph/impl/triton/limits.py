@@ -52,7 +52,7 @@ def not_run_now(tensor: Tensor) -> bool:
 
 
 def unfit(tensor: Tensor) -> str | None:
-    """Why the GPU of a tensor is too old; a fake tensor stands for a GPU that is not."""
+    """Why the GPU of a tensor is too old; a fake tensor means a GPU that is new enough."""
     fake = not torch.compiler.is_compiling() and isinstance(tensor, FakeTensor)
     return None if fake else too_old(tensor.device)
 

@@ -92,7 +92,7 @@ failure._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAc
 def make_sure(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outcome | None:
     """The outcome of the check, which is made if it was not; None while a CUDA graph is recorded.
 
-    Threads that come meanwhile wait. A failure is told once, by a warning.
+    Threads that come meanwhile wait. A failure gives one warning.
 
     Raises:
         torch.OutOfMemoryError: there is no room on the device. Nothing is remembered.
@@ -109,11 +109,11 @@ def make_sure(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outc
             return found
         found = _outcomes[key] = _in_a_thread(device, dtype, listed)
     if found.why is not None:
-        warnings.warn(_told(device, dtype, listed, found), UserWarning, stacklevel=2)
+        warnings.warn(_warning(device, dtype, listed, found), UserWarning, stacklevel=2)
     return found
 
 
-def _told(device: torch.device, dtype: torch.dtype, listed: bool, found: Outcome) -> str:
+def _warning(device: torch.device, dtype: torch.dtype, listed: bool, found: Outcome) -> str:
     """The warning about a failure."""
     instead = "'edges'" if listed else "'dense' or 'chunked'"
     return (
