@@ -109,6 +109,28 @@ def test_what_passes_is_taken_and_remembered(monkeypatch):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("kind", ["distances", "edges"])
+def test_what_is_taken_answers_the_call(monkeypatch, kind):
+    counted(monkeypatch)
+    labels = rg.ClippedDistance(1)(5)
+    if kind == "edges":
+        labels = EdgeLabels(torch.tensor([[0, 3, 2], [1, 1, 4]]), torch.tensor([0, 2, 1]), 3, q_len=5)
+    labels = labels.to(DEVICE)
+    inputs = [torch.randn(1, 2, 5, 16, device=DEVICE, requires_grad=True) for _ in range(3)]
+    table = torch.randn(3, 16, device=DEVICE, requires_grad=True)
+    found = {}
+    for impl in (None, "triton", "reference"):
+        output = rg.relation_attention(*inputs, labels, table, table, impl=impl)
+        found[impl] = [output, *torch.autograd.grad(output.square().sum(), [*inputs, table])]
+    for mine, by_name, truth in zip(*found.values(), strict=True):
+        assert torch.equal(mine, by_name)
+        torch.testing.assert_close(mine, truth, atol=1e-4, rtol=1e-4)
+    twice = rg.relation_attention(*inputs, labels, table, table)
+    (grad,) = torch.autograd.grad(twice.square().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='triton' has no second derivative; use impl="):
+        grad.sum().backward()
+
+
 def test_each_dtype_and_family_is_checked_once(monkeypatch):
     made = counted(monkeypatch)
     x = torch.zeros(1, 1, 3, 2, device=DEVICE)
