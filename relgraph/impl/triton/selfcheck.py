@@ -21,15 +21,16 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from relgraph.impl import op, reference
-from relgraph.impl.call import Call, Outputs, Problem, Tables
+from relgraph.impl.call import Call, Problem, Tables
 from relgraph.impl.triton import attend as all_pairs
-from relgraph.impl.triton import edges, limits
+from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels
 from relgraph.plan import lower
 
@@ -259,7 +260,7 @@ def _error(got: Tensor, wanted: Tensor) -> float:
 # ---- traced calls ----
 
 
-def _require(problem: Problem, *, listed: bool) -> None:
+def _require(listed: bool, problem: Problem) -> None:
     """Make sure of the check where a traced call runs.
 
     Raises:
@@ -275,18 +276,5 @@ def _require(problem: Problem, *, listed: bool) -> None:
         )
 
 
-def _forward_all_pairs(problem: Problem) -> Outputs:
-    _require(problem, listed=False)
-    return all_pairs._forward(problem)
-
-
-def _forward_listed(problem: Problem) -> Outputs:
-    _require(problem, listed=True)
-    return edges._forward(problem)
-
-
-for _name, _forward, _backward, _instead in (
-    ("triton", _forward_all_pairs, all_pairs._backward, "impl='dense' or 'reference'"),
-    ("triton edges", _forward_listed, edges._backward, "impl='edges' or 'dense'"),
-):
-    op.plug(_name + limits.CHECKED_WHEN_RUN, _forward, _backward, impl="triton", instead=_instead)
+for _name, _listed in (("triton", False), ("triton edges", True)):
+    op.plug_again(_name, partial(_require, _listed), _name + limits.CHECKED_WHEN_RUN)
