@@ -145,15 +145,16 @@ def add_a_half(outputs):
     return outputs._replace(output=outputs.output + 0.5)
 
 
-def double_the_last(gradients):
-    return [*gradients[:-1], gradients[-1] * 2]
+def double_that_of_key(gradients):
+    query, key, *others = gradients
+    return [query, key * 2, *others]
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
         ({"forward": add_a_half}, r"ids, output: \d\.\de-01"),
-        ({"backward": double_the_last}, r"ids, gradient of key: \d\.\de[-+]\d\d"),
+        ({"backward": double_that_of_key}, r"ids, gradient of key: \d\.\de[-+]\d\d"),
         ({"forward": lambda outputs: outputs._replace(output=outputs.output * float("nan"))}, "ids, output: nan"),
     ],
     ids=["values", "gradients", "nan"],
