@@ -23,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="run every test of tests/ with that many random seeds")
 
 
+def pytest_report_header() -> str:
+    """Where the tests marked ``cuda`` run."""
+    if torch.cuda.is_available():
+        return f"cuda: {torch.cuda.get_device_name()}"
+    return "cuda: no GPU; tests marked cuda run in Triton's interpreter on the CPU, or are skipped"
+
+
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
     torch.manual_seed(0)

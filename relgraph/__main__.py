@@ -1,8 +1,9 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
-Values and gradients of every implementation are compared with ``reference`` in float64 on tiny problems. The exit
-status is 1 if an implementation that should work fails, else 0. The kernels of ``native`` are compiled if they are not
-there yet: so this is also the command that builds them ahead, for an image or a machine without a network.
+Values and gradients of every implementation are compared with ``reference`` in float64 on tiny problems. On a GPU the
+self-check of the fused kernels is made for each dtype, and typical calls show what ``impl=None`` takes. The exit status
+is 1 if a self-check fails, or an implementation that should work, else 0. The kernels of ``native`` are compiled if
+they are not there yet: so this is also the command that builds them ahead, for an image or a machine without a network.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +26,7 @@ from torch import Tensor
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
+from relgraph.impl.triton import limits, selfcheck
 
 PACKAGES = {
     "torch-geometric": ("torch_geometric", "pyg"),
@@ -47,7 +52,54 @@ class Tried(NamedTuple):
 
     def __str__(self) -> str:
         state = "works" if self.works else "not here" if self.refused else "FAILS"
-        return f"{self.impl:<12}{self.device:<6}{state}{f': {self.why}' if self.why else ''}"
+        return f"{self.impl:<12}{self.device:<8}{state}{f': {self.why}' if self.why else ''}"
+
+
+class Checked(NamedTuple):
+    """What the self-check of the fused kernels found on one GPU, or why it was not made."""
+
+    device: str
+    dtype: str | None
+    pairs: str | None
+    passed: bool | None
+    why: str | None
+    worst: float | None = None
+    allowed: float | None = None
+    seconds: float | None = None
+    trace: str | None = None
+
+    def __str__(self) -> str:
+        if self.passed is None:
+            return f"{'self-check':<18}{self.device:<8}not made: {self.why}"
+        state = "passes" if self.passed else "FAILS"
+        figures = f"largest error {self.worst:.1e}, allowed {self.allowed:g}, {self.seconds:.1f} s"
+        reason = f": {self.why}" if self.why else ""
+        return f"{'self-check':<18}{self.device:<8}{self.dtype:<10}{self.pairs:<14}{state} ({figures}){reason}"
+
+
+class Taken(NamedTuple):
+    """What ``impl=None`` takes for one typical call on a GPU."""
+
+    device: str
+    call: str
+    impl: str
+
+    def __str__(self) -> str:
+        return f"{'impl=None takes':<18}{self.device:<8}{self.impl:<10}{self.call}"
+
+
+class Report(NamedTuple):
+    """Everything that was tried."""
+
+    tried: list[Tried]
+    checked: list[Checked]
+    taken: list[Taken]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all works that should."""
+        works = all(one.works or one.refused for one in self.tried)
+        return works and not any(one.passed is False for one in self.checked)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,18 +107,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m relgraph", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     options = parser.parse_args(arguments)
-    tried = [try_one(impl, device) for device in device_kinds() for impl in IMPLEMENTATIONS]
-    ok = all(one.works or one.refused for one in tried)
+    report = try_all()
     if options.json:
-        print(json.dumps(as_json(tried, ok), indent=2))
+        print(json.dumps(as_json(report), indent=2))
     else:
-        print("\n".join(as_text(tried)))
-    return 0 if ok else 1
+        print("\n".join(as_text(report)))
+    return 0 if report.ok else 1
 
 
-def device_kinds() -> list[str]:
-    """The kinds of devices to try."""
-    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+def try_all() -> Report:
+    """Try everything; what fails is in the report, so it gives no warning too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        checked = [one for gpu in gpus() for one in check_kernels(gpu)]
+        taken = [one for gpu in gpus() for one in typical_calls(gpu)]
+        devices = ["cpu", *map(str, gpus())]
+        return Report([try_one(impl, device) for device in devices for impl in IMPLEMENTATIONS], checked, taken)
+
+
+def gpus() -> list[torch.device]:
+    """The GPUs of this machine."""
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+
+
+def check_kernels(gpu: torch.device) -> list[Checked]:
+    """The self-check for every dtype and family of kernels, or one reason why there is none."""
+    x = torch.zeros(1, 1, 2, 16, device=gpu)
+    refused = rg.which_impl(x, x, x, None, impl="dense").refused.get("triton")  # a call by name checks nothing
+    if refused is not None:
+        return [Checked(str(gpu), None, None, None, refused)]
+    made = []
+    for dtype in limits.DTYPES:
+        for listed, pairs in ((False, "all pairs"), (True, "listed pairs")):
+            name = str(dtype).removeprefix("torch.")
+            try:
+                found = selfcheck.make_sure(gpu, dtype, listed=listed)
+            except torch.OutOfMemoryError as error:
+                made.append(Checked(str(gpu), None, None, None, f"{name}, {pairs}: {error}"))
+                continue
+            assert found is not None  # no graph is recorded here
+            figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
+            made.append(Checked(str(gpu), name, pairs, found.why is None, found.why, *figures))
+    return made
+
+
+def typical_calls(gpu: torch.device) -> list[Taken]:
+    """What ``impl=None`` takes for some calls of 2 × 8 heads of 64 numbers over 256 tokens."""
+    distances = rg.ClippedDistance(16)
+    ring = torch.arange(256)
+    edges = rg.EdgeLabels(torch.stack([ring, ring.roll(1)]), ring % 3, 3, q_len=256)
+    calls: dict[str, tuple[rg.Labels, int, torch.dtype, dict[str, Any]]] = {
+        "distances, bfloat16": (distances(256), 256, torch.bfloat16, {}),
+        "distances, float32": (distances(256), 256, torch.float32, {}),
+        "distances, float64": (distances(256), 256, torch.float64, {}),
+        "distances, bfloat16, need_weights": (distances(256), 256, torch.bfloat16, {"need_weights": True}),
+        "distances, bfloat16, one query row": (distances(1, 256), 1, torch.bfloat16, {}),
+        "edges only, bfloat16": (edges, 256, torch.bfloat16, {}),
+    }
+    taken = []
+    for name, (labels, q_len, dtype, options) in calls.items():
+        query, key = (torch.zeros(2, 8, length, 64, device=gpu, dtype=dtype) for length in (q_len, 256))
+        try:
+            impl = rg.which_impl(query, key, key, labels.to(gpu), **options).impl
+        except torch.OutOfMemoryError:
+            impl = "no room"
+        taken.append(Taken(str(gpu), name, impl))
+    return taken
 
 
 def installed(package: str) -> str | None:
@@ -134,22 +240,35 @@ def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
     return None
 
 
-def as_text(tried: list[Tried]) -> list[str]:
+def as_text(report: Report) -> list[str]:
     """The lines of the report."""
     lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
     lines += [f"{'torch':<18}{torch.__version__}"]
     for package, (_, extra) in PACKAGES.items():
         advice = f"not installed: pip install 'relgraph[{extra}]'"
         lines.append(f"{package:<18}{installed(package) or advice}")
-    gpus = cuda_names() or ["no device" if torch.version.cuda else "torch is built without it"]
-    lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads"]
-    lines += [f"{'cuda':<18}{gpu}" for gpu in gpus]
+    lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads", *cuda_lines()]
     known = build.load()
     state = f"built: {known.path}" if isinstance(known, build.Kernels) else f"not built: {known}"
-    return [*lines, f"{'cpu kernels':<18}{state}", "", *map(str, tried)]
+    lines.append(f"{'cpu kernels':<18}{state}")
+    for part in (report.checked, report.taken, report.tried):
+        lines += ["", *map(str, part)] if part else []
+    return lines
 
 
-def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
+def cuda_lines() -> list[str]:
+    """The GPUs in words."""
+    found = cuda_as_json()
+    if not found["devices"]:
+        return [f"{'cuda':<18}{'no device' if found['version'] else 'torch is built without it'}"]
+    lines = [f"{'cuda':<18}{found['version']}, driver {found['driver'] or 'unknown'}"]
+    for one in found["devices"]:
+        facts = f"compute capability {one['capability']}, {one['memory']:.1f} GiB"
+        lines.append(f"{one['device']:<18}{one['name']}, {facts}")
+    return lines
+
+
+def as_json(report: Report) -> dict[str, Any]:
     """The report as data."""
     return {
         "relgraph": rg.__version__,
@@ -157,10 +276,12 @@ def as_json(tried: list[Tried], ok: bool) -> dict[str, Any]:
         "torch": torch.__version__,
         "packages": {package: installed(package) for package in PACKAGES},
         "extras": {package: extra for package, (_, extra) in PACKAGES.items()},
-        "devices": {"cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_names()},
+        "devices": {"cpu": {"machine": platform.machine(), "threads": torch.get_num_threads()}, "cuda": cuda_as_json()},
         "kernels": kernels_as_json(),
-        "implementations": [one._asdict() for one in tried],
-        "ok": ok,
+        "self_checks": [one._asdict() for one in report.checked],
+        "typical_calls": [one._asdict() for one in report.taken],
+        "implementations": [one._asdict() for one in report.tried],
+        "ok": report.ok,
     }
 
 
@@ -173,9 +294,21 @@ def kernels_as_json() -> dict[str, Any]:
     return {"built": True, "path": str(known.path), "why": None, "found": found}
 
 
-def cuda_names() -> list[str]:
-    """The names of the CUDA devices."""
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+def cuda_as_json() -> dict[str, Any]:
+    """What torch was built for, the driver, and all GPUs with their memory in GiB."""
+    devices = []
+    for gpu in gpus():
+        found = torch.cuda.get_device_properties(gpu)
+        capability, memory = f"{found.major}.{found.minor}", found.total_memory / 2**30
+        devices.append({"device": str(gpu), "name": found.name, "capability": capability, "memory": memory})
+    return {"version": torch.version.cuda or torch.version.hip, "driver": driver(), "devices": devices}
+
+
+def driver() -> str | None:
+    """The version of NVIDIA's driver, as Linux tells it."""
+    path = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text(encoding="utf-8")) if path.is_file() else None
+    return None if found is None else found[0]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 from hypothesis import settings
 
 from relgraph.impl.native import build
+from relgraph.impl.triton import limits, selfcheck
 from relgraph.plan import SORTERS
 
 if not torch.cuda.is_available():
@@ -66,3 +67,13 @@ def on_a_cpu(request, monkeypatch):
     monkeypatch.setattr(build, "_known", there)
     monkeypatch.delitem(SORTERS, "cpu")  # there is no library behind these kernels
     return "native" if request.param else "chunked"
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """A CPU that the rule takes for a GPU with Triton and kernels that pass their check; nothing is computed."""
+    monkeypatch.setattr(limits, "HAS_TRITON", True)
+    monkeypatch.setattr(limits, "is_gpu", lambda _: True)
+    monkeypatch.setattr(limits, "interpreted", lambda: True)
+    monkeypatch.setattr(selfcheck, "_outcomes", {})
+    monkeypatch.setattr(selfcheck, "_check", lambda *_: selfcheck.Outcome(None, 0.0, 0.2))

@@ -172,6 +172,7 @@ def test_compiles_for_all_sizes_at_once():
         torch.testing.assert_close(compiled(labels=edges, **t), rg.edge_attention(labels=edges, **t))
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("parallel", [False, True])
 def test_kernels_give_what_plain_torch_gives(parallel):
     pytest.importorskip("triton", reason="triton is not installed")

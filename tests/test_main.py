@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -15,13 +16,13 @@ import relgraph as rg
 from relgraph import __main__ as report
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
-from relgraph.impl.triton import limits
+from relgraph.impl.triton import limits, selfcheck
 
 
 @pytest.fixture(autouse=True)
 def _no_triton(monkeypatch):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
-    monkeypatch.setattr(report, "device_kinds", lambda: ["cpu"])
+    monkeypatch.setattr(report, "gpus", list)
 
 
 def test_as_a_command():
@@ -35,6 +36,9 @@ def test_as_a_command():
     assert set(told["packages"]) == {"torch-geometric", "networkx", "conllu", "matplotlib", "triton"}
     assert told["extras"]["torch-geometric"] == "pyg"
     assert told["devices"]["cpu"]["threads"] >= 1
+    assert set(told["devices"]["cuda"]) == {"version", "driver", "devices"}
+    if not told["devices"]["cuda"]["devices"]:
+        assert (told["self_checks"], told["typical_calls"]) == ([], [])
     assert told["ok"] is True
     works = {one["impl"] for one in told["implementations"] if one["works"]}
     kernels = told["kernels"]
@@ -50,12 +54,12 @@ def test_text(capsys, no_kernels):
     assert f"cpu               {platform.machine()}, {torch.get_num_threads()} threads" in lines
     assert "cpu kernels       not built: RELGRAPH_NATIVE=0 turns them off" in lines
     assert lines[-6:] == [
-        "reference   cpu   works",
-        "dense       cpu   works",
-        "chunked     cpu   works",
-        "edges       cpu   works",
-        "native      cpu   not here: has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'",
-        "triton      cpu   not here: needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'",
+        "reference   cpu     works",
+        "dense       cpu     works",
+        "chunked     cpu     works",
+        "edges       cpu     works",
+        "native      cpu     not here: has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'",
+        "triton      cpu     not here: needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'",
     ]
 
 
@@ -66,7 +70,7 @@ def test_kernels_that_are_there(capsys):
     assert report.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"cpu kernels       built: {known.path}" in lines
-    assert "native      cpu   works" in lines
+    assert "native      cpu     works" in lines
     told = report.kernels_as_json()
     assert (told["built"], told["path"], told["why"]) == (True, str(known.path), None)
     assert set(told["found"]) == {"gemm", "blocked", "blocked_half", "release", "parallel"}
@@ -91,7 +95,7 @@ def test_an_implementation_that_raises(monkeypatch, capsys):
 
     monkeypatch.setitem(IMPLEMENTATIONS, "chunked", broken)
     assert report.main([]) == 1
-    assert "chunked     cpu   FAILS: edges only: RuntimeError: no such kernel" in capsys.readouterr().out
+    assert "chunked     cpu     FAILS: edges only: RuntimeError: no such kernel" in capsys.readouterr().out
 
 
 def test_an_implementation_that_is_wrong(monkeypatch, capsys):
@@ -140,3 +144,88 @@ def test_unknown_options(capsys):
     with pytest.raises(SystemExit, match="2"):
         report.main(["--xml"])
     assert "unrecognized arguments: --xml" in capsys.readouterr().err
+
+
+# ---- a machine with a GPU: the CPU takes its place, and Triton's interpreter runs the kernels ----
+
+
+@pytest.fixture
+def gpu(monkeypatch, on_a_gpu):
+    """A machine with one GPU, whose self-check passes without being made."""
+    found = types.SimpleNamespace(name="NVIDIA Example", major=9, minor=0, total_memory=80 * 2**30)
+    monkeypatch.setattr(report, "gpus", lambda: [torch.device("cpu")])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: found)
+    monkeypatch.setattr(report, "try_one", lambda impl, device: report.Tried(impl, device, True))
+
+
+def test_on_a_gpu(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(selfcheck, "_check", lambda *_: selfcheck.Outcome(None, 0.0002, 1.25))
+    monkeypatch.setattr(report, "driver", lambda: "550.54.15")
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert report.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "cuda              12.8, driver 550.54.15" in lines
+    assert "cpu               NVIDIA Example, compute capability 9.0, 80.0 GiB" in lines
+    checks = [line for line in lines if line.startswith("self-check")]
+    assert len(checks) == 6
+    passes = "passes (largest error 2.0e-04, allowed 0.005, 1.2 s)"
+    assert checks[0] == f"self-check        cpu     float16   all pairs     {passes}"
+    taken = {line[36:]: line[26:36].strip() for line in lines if line.startswith("impl=None takes")}
+    assert taken == {
+        "distances, bfloat16": "triton",
+        "distances, float32": "triton",
+        "distances, float64": taken["distances, float64"],
+        "distances, bfloat16, need_weights": "dense",
+        "distances, bfloat16, one query row": "triton",
+        "edges only, bfloat16": "triton",
+    }
+    assert taken["distances, float64"] in ("chunked", "native")
+
+
+def test_a_self_check_that_fails_is_reported_once_and_ends_with_1(gpu, monkeypatch, capsys):
+    failed = selfcheck.Outcome("RuntimeError: no such instruction", 0.0, 2.0, "Traceback ...")
+    monkeypatch.setattr(selfcheck, "_check", lambda *_: failed)
+    assert report.main(["--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    assert told["devices"]["cuda"]["devices"] == [
+        {"device": "cpu", "name": "NVIDIA Example", "capability": "9.0", "memory": 80.0}
+    ]
+    first = told["self_checks"][0]
+    assert (first["dtype"], first["passed"], first["trace"]) == ("float16", False, "Traceback ...")
+    assert "triton" not in {one["impl"] for one in told["typical_calls"]}
+    assert report.main([]) == 1
+    assert "FAILS (largest error 0.0e+00, allowed 0.005, 2.0 s): RuntimeError: no such" in capsys.readouterr().out
+
+
+def test_a_gpu_that_the_kernels_refuse_is_no_failure(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(limits, "SWITCHED", "0")
+    assert report.main([]) == 0
+    assert "self-check        cpu     not made: impl='triton' RELGRAPH_TRITON=0 turns it off" in capsys.readouterr().out
+
+
+def test_a_full_gpu_is_no_failure(gpu, monkeypatch, capsys):
+    def check(*key):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(selfcheck, "_check", check)
+    assert report.main([]) == 0
+    out = capsys.readouterr().out
+    assert "not made: float16, all pairs: no room" in out
+    assert "impl=None takes   cpu     no room   distances, bfloat16\n" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release", "570.86.10"),
+        ("nothing", None),
+    ],
+)
+def test_the_driver(monkeypatch, tmp_path, text, version):
+    (tmp_path / "version").write_text(text)
+    monkeypatch.setattr(report, "Path", lambda _: tmp_path / "version")
+    assert report.driver() == version
+    (tmp_path / "version").unlink()
+    assert report.driver() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import relgraph as rg
 from relgraph.impl import IMPLEMENTATIONS, rule
 from relgraph.impl.rule import DENSE_SCORES
-from relgraph.impl.triton import limits
+from relgraph.impl.triton import limits, selfcheck
 from tests.cases import KINDS, make
 
 SIDE = int(DENSE_SCORES**0.5)
@@ -124,6 +126,107 @@ def test_triton_says_what_it_lacks(monkeypatch):
     labels = rg.DenseLabels(many, 200)
     assert "triton" not in rg.which_impl(x, x, x, labels).refused
     assert "sums at most 127 labels" in rg.which_impl(x, x, x, labels, need_label_mass=True).refused["triton"]
+
+
+def fake(length=4, dtype=torch.bfloat16):
+    """A tensor of a GPU, where there may be none; what is asked for it loads no kernel."""
+    with FakeTensorMode():
+        return torch.empty(2, 8, length, 64, device="cuda", dtype=dtype)
+
+
+@pytest.fixture
+def triton_there(monkeypatch):
+    """Triton is installed, nothing was checked yet, and no check may be made."""
+    monkeypatch.setattr(limits, "HAS_TRITON", True)
+    monkeypatch.setattr(selfcheck, "_outcomes", {})
+    monkeypatch.setattr(selfcheck, "make_sure", lambda *_, **__: pytest.fail("a check was made"))
+
+
+NOT_YET = "the self-check of impl='triton' was not made yet for this device and dtype"
+
+
+@pytest.mark.parametrize("length", [1, 4, 1024])
+def test_fake_tensors_of_a_gpu_take_the_fused_kernels(triton_there, length):
+    x = fake(length)
+    choice = rg.which_impl(x, x, x, rg.ClippedDistance(2)(length))
+    assert choice.impl == "triton"
+    assert choice.reason == "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call"
+    assert choice.notes == (NOT_YET,)
+    assert f"note: {NOT_YET}" in str(choice).splitlines()
+    weights = rg.which_impl(x, x, x, rg.ClippedDistance(2)(length), need_weights=True)
+    assert (weights.impl, weights.notes) == ("dense", ())
+
+
+def test_a_check_that_failed_is_told_and_takes_the_kernels_out_of_the_rule(triton_there):
+    x = fake()
+    selfcheck._outcomes[x.device, x.dtype, False] = selfcheck.Outcome("output: 5.0e-01", 0.5, 1.0)
+    choice = rg.which_impl(x, x, x, None)
+    assert choice.impl == "dense"
+    assert "triton" not in choice.refused
+    told = "impl=None does not take 'triton', whose self-check failed here: output: 5.0e-01; asked for by name it runs"
+    assert choice.notes == (told,)
+    assert rg.which_impl(x, x, x, None, impl="triton").impl == "triton"
+    other = fake(dtype=torch.float16)
+    assert rg.which_impl(other, other, other, None).impl == "triton"
+
+
+def test_a_check_is_told_where_it_was_made(on_a_gpu):
+    x = torch.zeros(1, 1, 4, 2)
+    choice = rg.which_impl(x, x, x, None)
+    assert (choice.impl, choice.notes) == ("triton", ("the self-check of impl='triton' passed here, in 0.2 s",))
+
+
+def test_shapes_alone_stand_for_a_cpu(triton_there):
+    choice = ask()
+    assert (choice.impl, choice.notes) == ("dense", ())
+
+
+@pytest.mark.parametrize(
+    ("switch", "reason"),
+    [("0", "RELGRAPH_TRITON=0 turns it off"), ("no", "RELGRAPH_TRITON must be 0 or 1, got 'no'")],
+)
+def test_the_kernels_can_be_turned_off(triton_there, monkeypatch, switch, reason):
+    monkeypatch.setattr(limits, "SWITCHED", switch)
+    x = fake()
+    choice = rg.which_impl(x, x, x, None)
+    assert choice.impl == "dense"
+    assert choice.refused["triton"] == f"impl='triton' {reason}; use impl='chunked'"
+
+
+def test_the_switch_is_read_when_relgraph_is_imported():
+    code = "from relgraph.impl.triton import limits; print(limits.turned_off())"
+    env = {**os.environ, "RELGRAPH_TRITON": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == "RELGRAPH_TRITON=0 turns it off\n"
+
+
+def test_a_gpu_that_is_too_old(monkeypatch):
+    capability = [(7, 5)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability[0])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr(limits, "_age", {})
+    monkeypatch.setattr(limits, "HAS_TRITON", True)
+    why = "needs compute capability 8.0 or newer, got 7.5 (Tesla T4)"
+    old, cpu, x = torch.device("cuda", 0), torch.device("cpu"), fake()
+    assert (limits.too_old(old), limits.too_old(cpu)) == (why, None)
+    capability[0] = (8, 0)
+    assert limits.too_old(old) == why  # asked once
+    assert limits.too_old(torch.device("cuda", 1)) is None
+    assert rg.which_impl(x, x, x, None).impl == "triton"  # a fake tensor stands for a GPU that is new enough
+    monkeypatch.setattr(limits, "unfit", lambda tensor: limits.too_old(tensor.device))
+    choice = rg.which_impl(x, x, x, None)
+    assert (choice.impl, choice.refused["triton"]) == ("dense", f"impl='triton' {why}; use impl='chunked'")
+
+
+def test_a_gpu_without_triton_says_so_once(on_a_gpu, monkeypatch, capsys):
+    monkeypatch.setattr(limits, "HAS_TRITON", False)
+    monkeypatch.setattr(limits, "_said", [])
+    x = torch.zeros(1, 1, 4, 2)
+    for _ in range(2):
+        assert rg.which_impl(x, x, x, None).impl == "dense"
+    line = "relgraph: no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed; "
+    assert capsys.readouterr().err == f"{line}pip install 'relgraph[triton]' (RELGRAPH_TRITON=0 ends this line)\n"
 
 
 def test_triton_is_not_loaded():

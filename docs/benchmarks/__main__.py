@@ -6,6 +6,7 @@
     python -m docs.benchmarks --only 'length: relgraph'  # some ways of one
     python -m docs.benchmarks plot --out FOLDER --docs   # plots, tables and docs again from what a run left
     python -m docs.benchmarks step                       # a training step, relative positions beside sinusoidal
+    python -m docs.benchmarks --device cuda              # all of it on a GPU, steps too, in ten minutes
 
 Run from the root of the repository, on a quiet machine. A run may go on in the same folder, sweep by sweep.
 """
@@ -16,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,12 +27,18 @@ from docs.benchmarks import results, tables
 from docs.benchmarks.about import GIB, about, free_bytes, line
 from docs.benchmarks.measure import markdown
 from docs.benchmarks.peaks import peak
-from docs.benchmarks.run import Options, run
+from docs.benchmarks.run import FAILED, Options, run
 from docs.benchmarks.sweeps import sweeps
 
 DTYPES = ("float32", "bfloat16", "float16")
 PAGE = Path(__file__).resolve().parents[1] / "benchmarks.md"
 SHARE_OF_FREE = 0.6
+
+GPU_MINUTES = 9.0
+"""For a whole run on a GPU, of the ten that are promised: what runs when time is up comes to its end."""
+
+GPU_LENGTHS = (1024, 64)
+"""Tokens in the sentences of a training step on a GPU."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -56,9 +64,14 @@ def _command(arguments: argparse.Namespace) -> int:
         return 0
     wrong = 0
     if arguments.what == "all":
+        began = time.perf_counter()
+        if arguments.device.startswith("cuda") and not arguments.only:
+            wrong += _step_too(arguments, out)
         memory = arguments.memory * GIB if arguments.memory else SHARE_OF_FREE * free_bytes(arguments.device)
         options = Options(arguments.rounds, arguments.budget, int(memory), arguments.only, arguments.peaks)
-        wrong = run(sweeps(arguments.device, arguments.quick, arguments.dtype), options, out, arguments.device)
+        if arguments.minutes is not None:
+            options.minutes = max(arguments.minutes - (time.perf_counter() - began) / 60.0, 0.0)
+        wrong += run(sweeps(arguments.device, arguments.quick, arguments.dtype), options, out, arguments.device)
     publish(out, arguments.docs)
     return 1 if wrong else 0
 
@@ -69,6 +82,10 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.rounds = 2 if arguments.quick else 9
     if arguments.peaks is None:
         arguments.peaks = 0 if arguments.quick else 1
+    if arguments.minutes is None and arguments.device.startswith("cuda"):
+        arguments.minutes = GPU_MINUTES
+    if arguments.minutes is not None and arguments.minutes <= 0:
+        raise ValueError(f"--minutes must be positive, got {arguments.minutes:g}")
     if arguments.rounds < 1:
         raise ValueError(f"--rounds must be at least 1, got {arguments.rounds}")
     if arguments.budget <= 0:
@@ -103,10 +120,10 @@ def _step(arguments: argparse.Namespace, out: Path) -> None:
     from docs.benchmarks.step import Work, measure
 
     cuda = arguments.device.startswith("cuda")
-    tokens = arguments.tokens or (25_600 if cuda else 64 if arguments.quick else 512)
+    tokens = arguments.tokens or (64 if arguments.quick else 25_600 if cuda else 512)
     sizes = {"vocabulary": 1_000, "size": 64, "layers": 1} if arguments.quick else {}
     rows = []
-    for length in arguments.length or ([16] if arguments.quick else [64]):
+    for length in arguments.length or ([16] if arguments.quick else GPU_LENGTHS if cuda else [64]):
         rows += measure(Work(tokens, length, compiled=arguments.compile, **sizes), arguments.rounds, arguments.device)
     found = about(arguments.device)
     out.mkdir(parents=True, exist_ok=True)
@@ -115,6 +132,16 @@ def _step(arguments: argparse.Namespace, out: Path) -> None:
     print(*made.values())
     if arguments.docs:
         tables.fill(PAGE, made)
+
+
+def _step_too(arguments: argparse.Namespace, out: Path) -> int:
+    """The step as a part of everything: whether it failed, which ends nothing else."""
+    try:
+        _step(arguments, out)
+    except Exception as error:
+        print(f"step: {FAILED}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,13 +155,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="of torch on the CPU")
     parser.add_argument("--rounds", type=int, help="counted rounds (9; quick 2)")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for one way at one setting (30)")
+    parser.add_argument(
+        "--minutes", type=float, help="for the whole run; what does not begin in time is not run (GPU: 9)"
+    )
     parser.add_argument("--memory", type=float, help="GB that a way may need (0.6 of what is free)")
     parser.add_argument("--peaks", type=int, help="processes for one figure of memory; 0 for none (1; quick 0)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="of 'sweep: way'; the floor always runs")
     parser.add_argument("--out", type=Path, help="folder of results.json, tables.md and plots (benchmarks-out/DEVICE)")
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md too")
     parser.add_argument("--tokens", type=int, help="step: tokens in a batch (512; on a GPU 25,600)")
-    parser.add_argument("--length", type=int, nargs="+", help="step: tokens in a sentence, one or more (64)")
+    parser.add_argument("--length", type=int, nargs="+", help="step: tokens in a sentence (64; on a GPU 1,024 and 64)")
     parser.add_argument("--compile", action="store_true", help="step: compile both models")
     parser.add_argument("--setting", help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)

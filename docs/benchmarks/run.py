@@ -11,7 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ from docs.benchmarks.ways import Made, NotRun, Side, Way, Wrong, side_of
 LEAST_ROUNDS = 3
 Times = dict[int, tuple[float, float]]  # of a round: forward, and forward and backward together
 OUT_OF_MEMORY = "not run: out of memory"
+WRONG = "not run: wrong values"
+OUT_OF_TIME = "not run: out of time"
+FAILED = "not run: failed"
 
 
 @dataclass
@@ -40,6 +43,8 @@ class Options:
         only: a pattern that ``sweep: way`` must match; the floor always runs.
         peaks: processes for one figure of memory on a CPU; 0 leaves memory out.
         checked: ways whose gradients were found right.
+        minutes: for the whole run, or None. Each setting may take its share of what is left; what does not begin
+            in time is not run.
     """
 
     rounds: int
@@ -48,6 +53,34 @@ class Options:
     only: str = ""
     peaks: int = 1
     checked: set[str] = field(default_factory=set)
+    minutes: float | None = None
+
+
+PREPARING = 0.6
+"""The part of a setting's time after which no further way is built: what is ready must still be timed."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """The time that one setting may take."""
+
+    begins: float
+    ends: float
+
+    @staticmethod
+    def of(deadline: float | None, settings_left: int) -> Box:
+        """About two even shares of the time that is left, as what matters most comes first; the last has all of it."""
+        now = time.perf_counter()
+        share = 2.0 / (settings_left + 1)
+        return Box(now, math.inf if deadline is None else now + share * max(deadline - now, 0.0))
+
+    def full(self, part: float = 1.0) -> bool:
+        """Whether this part of the time is over."""
+        return math.isfinite(self.ends) and time.perf_counter() >= self.begins + part * (self.ends - self.begins)
+
+    def each_of(self, ways: int, most: float) -> float:
+        """Seconds for each of so many ways, at most so many."""
+        return min(most, max(self.ends - time.perf_counter(), 0.0) / max(ways, 1))
 
 
 def run(chosen: list[Sweep], options: Options, out: Path, device: str) -> int:
@@ -57,15 +90,16 @@ def run(chosen: list[Sweep], options: Options, out: Path, device: str) -> int:
     for sweep, setting in each(chosen):
         names[setting].append(sweep.name)
     began = time.strftime("%Y-%m-%d %H:%M:%S")  # ratios are taken between rows of one run
+    deadline = None if options.minutes is None else time.perf_counter() + 60.0 * options.minutes
     for number, (setting, sweeps) in enumerate(names.items(), 1):
         start = time.perf_counter()
         print(f"[{number}/{len(names)}] {setting}", flush=True)
-        for row in measure(setting, sweeps, options):
+        for row in measure(setting, sweeps, options, Box.of(deadline, len(names) - number + 1)):
             results.put({**row, "run": began})
             print(f"    {summary(row)}", flush=True)
         results.save()
         print(f"    {time.perf_counter() - start:.0f} s", flush=True)
-    return sum("wrong" in row.get("not_run", "") for row in results.rows)
+    return sum(row.get("not_run", "").startswith((WRONG, FAILED)) for row in results.rows)
 
 
 def wanted(sweeps: Iterable[str], way: str, pattern: str) -> bool:
@@ -73,8 +107,9 @@ def wanted(sweeps: Iterable[str], way: str, pattern: str) -> bool:
     return any(re.search(pattern, f"{sweep}: {way}") for sweep in sweeps)
 
 
-def measure(setting: Setting, sweeps: list[str], options: Options) -> list[Row]:
+def measure(setting: Setting, sweeps: list[str], options: Options, box: Box | None = None) -> list[Row]:
     """A row for every way at one setting."""
+    box = box or Box.of(None, 1)
     try:
         side = side_of(setting)
     except NotRun as reason:
@@ -89,6 +124,9 @@ def measure(setting: Setting, sweeps: list[str], options: Options) -> list[Row]:
     ready: dict[str, Made] = {}
     for way in (floor, *others):
         rows[way.name] = {"setting": described(setting), "way": way.name}
+        if box.full(PREPARING):
+            rows[way.name]["not_run"] = OUT_OF_TIME
+            continue
         try:
             made, error = prepare(side, way, setting, inputs, options)
             ready[way.name] = made
@@ -96,14 +134,19 @@ def measure(setting: Setting, sweeps: list[str], options: Options) -> list[Row]:
         except NotRun as reason:
             rows[way.name]["not_run"] = str(reason)
         except Wrong as reason:
-            rows[way.name]["not_run"] = f"not run: wrong values: {reason}"
+            rows[way.name]["not_run"] = f"{WRONG}: {reason}"
         except NotImplementedError as reason:  # of an implementation that cannot do this
             rows[way.name]["not_run"] = f"not run: {reason}"
-        except RuntimeError as error:
-            if not out_of_memory(error):
+        except Exception as error:
+            if isinstance(error, RuntimeError) and out_of_memory(error):
+                rows[way.name]["not_run"] = OUT_OF_MEMORY
+            elif setting.device == "cpu":
                 raise
-            rows[way.name]["not_run"] = OUT_OF_MEMORY
-    for name, found in turns(ready, floor.name, inputs.grad, options, setting.device).items():
+            else:  # a report from somebody's GPU says what fails there, and goes on
+                first = (str(error).splitlines() or [""])[0]
+                rows[way.name]["not_run"] = f"{FAILED}: {type(error).__name__}: {first[:200]}"
+    timed = replace(options, budget=box.each_of(len(ready), options.budget))
+    for name, found in turns(ready, floor.name, inputs.grad, timed, setting.device).items():
         rows[name] |= found
     if options.peaks:
         ways = [way for way in (floor, *others) if "not_run" not in rows[way.name]]

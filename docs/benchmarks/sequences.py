@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import relgraph as rg
@@ -15,7 +16,6 @@ from docs.benchmarks import peers, restated
 from docs.benchmarks.sequence_inputs import SMALL_LENGTH, Inputs, Meaning, check
 from docs.benchmarks.sweeps import Sequence
 from docs.benchmarks.ways import Made, NotRun, Side, Way
-from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
 
 FLOOR = "SDPA, no relations"
@@ -55,6 +55,23 @@ def sdpa(inputs: Inputs) -> Made:
     """Fused attention without relations."""
     query, key, value = inputs.qkv.values()
     return Made(lambda: scaled_dot_product_attention(query, key, value), inputs.qkv)
+
+
+def cudnn(inputs: Inputs) -> Made:
+    """Fused attention without relations by cuDNN, which torch does not always prefer."""
+    query, key, value = inputs.qkv.values()
+
+    def call() -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return scaled_dot_product_attention(query, key, value)
+
+    try:
+        call()
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise NotRun(f"not run: cuDNN does not do this here ({(str(error).splitlines() or [''])[0][:120]})") from None
+    return Made(call, inputs.qkv)
 
 
 def peer(function: Callable[..., tuple[Callable[[], Tensor], str]], meaning: Meaning) -> Callable[[Inputs], Made]:
@@ -133,22 +150,22 @@ def ways(setting: Sequence) -> list[Way[Sequence]]:
     none, distance, arbitrary = Meaning("none", "none"), Meaning(), Meaning("arbitrary")
     found: list[Way[Sequence]] = [Way(FLOOR, sdpa, linear, none)]
     compiled = not cuda and build.missing() is None
-    fused = [
-        *(["native"] if compiled else []),
-        "chunked",
-        *(["triton"] if cuda and "triton" in IMPLEMENTATIONS else []),
-    ]
+    flex_key = Way("FlexAttention, key term", flex, linear, key_only, compiles=True)
+    paper = Way("paper's computation (eqs. 3–4)", plain(restated.paper), vectors(4), distance)
+    fused = [*(["native"] if compiled else []), *(["triton"] if cuda else []), "chunked"]
     kinds = {"no labels": none, "distance": distance, "arbitrary labels": arbitrary, "distance, key term": key_only}
     for impl in fused:
         for what, meaning in kinds.items():
             found.append(Way(f"relgraph {impl}, {what}", relgraph(impl, meaning), linear, meaning))
+        if impl == "triton":  # where time is short, what matters most comes first
+            found += [Way("SDPA, cuDNN", cudnn, linear, none), paper, flex_key]
     found += [
         Way("relgraph dense, distance", relgraph("dense", distance), pairs(8, 4), distance),
         Way("relgraph dense, arbitrary labels", relgraph("dense", arbitrary), pairs(8, 4), arbitrary),
         Way("relgraph reference, distance", relgraph("reference", distance), reference_memory, distance),
-        Way("paper's computation (eqs. 3–4)", plain(restated.paper), vectors(4), distance),
+        *([] if cuda else [paper]),
         Way("split term, plain torch", plain(restated.split), pairs(10), distance),
-        Way("FlexAttention, key term", flex, linear, key_only, compiles=True),
+        *([] if cuda else [flex_key]),
         Way("BERT relative_key", peer(peers.bert, positions), vectors(2), positions),
         Way("OpenNMT-py", peer(peers.opennmt, tied), vectors(3), tied),
     ]

@@ -12,8 +12,9 @@ from typing import Any
 from docs.benchmarks import about
 from docs.benchmarks.measure import Rows, markdown, quartiles
 from docs.benchmarks.results import FORWARD, TRAINING, Row, points
+from docs.benchmarks.sweeps import WIDE
 
-DETAIL = {"length": (2048, 8192), "edges": (200_000,), "graphs": (64, 256)}
+DETAIL = {"length": (2048, 8192), WIDE: (2048, 8192), "edges": (200_000,), "graphs": (64, 256)}
 """Where a sweep is shown in full: the largest of these that was measured."""
 
 BESIDE = {
@@ -21,7 +22,7 @@ BESIDE = {
     "relgraph native, arbitrary labels": ("relgraph native, no labels", "relgraph chunked, arbitrary labels"),
     "relgraph chunked, distance": ("relgraph chunked, no labels",),
     "relgraph chunked, arbitrary labels": ("relgraph chunked, no labels",),
-    "relgraph triton, distance": ("relgraph triton, no labels", "FlexAttention, key term"),
+    "relgraph triton, distance": ("relgraph triton, no labels", "FlexAttention, key term", "SDPA, cuDNN"),
     "relgraph triton, arbitrary labels": ("relgraph triton, no labels",),
     "relgraph triton, distance, key term": ("FlexAttention, key term",),
     "relgraph native, packed, key and value tables": ("relgraph chunked, packed, key and value tables",),
@@ -30,6 +31,7 @@ BESIDE = {
     "relgraph chunked, packed, bias": ("padded graph Transformer, SDPA with bias",),
     "relgraph triton, packed, key and value tables": ("padded graph Transformer, split term",),
     "relgraph triton, packed, bias": ("padded graph Transformer, SDPA with bias",),
+    "TransformerConv, one-hot types": ("relgraph RelationConv", "relgraph RelationConv, triton, sorted before"),
 }
 """Ratios that matter beside those to the floor: of a way to its like."""
 
@@ -178,4 +180,6 @@ def _with_gpu_section(text: str) -> str:
         return text
     section = re.sub(r"(<!-- table:)cpu(:\S+ -->\n).*?(<!-- /table -->)", r"\1cuda\2\3", match[0], flags=re.DOTALL)
     section = re.sub(r"^(### .*)$", r"\1 (GPU)", section.replace("## On a CPU", "## On a GPU", 1), flags=re.MULTILINE)
-    return f"{text.rstrip()}\n\n{section.rstrip()}\n"
+    kinds = "plots", "time", "forward", "memory", "beside", "detail"
+    places = "\n".join(f"<!-- table:cuda:{WIDE}-{kind} -->\n<!-- /table -->\n" for kind in kinds)
+    return f"{text.rstrip()}\n\n{section.rstrip()}\n\n### Length, heads of 128 numbers (GPU)\n\n{places}"

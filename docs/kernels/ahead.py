@@ -54,9 +54,9 @@ def compile_kernel(
 
 @contextmanager
 def _assembler(arch: int) -> Iterator[None]:
-    """CUDA 13's assembler for GPUs before sm_90: nvdisasm cannot follow what CUDA 12's makes, which a launch would take.
+    """CUDA 13's assembler for GPUs before sm_90, as nvdisasm cannot follow what CUDA 12's makes.
 
-    Registers may differ a little from those of a launch.
+    A launch takes CUDA 12's: registers may differ a little from those of a launch.
     """
     from triton import knobs
 

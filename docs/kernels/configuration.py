@@ -35,7 +35,7 @@ class Configuration(NamedTuple):
     num_stages: int = 2
     baseline: str | None = None
     loops: tuple[str, ...] = ("uniform", "mixed", "other")
-    turns: Mapping[str, int] = {}  # noqa: RUF012, nobody writes to it
+    turns: Mapping[str, int] = {}
     archs: tuple[int, ...] = ARCHITECTURES
     held: bool = True
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.rule import choose, refusal, rule_for, size_in_words
+from relgraph.impl.rule import choose, notes, refusal, rule_for, size_in_words
 from relgraph.score import Score
 
 
@@ -23,6 +23,7 @@ class ImplChoice:
         impl: the implementation that answers the call.
         reason: why: the row of the rule that fits, or that you asked for it.
         refused: the implementations that cannot answer the call; each says why not and what can.
+        notes: on a GPU, whether the fused kernels of ``"triton"`` passed their self-check on the device.
 
     Example:
         >>> x = torch.randn(1, 8, 5, 16)
@@ -34,11 +35,13 @@ class ImplChoice:
     impl: str
     reason: str
     refused: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         able = [name for name in IMPLEMENTATIONS if name != self.impl and name not in self.refused]
         lines = [f"impl={self.impl!r}: {self.reason}"]
         lines += [f"able too: {', '.join(able)}"] if able else []
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join([*lines, *(f"refused: {reason}" for reason in self.refused.values())])
 
 
@@ -72,7 +75,8 @@ def which_impl(  # noqa: D417
 
     Checks the arguments and lowers the labels as the call does, and computes no attention: tensors on the ``"meta"``
     device will do if the labels hold no tensors, and are taken for tensors of a CPU. Compiles the kernels of
-    ``"native"``, 10 to 20 seconds, where that was not done before.
+    ``"native"``, 10 to 20 seconds, where that was not done before. For tensors on a GPU it makes the self-check of
+    ``"triton"`` where that was not done before; never for fake tensors (``torch._subclasses.FakeTensorMode``).
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T, H, D]``).
@@ -80,7 +84,7 @@ def which_impl(  # noqa: D417
         need_label_mass: as in :func:`~relgraph.relation_attention_with_aux`.
 
     Returns:
-        :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason`` and ``refused``.
+        :class:`~relgraph.functional.ImplChoice`: ``impl``, ``reason``, ``refused`` and ``notes``.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -104,4 +108,4 @@ def which_impl(  # noqa: D417
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
     reason = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"
-    return ImplChoice(taken, reason, refused)
+    return ImplChoice(taken, reason, refused, notes(call))

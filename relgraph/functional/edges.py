@@ -65,7 +65,7 @@ def edge_attention(  # noqa: D417
         edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
         edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
         impl: ``"edges"``, ``"native"`` (kernels compiled for this CPU; no weights), ``"triton"`` (no edge vectors, no
-            weights; on a GPU), or None, which takes ``"native"`` where it can and ``"edges"`` otherwise.
+            weights; on a GPU), or None: ``"triton"`` or ``"native"`` where it can be, else ``"edges"``.
         need_weights: also return the weight of every edge.
 
     Returns:

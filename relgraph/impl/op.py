@@ -74,6 +74,17 @@ def plug(
     _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct)
 
 
+def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> None:
+    """Register the functions of ``name`` under a new name too, where forward calls ``before`` first."""
+    known = _KERNELS[name]
+
+    def forward(problem: Problem) -> Outputs:
+        before(problem)
+        return known.forward(problem)
+
+    _KERNELS[new_name] = known._replace(forward=forward)
+
+
 class Extras(NamedTuple):
     """Parts of the primitive that only some kernels know; see :class:`~relgraph.impl.call.Problem`."""
 

@@ -18,7 +18,7 @@ from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
 from relgraph.impl.native import build
 from relgraph.impl.native.attend import attend as attend_native
-from relgraph.impl.triton import limits
+from relgraph.impl.triton import limits, selfcheck
 from relgraph.impl.triton.attend import attend as attend_triton
 from relgraph.impl.triton.virtual import is_affine
 from relgraph.score import Additive, Bilinear, Named
@@ -54,6 +54,11 @@ RULES = (
         lambda call: call.need_weights and _parallel(call),
     ),
     Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
+    Rule(
+        "triton",
+        "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call",
+        lambda call: not torch.compiler.is_exporting() and _takes_triton(call),
+    ),
     Rule(
         "native",
         "edges-only labels on a CPU, and the compiled kernels can do the call",
@@ -132,6 +137,42 @@ def refusal(call: Call, impl: str) -> str | None:
     return None if reason is None else f"impl='native' {reason}"
 
 
+def _takes_triton(call: Call) -> bool:
+    """Whether the fused kernels are meant for this call, can do it and have passed their self-check there.
+
+    The check is made here, before the first use; a traced call makes it when it runs.
+    """
+    query, listed = call.query, call.plan.edges_only
+    if not limits.is_gpu(query.device):
+        return False
+    traced = limits.not_run_now(query)
+    if not limits.HAS_TRITON and limits.turned_off() is None and (torch.compiler.is_compiling() or not traced):
+        limits.say_missing()
+    if refusal(call, "triton") is not None:
+        return False
+    if traced:
+        return selfcheck.failure(query.device, query.dtype, listed) is None
+    found = selfcheck.make_sure(query.device, query.dtype, listed=listed)
+    return found is None or found.why is None
+
+
+def notes(call: Call) -> tuple[str, ...]:
+    """What is known of the fused kernels where they are meant for the call and can do it; checks nothing."""
+    query, listed = call.query, call.plan.edges_only
+    if not limits.is_gpu(query.device) or refusal(call, "triton") is not None:
+        return ()
+    if limits.not_run_now(query):
+        failed, found = selfcheck.failure(query.device, query.dtype, listed), None
+    else:
+        found = selfcheck.remembered(query.device, query.dtype, listed=listed)
+        failed = None if found is None else found.why
+    if failed is not None:
+        return (f"impl=None does not take 'triton', whose self-check failed here: {failed}; asked for by name it runs",)
+    if found is None:
+        return ("the self-check of impl='triton' was not made yet for this device and dtype",)
+    return (f"the self-check of impl='triton' passed here, in {found.seconds:.1f} s",)
+
+
 def _native(call: Call) -> str | None:
     """Why the compiled kernels cannot answer this call, and what to use instead; None if they can.
 
@@ -164,10 +205,16 @@ def _triton_refusal(call: Call) -> str | None:
             return f"has dot products, Softcap, LeakyReLU and no {name}; use {others}"
     if by_rows.unknown_score(call):
         return f"has dot products, Softcap, LeakyReLU and no other score; use {others}"
+    off = limits.turned_off()
+    if off is not None:
+        return f"{off}; use {others}"
     if not limits.HAS_TRITON:
         return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):
         return f"needs CUDA tensors (or TRITON_INTERPRET=1, slow, on a CPU), got {query.device.type}; use {others}"
+    unfit = limits.unfit(query)
+    if unfit is not None:
+        return f"{unfit}; use {others}"
     if query.dtype not in limits.DTYPES:
         return f"takes float16, bfloat16 and float32, got {query.dtype}; use {others}"
     if max(query.shape[-1], call.value.shape[-1]) > limits.MOST_SIZE:

@@ -169,6 +169,7 @@ def test_labels_are_moved_as_little_as_needed(given, wanted):
 @pytest.mark.parametrize(("given", "message"), [
     (["--rounds", "0"], "--rounds must be at least 1, got 0"),
     (["--budget", "0"], "--budget must be positive, in seconds, got 0"),
+    (["--minutes", "0"], "--minutes must be positive, got 0"),
     (["--device", "cuda"], "--device must be cpu: torch sees no GPU here, got cuda"),
     (["--quick", "--docs"], "--docs needs a real run, got --quick"),
 ])  # fmt: skip
@@ -178,6 +179,35 @@ def test_options_that_cannot_be(given, message, monkeypatch, capsys):
         command._check(command._parser().parse_args(given))
     assert command.main(given) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "steps", "minutes"), [
+    ([], 1, 9), (["--minutes", "60"], 1, 60), (["--only", "^edges"], 0, 9),
+])  # fmt: skip
+def test_a_run_on_a_gpu_has_steps_and_a_time_limit(monkeypatch, tmp_path, given, steps, minutes):
+    seen = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(command, "_step", lambda *_: seen.append("step"))
+    monkeypatch.setattr(command, "run", lambda chosen, options, out, device: seen.append((options, out, device)) or 0)
+    monkeypatch.setattr(command, "publish", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["--device", "cuda", "--memory", "8", *given]) == 0
+    *before, (options, out, device) = seen
+    assert before == ["step"] * steps
+    assert minutes - 0.5 < options.minutes <= minutes
+    assert (out.as_posix(), device) == ("benchmarks-out/cuda", "cuda")
+
+
+def test_a_step_that_fails_ends_nothing_else(monkeypatch, capsys):
+    def fail(*_):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(command, "_step", fail)
+    monkeypatch.setattr(command, "run", lambda *_: 0)
+    monkeypatch.setattr(command, "publish", lambda *_: None)
+    assert command.main(["--device", "cuda", "--memory", "8"]) == 1
+    assert "step: not run: failed: RuntimeError: no such kernel" in capsys.readouterr().err
 
 
 def test_a_quick_run_leaves_results_tables_and_plots(tmp_path, capsys):

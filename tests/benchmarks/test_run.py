@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from docs.benchmarks import about, measure, peaks, results, run, sequences, step
-from docs.benchmarks.sweeps import Sequence, Sweep, described, each, restored, sweeps
-from docs.benchmarks.ways import Made, Side, Way
+from docs.benchmarks.sweeps import WIDE, Sequence, Sweep, described, each, restored, sweeps
+from docs.benchmarks.ways import Made, NotRun, Side, Way
 
 TINY = Sequence(heads=2, length=32, size=16, labels=4)
 FLOOR = sequences.FLOOR
@@ -97,6 +98,72 @@ def test_what_an_implementation_cannot_do_is_said(monkeypatch):
     rows = {row["way"]: row for row in run.measure(TINY, ["length"], options())}
     assert rows["unable"]["not_run"] == "not run: impl='triton' needs a GPU"
     assert "not_run" not in rows["floor"]
+
+
+def test_what_does_not_begin_in_time_is_said():
+    over = run.Box(0.0, 1.0)
+    rows = run.measure(TINY, ["length"], options(only="SDPA|relgraph"), over)
+    assert len(rows) > 3
+    assert {row["not_run"] for row in rows} == {"not run: out of time"}
+
+
+def test_every_setting_has_a_share_of_the_time(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(run.time, "perf_counter", lambda: now[0])
+    box = run.Box.of(160.0, 3)
+    assert (box.begins, box.ends) == (100.0, 130.0)
+    assert (box.full(), box.each_of(4, 30.0), box.each_of(4, 2.0)) == (False, 7.5, 2.0)
+    now[0] = 119.0
+    assert (box.full(), box.full(run.PREPARING)) == (False, True)
+    now[0] = 140.0
+    assert (box.full(), box.each_of(4, 30.0)) == (True, 0.0)
+    assert run.Box.of(160.0, 1).ends == 160.0
+    assert run.Box.of(120.0, 1).full()
+    endless = run.Box.of(None, 1)
+    assert (endless.full(), endless.each_of(4, 30.0)) == (False, 30.0)
+
+
+def test_a_run_keeps_to_its_minutes(tmp_path):
+    short = options(only="SDPA", minutes=1e-6)
+    assert run.run([SWEEP], short, tmp_path, "cpu") == 0
+    assert [row["not_run"] for row in results.read(tmp_path)["rows"]] == ["not run: out of time"]
+
+
+def test_on_a_gpu_a_failing_way_ends_nothing(monkeypatch, tmp_path):
+    """The stand-in is a CPU by another name."""
+
+    class CompilationError(Exception):
+        pass
+
+    def broken(inputs):
+        raise CompilationError("no such instruction\nat line 7")
+
+    ways = [Way("floor", made_of(plain), lambda s: 1), Way("broken", broken, lambda s: 1)]
+    monkeypatch.setattr(run, "side_of", lambda setting: side(*ways))
+    sweep = Sweep("length", "length", "n", (replace(TINY, device="cpu:0"),))
+    assert run.run([sweep], options(), tmp_path, "cpu:0") == 1
+    rows = {row["way"]: row for row in results.read(tmp_path)["rows"]}
+    assert rows["broken"]["not_run"] == "not run: failed: CompilationError: no such instruction"
+    assert "not_run" not in rows["floor"]
+
+
+def test_ways_of_a_gpu():
+    names = [way.name for way in sequences.ways(replace(TINY, device="cuda"))]
+    assert names[:9] == [
+        FLOOR,
+        *(f"relgraph triton, {what}" for what in ("no labels", "distance", "arbitrary labels", "distance, key term")),
+        "SDPA, cuDNN",
+        "paper's computation (eqs. 3–4)",
+        "FlexAttention, key term",
+        "relgraph chunked, no labels",
+    ]
+    assert len(set(names)) == len(names)
+    assert set(names) >= {way.name for way in sequences.ways(TINY) if "native" not in way.name}
+
+
+def test_cudnn_where_there_is_none_is_said():
+    with pytest.raises(NotRun, match="not run: cuDNN does not do this here"):
+        sequences.cudnn(sequences.Inputs(TINY))
 
 
 @pytest.mark.parametrize("name", ["floor", "other"])
@@ -235,7 +302,11 @@ def test_settings_survive_a_file():
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", "float32"), ("cuda", "bfloat16")])
 def test_sweeps(device, dtype):
     found = {sweep.name: sweep for sweep in sweeps(device, quick=False)}
-    assert list(found) == ["length", "size", "labels", "edges", "graphs"]
+    order = ["length", "size", "labels", "edges", "graphs"]
+    assert list(found) == (order if device == "cpu" else ["length", "edges", WIDE, "graphs", "size", "labels"])
+    if device == "cuda":
+        assert {s.size for s in found[WIDE].settings} == {128}
+        assert [s.length for s in found[WIDE].settings] == [512, 1024, 2048, 4096, 8192, 16384]
     for sweep in found.values():
         values = [getattr(setting, sweep.field) for setting in sweep.settings]
         assert values == sorted(set(values))

@@ -93,6 +93,36 @@ def test_one_row_against_a_long_past_is_compiled_unless_it_learns(on_a_cpu):
         assert choose(learning, None) == choose(one, None)
 
 
+@pytest.mark.parametrize("length", [0, 1, 4, 2048])
+def test_on_a_gpu_the_fused_kernels_take_every_size(on_a_gpu, length):
+    assert choose(call(q_len=length, k_len=length), None) == "triton"
+    assert choose(call(q_len=1, k_len=length), None) == "triton"
+    learning = call(q_len=length, k_len=length, mask=torch.zeros(1, 1, 1, length), dropout_p=0.1, is_causal=True)
+    assert choose(replace(learning, query=learning.query.clone().requires_grad_()), None) == "triton"
+
+
+def test_on_a_gpu_listed_pairs_go_to_the_fused_kernels_too(on_a_gpu):
+    query = torch.zeros(1, 1, 4, 2)
+    edges = Call(query, query, query, lower(KINDS["edges only"](4)), (Tables(),), 1.0)
+    assert choose(edges, None) == "triton"
+    assert choose(replace(edges, edge=EdgeVectors(torch.zeros(5, 2), None, None)), None) in ("edges", "native")
+
+
+def test_on_a_gpu_what_the_fused_kernels_do_not_do_goes_on_down_the_table(on_a_gpu, no_kernels):
+    large = call(**LARGE)
+    mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
+    assert choose(replace(large, need_weights=True), None) == "dense"
+    assert choose(replace(large, score=torch.sin), None) == "chunked"
+    assert choose(replace(large, mask=mask), None) == "chunked"
+    assert choose(replace(large, query=large.query.double()), None) == "chunked"
+    assert choose(replace(call(), query=call().query.double()), None) == "dense"
+
+
+def test_on_a_gpu_an_exported_program_depends_on_no_kernels(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    assert choose(call(**LARGE), None) == "chunked"
+
+
 def test_weights_go_dense_and_masks_that_learn_in_blocks(on_a_cpu):
     mask = torch.zeros(1, 1, 2048, 2048, requires_grad=True)
     assert choose(call(q_len=2048, k_len=2048, need_weights=True), None) == "dense"

@@ -21,6 +21,7 @@ from tests.impl.test_same_meaning import causal_options, masks
 launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
 Tiling = pytest.importorskip("relgraph.impl.triton.tiling", reason="triton is not installed").Tiling
 
+pytestmark = pytest.mark.cuda
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 ALL_PAIRS = [

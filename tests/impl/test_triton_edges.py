@@ -23,7 +23,7 @@ if DEVICE == "cpu":
 pytest.importorskip("triton")
 
 ALONE = [kind for kind in KINDS if kind.startswith("edges only")]
-pytestmark = pytest.mark.usefixtures("poisoned")
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("poisoned")]
 each_kind = pytest.mark.parametrize("kind", ALONE)
 
 

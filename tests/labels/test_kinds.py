@@ -149,6 +149,7 @@ def test_only_the_device_changes(kind):
     assert labels.to(device="cpu", non_blocking=True) == labels
 
 
+@pytest.mark.cuda
 def test_pin_memory():
     labels = KINDS["dense"](4)
     assert distance(4).pin_memory() == distance(4)

@@ -557,6 +557,7 @@ def test_edges_on_another_device(kind, graph):
         conv(x, *(part.to("meta") for part in edges))
 
 
+@pytest.mark.cuda
 def test_kernels_give_what_the_layer_gives_without_them():
     pytest.importorskip("triton", reason="triton is not installed")
     device = "cuda" if torch.cuda.is_available() else "cpu"

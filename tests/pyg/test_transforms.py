@@ -143,6 +143,7 @@ def test_moves_with_the_data(transform):
     assert (labels.q_len, labels.num_labels) == (16, transform.labeler.num_labels)
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_moves_to_a_gpu():
     for transform in map(AddRelationLabels, LABELERS):

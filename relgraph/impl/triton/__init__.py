@@ -3,6 +3,7 @@
 In the order in which data meets them:
 
 - ``limits``: requirements and limits of the kernels; read by the rule.
+- ``selfcheck``: compares the kernels with ``reference`` before they are first used on a device; asked by the rule.
 - ``attend``: all pairs: tables to B and C, the primitive, P back to the output.
 - ``virtual``: columns by distance, for labels that are a function of the distance.
 - ``tiling``: tile sizes, warps and stages by head size, dtype and GPU.

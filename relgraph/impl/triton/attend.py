@@ -13,6 +13,7 @@ from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
 from relgraph.impl.terms import answer, query_tables, score_tables
 from relgraph.impl.triton.edges import attend_listed
+from relgraph.impl.triton.limits import kernels
 from relgraph.impl.triton.virtual import Virtual, is_affine, virtual
 from relgraph.plan import NOT_ATTENDING
 
@@ -34,7 +35,7 @@ def attend(call: Call) -> Answer:
         by_query = _without(call, by_query, by_distance)
     values = any(table.value is not None for table in tables)
     outputs = op.run(
-        call, "triton", by_query, by_key, columns=sum(sizes) + len(sizes), need_sums=values,
+        call, kernels("triton", call.query), by_query, by_key, columns=sum(sizes) + len(sizes), need_sums=values,
         seed_device=call.query.device,
     )  # fmt: skip
     found = answer(call, outputs, tables, sizes)

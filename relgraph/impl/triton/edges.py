@@ -17,6 +17,7 @@ from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem
 from relgraph.impl.listed import Pattern, added_to_pairs, given_factor
 from relgraph.impl.terms import repeat_heads
+from relgraph.impl.triton.limits import kernels
 from relgraph.plan import Csr, listed_pairs
 
 LN_2 = 0.6931471805599453
@@ -28,8 +29,8 @@ def attend_listed(call: Call) -> Answer:
     labeled = call.need_mass or any(table is not None for table in tables)
     columns = call.plan.num_labels[0] if labeled else 0
     output, lse, sums, mass = op.run(
-        call, "triton edges", _by_query(call), _by_key(call), columns=columns, need_sums=tables.value is not None,
-        seed_device=call.query.device,
+        call, kernels("triton edges", call.query), _by_query(call), _by_key(call), columns=columns,
+        need_sums=tables.value is not None, seed_device=call.query.device,
     )  # fmt: skip
     if tables.value is not None:
         output = output + sums @ tables.value.float()

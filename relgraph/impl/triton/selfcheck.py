@@ -1,0 +1,280 @@
+"""The self-check: before ``impl=None`` trusts the kernels on a device, they are compared with ``reference`` there.
+
+A compiler that was not tried with these kernels, or a GPU that nobody had, may give wrong numbers or none. So tiny
+problems go through the kernels once per process, device, dtype and family of kernels (all pairs, listed pairs), with
+values and all gradients; the outcome is remembered. The time is that of compiling: Triton keeps what it compiled on
+disk, and later processes take milliseconds.
+
+The check runs in a thread of its own. Grad mode, inference mode, autocast, modes of torch, default devices, streams and
+torch.func belong to a thread, so whatever the caller's are, the check sees none of them.
+
+While a call is traced nothing can be checked. It takes kernels of another name, which make sure of the check when they
+run, and raise if it fails. While a CUDA graph is recorded nothing is checked: a check would synchronize.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph.impl import op, reference
+from relgraph.impl.call import Call, Problem, Tables
+from relgraph.impl.triton import attend as all_pairs
+from relgraph.impl.triton import limits
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels
+from relgraph.plan import lower
+
+SIZE = 64
+"""Numbers per head: the size that most models have."""
+
+HEADS, KV_HEADS, NUM_LABELS = 2, 1, 5
+
+ALLOWED = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
+"""The largest error of an output or gradient, as a share of its largest entry.
+
+Five times the error in Triton's interpreter, or more; what a mistake does is far larger.
+"""
+
+ALLOWED_TF32 = 1e-2
+"""The same for float32 where ``torch.set_float32_matmul_precision`` permits products in TF32."""
+
+NAMES = ("output", *(f"gradient of {x}" for x in (
+    "query", "key", "value", "key_table", "value_table", "query_table", "bias_table",
+)))  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """What the check of one configuration found.
+
+    Attributes:
+        why: what failed, with the figures; None if nothing did.
+        worst: the largest error of all, as a share of the largest entry.
+        seconds: how long the check took, compiling included.
+        trace: the traceback of an exception, or None.
+    """
+
+    why: str | None
+    worst: float
+    seconds: float
+    trace: str | None = None
+
+
+Key = tuple[torch.device, torch.dtype, bool]
+
+_outcomes: dict[Key, Outcome] = {}
+_lock = threading.Lock()
+
+
+def remembered(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outcome | None:
+    """The outcome for a device, a dtype and listed or all pairs; None if the check was not made yet."""
+    return _outcomes.get((device, dtype, listed))
+
+
+def failure(device: torch.device, dtype: torch.dtype, listed: bool) -> str | None:
+    """What failed, if the check was made and failed; checks nothing."""
+    found = _outcomes.get((device, dtype, listed))
+    return None if found is None else found.why
+
+
+# a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo
+failure._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def make_sure(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outcome | None:
+    """The outcome of the check, which is made if it was not; None while a CUDA graph is recorded.
+
+    Threads that come meanwhile wait. A failure gives one warning.
+
+    Raises:
+        torch.OutOfMemoryError: there is no room on the device. Nothing is remembered.
+    """
+    key = device, dtype, listed
+    found = _outcomes.get(key)
+    if found is not None:
+        return found
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return None
+    with _lock:
+        found = _outcomes.get(key)
+        if found is not None:
+            return found
+        found = _outcomes[key] = _in_a_thread(device, dtype, listed)
+    if found.why is not None:
+        warnings.warn(_warning(device, dtype, listed, found), UserWarning, stacklevel=2)
+    return found
+
+
+def _warning(device: torch.device, dtype: torch.dtype, listed: bool, found: Outcome) -> str:
+    """The warning about a failure."""
+    instead = "'edges'" if listed else "'dense' or 'chunked'"
+    return (
+        f"the fused GPU kernels of relgraph (impl='triton') failed their self-check {where(device, dtype, listed)}: "
+        f"{found.why}. {versions()}. impl=None takes {instead} instead, which is right and slower. "
+        "Please report what `python -m relgraph` prints"
+    )
+
+
+def where(device: torch.device, dtype: torch.dtype, listed: bool) -> str:
+    """A configuration in words."""
+    pairs = "listed pairs" if listed else "all pairs"
+    return f"on {device_name(device)}, {str(dtype).removeprefix('torch.')}, {pairs}"
+
+
+def device_name(device: torch.device) -> str:
+    """A device with what its maker calls it."""
+    if device.type != "cuda":
+        return str(device)
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return f"{device} ({torch.cuda.get_device_name(device)}, compute capability {capability})"
+
+
+def versions() -> str:
+    """The versions that a report needs."""
+    import triton
+
+    ours = sys.modules["relgraph"].__version__  # the package is imported last, after all that it holds
+    return f"relgraph {ours}, torch {torch.__version__}, triton {triton.__version__}"
+
+
+# ---- the check ----
+
+
+def _in_a_thread(device: torch.device, dtype: torch.dtype, listed: bool) -> Outcome:
+    """The outcome, worked out in a thread of its own; see the module."""
+    found: list[Outcome | BaseException] = []
+
+    def work() -> None:
+        try:
+            with _undisturbed(device):
+                found.append(_check(device, dtype, listed))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work, name="relgraph self-check", daemon=True)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+@contextlib.contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    """What a new thread does not bring: this device, backward in this thread, and permission to synchronize.
+
+    Backward in another thread could wait for one that waits for this check.
+    """
+    with torch.autograd.set_multithreading_enabled(False):
+        if device.type != "cuda":
+            yield
+            return
+        mode = torch.cuda.get_sync_debug_mode()  # of the whole process
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            with torch.cuda.device(device):
+                yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+
+
+def _check(device: torch.device, dtype: torch.dtype, listed: bool) -> Outcome:
+    """Compare values and gradients of all problems of a family."""
+    began, worst, wrong = time.perf_counter(), 0.0, []
+    try:
+        for name, (labels, causal) in _problems(listed).items():
+            inputs = _inputs(labels, dtype)
+            mine = _solve(labels.to(device), [x.to(device) for x in inputs], causal, ours=True)
+            truth = _solve(labels, [x.double() for x in inputs], causal, ours=False)
+            for what, got, wanted in zip(NAMES, mine, truth, strict=True):
+                error = _error(got, wanted)
+                worst = error if error != error else max(worst, error)
+                if not error <= allowed(dtype):  # NaN is too far from everything
+                    wrong.append(f"{name}, {what}: {error:.1e}")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a kernel that does not compile or launch: all errors of Triton's
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        why = f"{type(error).__name__}: {first[:300]}"
+        return Outcome(why, worst, time.perf_counter() - began, traceback.format_exc())
+    why = None
+    if wrong:
+        more = "" if len(wrong) <= 3 else f" and {len(wrong) - 3} more"
+        share = f"errors as a share of the largest entry, at most {allowed(dtype):g} allowed"
+        why = f"{'; '.join(wrong[:3])}{more} ({share})"
+    return Outcome(why, worst, time.perf_counter() - began)
+
+
+def allowed(dtype: torch.dtype) -> float:
+    """The largest error that is no failure."""
+    tf32 = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return ALLOWED_TF32 if tf32 else ALLOWED[dtype]
+
+
+def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:
+    """Labels and whether order is causal, by name: tiles of all sorts, a row without edges, odd lengths."""
+    generator = torch.Generator().manual_seed(0)
+    if listed:
+        edge_index = torch.randint(1, 40, (2, 150), generator=generator)
+        ids = torch.randint(-1, NUM_LABELS, (150,), generator=generator)
+        return {"edges": (EdgeLabels(edge_index, ids, NUM_LABELS, q_len=40), False)}
+    # keys on both sides of the queries: whole tiles of one label to the left and to the right of the diagonal
+    distances = DistanceLabels(70, 300, lookup=range(NUM_LABELS), left=NUM_LABELS // 2, q_offset=120)
+    ids = torch.randint(-1, NUM_LABELS, (1, 90, 90), generator=generator)
+    return {"distances": (distances, False), "written-out labels, causal": (DenseLabels(ids, NUM_LABELS), True)}
+
+
+def _inputs(labels: Labels, dtype: torch.dtype) -> list[Tensor]:
+    """Query, key, value, four tables and the gradient of the output, drawn without the generator of the process."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(1, HEADS, labels.q_len, SIZE), *((1, KV_HEADS, labels.k_len, SIZE),) * 2]
+    shapes += [*((NUM_LABELS, SIZE),) * 3, (NUM_LABELS,), shapes[0]]
+    drawn = (torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") for shape in shapes)
+    return [x.to(dtype) for x in drawn]
+
+
+def _solve(labels: Labels, inputs: list[Tensor], causal: bool, *, ours: bool) -> list[Tensor]:
+    """The output and the gradients of all inputs, by the kernels or by the reference."""
+    *leaves, incoming = (x.requires_grad_() for x in inputs)
+    query, key, value, key_table, value_table, query_table, bias = leaves
+    tables = Tables(key_table, value_table, query_table, bias)
+    call = Call(query, key, value, lower(labels), (tables,), SIZE**-0.5, is_causal=causal)
+    output = (all_pairs.attend if ours else reference.attend)(call).output
+    return [output.detach(), *torch.autograd.grad(output, leaves, incoming.detach().to(output.dtype))]
+
+
+def _error(got: Tensor, wanted: Tensor) -> float:
+    """The largest difference as a share of the largest entry; NaN and infinity stay."""
+    return ((got.cpu().double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+# ---- traced calls ----
+
+
+def _require(listed: bool, problem: Problem) -> None:
+    """Make sure of the check where a traced call runs.
+
+    Raises:
+        RuntimeError: the check fails.
+    """
+    device, dtype = problem.query.device, problem.query.dtype
+    found = _outcomes.get((device, dtype, listed)) or make_sure(device, dtype, listed=listed)
+    if found is not None and found.why is not None:
+        raise RuntimeError(
+            f"impl='triton' failed its self-check {where(device, dtype, listed)}: {found.why}. This call was traced "
+            f"before that was known; trace it again (torch.compiler.reset()), and impl=None takes another "
+            f"implementation, or pass impl={'edges' if listed else 'chunked'!r}"
+        )
+
+
+for _name, _listed in (("triton", False), ("triton edges", True)):
+    op.plug_again(_name, partial(_require, _listed), _name + limits.CHECKED_WHEN_RUN)

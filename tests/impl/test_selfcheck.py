@@ -1,0 +1,380 @@
+"""The self-check of the fused kernels: its outcomes, and whatever the caller's state is.
+
+Without a GPU the CPU takes its place: the one function that says which devices the kernels are meant for is replaced,
+and Triton's interpreter runs them.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import relgraph as rg
+from relgraph.impl import op
+from relgraph.impl.rule import choose
+from relgraph.impl.triton import limits, selfcheck
+from relgraph.labels import DenseLabels, EdgeLabels
+from tests.impl.test_choose import call
+
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.cuda
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda", torch.cuda.current_device()) if CUDA else torch.device("cpu")
+KEY = DEVICE, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def _new(monkeypatch):
+    """A process that has checked nothing yet, with a GPU in the words of the rule."""
+    monkeypatch.setattr(selfcheck, "_outcomes", {})
+    monkeypatch.setattr(limits, "is_gpu", lambda device: device.type == DEVICE.type)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Problems that the interpreter solves in no time."""
+    index, ids = torch.tensor([[0, 1, 1], [1, 0, 1]]), torch.tensor([0, 1, 4])
+    edges, dense = EdgeLabels(index, ids, 5, q_len=3), DenseLabels(torch.tensor([[[0, 1], [4, -1]]]), 5)
+    monkeypatch.setattr(
+        selfcheck, "_problems", lambda listed: {"edges": (edges, False)} if listed else {"ids": (dense, True)}
+    )
+    monkeypatch.setattr(selfcheck, "SIZE", 16)
+
+
+def break_kernels(monkeypatch, name="triton", *, forward=None, backward=None):
+    """Replaces the kernels of a family; each replacement is given what the real ones found."""
+    right = op._KERNELS[name]
+    changed = right._replace(
+        forward=(lambda problem: forward(right.forward(problem))) if forward else right.forward,
+        backward=(lambda *given: backward(right.backward(*given))) if backward else right.backward,
+    )
+    monkeypatch.setitem(op._KERNELS, name, changed)
+
+
+def on_device(**options):
+    given = call(**options)
+    return replace(given, **{name: getattr(given, name).to(DEVICE) for name in ("query", "key", "value")})
+
+
+def counted(monkeypatch, outcome=None):
+    """Replaces the check by one that only counts; the configurations that were checked."""
+    made = []
+
+    def check(*key):
+        made.append(key)
+        return outcome or selfcheck.Outcome(None, 0.0, 0.5)
+
+    monkeypatch.setattr(selfcheck, "_check", check)
+    return made
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("dtype", limits.DTYPES)
+def test_the_kernels_pass(dtype, listed):
+    found = selfcheck.make_sure(DEVICE, dtype, listed=listed)
+    assert found.why is None
+    assert 0 < found.worst <= selfcheck.allowed(dtype) / 3
+    assert found.seconds > 0
+    assert selfcheck.make_sure(DEVICE, dtype, listed=listed) is found
+
+
+def test_the_problems_have_tiles_of_all_sorts():
+    from relgraph.impl.triton.tile_map import tile_map
+    from relgraph.plan import lower
+
+    for name, (labels, causal) in selfcheck._problems(listed=False).items():
+        made = tile_map(lower(labels), 64, 64, batch=1, causal=0 if causal else None, device=torch.device("cpu"))
+        assert len(made.tiles), name
+        assert len(made.runs) or causal, name
+    ((edges, _),) = selfcheck._problems(listed=True).values()
+    counts = torch.bincount(edges.edge_index[1], minlength=edges.q_len)
+    assert counts.min() == 0
+    assert counts.max() > 4
+
+
+def test_what_passes_is_taken_and_remembered(monkeypatch):
+    made = counted(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [choose(on_device(), None) for _ in range(3)] == ["triton"] * 3
+    assert made == [(*KEY, False)]
+    assert choose(on_device(need_weights=True), None) == "dense"
+    assert choose(on_device(q_len=2048, k_len=2048, score=torch.sin), None) == "chunked"
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("kind", ["distances", "edges"])
+def test_what_is_taken_answers_the_call(monkeypatch, kind):
+    counted(monkeypatch)
+    labels = rg.ClippedDistance(1)(5)
+    if kind == "edges":
+        labels = EdgeLabels(torch.tensor([[0, 3, 2], [1, 1, 4]]), torch.tensor([0, 2, 1]), 3, q_len=5)
+    labels = labels.to(DEVICE)
+    inputs = [torch.randn(1, 2, 5, 16, device=DEVICE, requires_grad=True) for _ in range(3)]
+    table = torch.randn(3, 16, device=DEVICE, requires_grad=True)
+    found = {}
+    for impl in (None, "triton", "reference"):
+        output = rg.relation_attention(*inputs, labels, table, table, impl=impl)
+        found[impl] = [output, *torch.autograd.grad(output.square().sum(), [*inputs, table])]
+    for mine, by_name, truth in zip(*found.values(), strict=True):
+        assert torch.equal(mine, by_name)
+        torch.testing.assert_close(mine, truth, atol=1e-4, rtol=1e-4)
+    twice = rg.relation_attention(*inputs, labels, table, table)
+    (grad,) = torch.autograd.grad(twice.square().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="impl='triton' has no second derivative; use impl="):
+        grad.sum().backward()
+
+
+def test_each_dtype_and_family_is_checked_once(monkeypatch):
+    made = counted(monkeypatch)
+    x = torch.zeros(1, 1, 3, 2, device=DEVICE)
+    edges = EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3).to(DEVICE)
+    for dtype in (torch.float32, torch.bfloat16):
+        for labels in (None, edges, None):
+            assert rg.which_impl(x.to(dtype), x.to(dtype), x.to(dtype), labels).impl == "triton"
+    assert made == [(DEVICE, dtype, listed) for dtype in (torch.float32, torch.bfloat16) for listed in (False, True)]
+
+
+def add_a_half(outputs):
+    return outputs._replace(output=outputs.output + 0.5)
+
+
+def double_that_of_key(gradients):
+    query, key, *others = gradients
+    return [query, key * 2, *others]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"forward": add_a_half}, r"ids, output: \d\.\de-01"),
+        ({"backward": double_that_of_key}, r"ids, gradient of key: \d\.\de[-+]\d\d"),
+        ({"forward": lambda outputs: outputs._replace(output=outputs.output * float("nan"))}, "ids, output: nan"),
+    ],
+    ids=["values", "gradients", "nan"],
+)
+def test_wrong_numbers_are_told_once_and_not_used(monkeypatch, tiny, changes, what):
+    break_kernels(monkeypatch, **changes)
+    with pytest.warns(UserWarning, match=what) as told:
+        assert choose(on_device(), None) == "dense"
+    assert len(told) == 1
+    text = str(told[0].message)
+    assert str(DEVICE) in text
+    assert "float32, all pairs" in text
+    assert f"relgraph {rg.__version__}, torch {torch.__version__}, triton " in text
+    assert "impl=None takes 'dense' or 'chunked' instead" in text
+    assert "`python -m relgraph`" in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose(on_device(), None) == "dense"
+        assert choose(on_device(q_len=1024, k_len=1024), None) in ("chunked", "native")
+        assert choose(on_device(), "triton") == "triton"  # asked for by name it runs
+
+
+def test_kernels_that_do_not_compile_are_told_once_and_not_used(monkeypatch, tiny):
+    def forward(outputs):
+        raise RuntimeError("\nno such instruction on this GPU\nat line 7")
+
+    break_kernels(monkeypatch, "triton edges", forward=forward)
+    x = torch.randn(1, 1, 3, 4, device=DEVICE)
+    edges = EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3).to(DEVICE)
+    with pytest.warns(UserWarning, match="listed pairs: RuntimeError: no such instruction on this GPU. rel") as told:
+        found = rg.relation_attention(x, x, x, edges)
+    assert len(told) == 1
+    torch.testing.assert_close(found, rg.relation_attention(x, x, x, edges, impl="reference"))
+    outcome = selfcheck.remembered(*KEY, listed=True)
+    assert "at line 7" in outcome.trace
+    assert rg.which_impl(x, x, x, None).impl == "triton"  # the other family is not concerned
+
+
+def test_a_filter_that_makes_errors_of_warnings_raises_once(monkeypatch, tiny):
+    break_kernels(monkeypatch, forward=add_a_half)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="self-check"):
+            choose(on_device(), None)
+        assert choose(on_device(), None) == "dense"
+
+
+def test_a_full_device_is_no_fault_of_the_kernels(monkeypatch, tiny):
+    right = op._KERNELS["triton"]
+
+    def forward(problem):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setitem(op._KERNELS, "triton", right._replace(forward=forward))
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        choose(on_device(), None)
+    monkeypatch.setitem(op._KERNELS, "triton", right)
+    assert choose(on_device(), None) == "triton"
+
+
+class Recorded(TorchDispatchMode):
+    """Notes the operators that it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def in_inference_mode():
+    return torch.inference_mode()
+
+
+def in_autocast():
+    return torch.autocast(DEVICE.type, torch.bfloat16)
+
+
+def on_meta():
+    return torch.device("meta")
+
+
+@pytest.mark.parametrize("state", [torch.no_grad, in_inference_mode, in_autocast, on_meta, Recorded])
+def test_the_state_of_the_caller_does_not_matter(state, tiny):
+    plain = selfcheck.make_sure(*KEY, listed=False)
+    selfcheck._outcomes.clear()
+    with state() as mode:
+        found = selfcheck.make_sure(*KEY, listed=False)
+    assert (found.why, found.worst) == (None, plain.worst)
+    if isinstance(mode, Recorded):
+        assert not mode.seen
+
+
+def test_another_default_dtype_does_not_matter(tiny):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert selfcheck.make_sure(*KEY, listed=False).why is None
+        assert selfcheck.make_sure(*KEY, listed=True).why is None
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_no_random_number_is_drawn(tiny):
+    torch.manual_seed(3)
+    before = random_states()
+    selfcheck.make_sure(*KEY, listed=False)
+    for one, other in zip(random_states(), before, strict=True):
+        assert torch.equal(one, other)
+
+
+def random_states():
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if CUDA else [])]
+
+
+def test_threads_wait_for_one_check(monkeypatch):
+    begun, go, made = threading.Event(), threading.Event(), []
+
+    def check(*key):
+        made.append(key)
+        begun.set()
+        assert go.wait(20)
+        return selfcheck.Outcome("wrong", 1.0, 0.1)
+
+    monkeypatch.setattr(selfcheck, "_check", check)
+    taken = []
+    threads = [threading.Thread(target=lambda: taken.append(choose(on_device(), None))) for _ in range(4)]
+
+    def all_at_once():
+        for thread in threads:
+            thread.start()
+        assert begun.wait(20)
+        go.set()
+        for thread in threads:
+            thread.join()
+
+    with pytest.warns(UserWarning, match="self-check") as told:
+        all_at_once()
+    assert (made, taken, len(told)) == ([(*KEY, False)], ["dense"] * 4, 1)
+
+
+def test_a_check_inside_backward_does_not_wait_for_itself(tiny):
+    """The first use may be in a thread of autograd, which runs one node at a time."""
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            assert selfcheck.make_sure(*KEY, listed=False).why is None
+            return grad
+
+    x = torch.ones(2, device=DEVICE, requires_grad=True)
+    Late.apply(x).sum().backward()
+    assert x.grad is not None
+
+
+def test_nothing_is_checked_while_a_graph_is_recorded(monkeypatch):
+    made = counted(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    pretended = torch.device("cuda", 0)
+    assert selfcheck.make_sure(pretended, torch.float32, listed=False) is None
+    assert not made
+    assert not selfcheck._outcomes
+    failed = selfcheck.Outcome("wrong", 1.0, 0.1)
+    selfcheck._outcomes[pretended, torch.float32, False] = failed
+    assert selfcheck.make_sure(pretended, torch.float32, listed=False) is failed
+
+
+# ---- traced calls ----
+
+
+@pytest.fixture
+def compiled():
+    torch.compiler.reset()
+    yield torch.compile(lambda x: rg.relation_attention(x, x, x, None), backend="aot_eager", fullgraph=True)
+    torch.compiler.reset()
+
+
+def test_a_traced_call_is_checked_when_it_runs(monkeypatch, compiled):
+    made = counted(monkeypatch)
+    x = torch.randn(1, 1, 5, 16, device=DEVICE)
+    wanted = rg.relation_attention(x, x, x, None, impl="reference")
+    torch.testing.assert_close(compiled(x), wanted)
+    assert made == [(*KEY, False)]
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    torch.testing.assert_close(compiled(x), wanted)
+    assert len(made) == 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
+
+
+def test_a_traced_call_raises_if_the_check_then_fails(monkeypatch, compiled):
+    made = counted(monkeypatch, selfcheck.Outcome("output: 1.0e+00", 1.0, 0.1))
+    x = torch.randn(1, 1, 5, 16, device=DEVICE)
+    with pytest.warns(UserWarning, match="output: 1"), pytest.raises(RuntimeError, match="pass impl='chunked'"):
+        compiled(x)
+    with pytest.raises(RuntimeError, match=r"impl='triton' failed its self-check on .*: output: 1.0e\+00. This call"):
+        compiled(x)
+    assert len(made) == 1
+    torch.compiler.reset()  # what is traced now knows
+    torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, None, impl="reference"))
+
+
+def test_a_traced_call_takes_what_is_known_to_work(monkeypatch, compiled):
+    selfcheck._outcomes[(*KEY, False)] = selfcheck.Outcome("wrong", 1.0, 0.1)
+    monkeypatch.setattr(selfcheck, "_check", lambda *key: pytest.fail("checked again"))
+    x = torch.randn(1, 1, 5, 16, device=DEVICE)
+    torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, None, impl="reference"))
+
+
+def test_listed_pairs_are_checked_when_they_run(monkeypatch):
+    made = counted(monkeypatch)
+    edges = EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3).to(DEVICE)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: rg.relation_attention(x, x, x, edges), backend="eager", fullgraph=True)
+    x = torch.randn(1, 1, 3, 16, device=DEVICE)
+    torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, edges, impl="reference"))
+    assert made == [(*KEY, True)]
+    torch.compiler.reset()
