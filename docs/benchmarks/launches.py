@@ -17,13 +17,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -95,24 +95,28 @@ class Operators(TorchDispatchMode):
         return Counts(self.launches.total(), self.waits.total())
 
 
-class _Lists(TorchFunctionMode):
-    """Counts a tensor that is made a list or an array as a wait: on a CPU no operator shows it."""
-
-    def __init__(self, operators: Operators) -> None:
-        super().__init__()
-        self.operators = operators
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
-            self.operators.waits[func.__name__] += 1
-        return func(*args, **(kwargs or {}))
+READS = ("tolist", "numpy", "cpu")
+"""Methods of a tensor that wait for its numbers, of which no operator tells on a CPU."""
 
 
 @contextmanager
 def counting() -> Iterator[Operators]:
     """Counts what runs inside."""
     operators = Operators()
-    with operators, _Lists(operators):
+
+    def counted(name: str) -> Callable[..., Any]:
+        method = getattr(Tensor, name)
+
+        def read(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            operators.waits[name] += 1
+            return method(x, *args, **kwargs)
+
+        return read
+
+    with ExitStack() as stack:
+        for name in READS:
+            stack.enter_context(patch.object(Tensor, name, counted(name)))
+        stack.enter_context(operators)
         yield operators
 
 

@@ -60,7 +60,8 @@ def _gathers(pattern: Pattern, lanes: int, width: int, device: torch.device) -> 
     These refuse more pairs than a matrix has entries, and are untested with repeated pairs on other devices.
     """
     pairs, places = pattern.col.shape[0], (pattern.row_ptr.shape[0] - 1) * (pattern.col_ptr.shape[0] - 1)
-    return device.type != "cpu" or pairs > places or lanes * pairs * width <= GATHERED
+    on_cpu = not budget.block_bytes(device)
+    return not on_cpu or pairs > places or lanes * pairs * width <= GATHERED
 
 
 def _runs(pattern: Pattern, lanes: int, x: Tensor) -> range:
