@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -159,7 +160,7 @@ class Problem:
     score: Named | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | dict[Any, Any] | None
 
-    @property
+    @cached_property
     def memo(self) -> dict[Any, Any]:
         """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
         if isinstance(self.plan_key, dict):
