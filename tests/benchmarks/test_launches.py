@@ -93,6 +93,26 @@ def test_dense_does_not_wait(name, monkeypatch):
     assert forward.waits == backward.waits == 0
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [*launches.SEQUENCES, *launches.PACKED])
+def test_on_a_gpu_the_host_does_not_wait(name):
+    """torch itself raises where it would wait."""
+    if name in launches.SEQUENCES:
+        case, _ = launches._sequences(name, "chunked", 4, 512)
+    else:
+        case = launches._packed(name, torch.arange(launches.GRAPHS) % 21 + 20)
+    call, leaves = case.make("cuda")
+    torch.autograd.grad(call().sum(), leaves)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.autograd.grad(call().sum(), leaves)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    forward, backward = launches.counted(case, "cuda")
+    assert forward.launches <= FORWARD
+    assert backward.launches <= BACKWARD
+
+
 def test_the_command(capsys):
     assert launches.main(["--quick", "--only", "packed blocks"]) == 0
     table = capsys.readouterr().out
