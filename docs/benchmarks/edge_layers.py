@@ -19,7 +19,7 @@ import relgraph as rg
 from docs.benchmarks.sweeps import Edges
 from docs.benchmarks.ways import Made, Side, Way, Wrong, distance_from
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.edges.sparse import RUN_NUMBERS
+from relgraph.impl.edges.sparse import run_numbers
 
 SMALL_EDGES, SAMPLED_NODES = 400, 64
 ADDITIVE = "GATv2Conv"
@@ -190,7 +190,8 @@ def ours_memory(s: Edges) -> int:
 
 def additive_memory(s: Edges) -> int:
     """Bytes of the same, and of a few runs of edges, heads and channels."""
-    return ours_memory(s) + 4 * 6 * min(RUN_NUMBERS, s.edges * s.width)
+    most = run_numbers(torch.device(s.device), torch.float32)
+    return ours_memory(s) + 4 * 6 * min(most, s.edges * s.width)
 
 
 def ways(setting: Edges) -> list[Way[Edges]]:

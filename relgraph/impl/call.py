@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -159,7 +160,7 @@ class Problem:
     score: Named | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | dict[Any, Any] | None
 
-    @property
+    @cached_property
     def memo(self) -> dict[Any, Any]:
         """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
         if isinstance(self.plan_key, dict):
@@ -180,8 +181,18 @@ class Problem:
         """The dropout mask of block ``number``, the same in forward and backward."""
         assert self.seed is not None
         device = self.query.device
-        generator = torch.Generator(device).manual_seed((int(self.seed) + number) % (1 << 63))
+        generator = torch.Generator(device).manual_seed(_mixed(int(self.seed) + number))
         return torch.empty(shape, dtype=self.dtype, device=device).bernoulli_(1.0 - self.dropout_p, generator=generator)
+
+
+def _mixed(number: int) -> int:
+    """The number with all its bits in each of 63 (the last steps of SplitMix64).
+
+    A generator on a CPU looks at 32 bits of its seed alone, so numbers that differ in others would draw the same.
+    """
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB % (1 << 64)
+    return (number ^ (number >> 31)) % (1 << 63)
 
 
 class Outputs(NamedTuple):

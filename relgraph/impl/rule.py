@@ -11,8 +11,8 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.autograd import forward_ad
 
 from relgraph.arguments import check
-from relgraph.impl import dense, reference
-from relgraph.impl.call import Answer, Call
+from relgraph.impl import budget, dense, reference
+from relgraph.impl.call import Answer, Call, accumulation_dtype
 from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
@@ -33,7 +33,10 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
 }
 
 DENSE_SCORES = 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass is faster than blocks; see docs/learn/implementations.md."""
+"""Up to this many scores (B · H · N_q · N_k) one pass is faster on a CPU; see docs/learn/implementations.md."""
+
+PACKED_SHARE = 8
+"""On a GPU dense is taken for so many times fewer scores if graphs are packed: most of them are of no graph."""
 
 
 class Rule(NamedTuple):
@@ -83,15 +86,15 @@ RULES = (
     Rule("dense", "there is one query row", lambda call: call.plan.q_len == 1),
     Rule(
         "dense",
-        f"{{size}} is at most {DENSE_SCORES:,} scores",
-        lambda call: size(call) <= DENSE_SCORES,
+        "{size}",
+        lambda call: size(call) <= dense_scores(call),
     ),
     Rule(
         "native",
         "the tensors are on a CPU, and the compiled kernels can do the call",
         lambda call: _native(call) is None,
     ),
-    Rule("chunked", f"{{size}} is more than {DENSE_SCORES:,} scores", lambda _: True),
+    Rule("chunked", "{size}", lambda _: True),
 )
 """The table, top to bottom; the first row that fits is taken."""
 
@@ -111,10 +114,20 @@ def size(call: Call) -> int:
     return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
 
 
+def dense_scores(call: Call) -> int:
+    """Up to this many scores ``dense`` is taken: for speed on a CPU, by what its numbers fill elsewhere."""
+    room = budget.block_bytes(call.query.device)
+    if not room:
+        return DENSE_SCORES
+    a_score = accumulation_dtype(call.query.dtype).itemsize * dense.NUMBERS_PER_SCORE * by_rows.maps_per_pair(call)
+    return room // (a_score if call.plan.q_ptr is None else a_score * PACKED_SHARE)
+
+
 def size_in_words(call: Call) -> str:
-    """The same as text, which dynamo cannot format."""
-    per_pair = " · D" if isinstance(call.score, Additive) else ""
-    return f"B · H · N_q · N_k{per_pair} = {size(call):,}"
+    """The scores and the bound that they keep to or pass, as text, which dynamo cannot format."""
+    per_pair, bound = " · D" if isinstance(call.score, Additive) else "", dense_scores(call)
+    compared = "at most" if size(call) <= bound else "more than"
+    return f"B · H · N_q · N_k{per_pair} = {size(call):,} is {compared} {bound:,} scores"
 
 
 def refusal(call: Call, impl: str) -> str | None:

@@ -43,17 +43,24 @@ def _part(plan: LabelPlan, part: Part, batch: range, rows: range, keys: range, g
 
 
 def written_block(
-    ids: WrittenIds, batch: range, rows: range, keys: range, graph: int | None, skipped: int = 0
+    ids: WrittenIds,
+    batch: range,
+    rows: range,
+    keys: range,
+    graph: int | None,
+    skipped: int = 0,
+    start: int | None = None,
 ) -> Tensor:
     """The written-out ids of these rows, ``[batch or 1, rows, keys]``; arguments as in :func:`cut`.
 
-    ``skipped`` rows of the graph come before these.
+    ``skipped`` rows of the graph come before these. ``start`` is where its ids begin, if that is known: reading it
+    makes the host wait for a GPU.
     """
     if graph is None:
         own = ids.ids[batch.start : batch.stop] if ids.ids.shape[0] > 1 else ids.ids
         return own[:, rows.start : rows.stop]
     assert ids.starts is not None
-    begin = int(ids.starts[graph]) + skipped * len(keys)
+    begin = (int(ids.starts[graph]) if start is None else start) + skipped * len(keys)
     return ids.ids[begin : begin + len(rows) * len(keys)].view(1, len(rows), len(keys))
 
 

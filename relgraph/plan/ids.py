@@ -7,6 +7,7 @@ from torch import Tensor
 
 from relgraph.labels.base import NOT_ATTENDING, common_batch, graph_at, graph_of
 from relgraph.labels.ragged import block_address, distance_at
+from relgraph.plan.memory import kept
 from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
 
 
@@ -41,7 +42,8 @@ def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
     """The id of each distance, int64 like ``distance``."""
     if len(ids.lookup) == 1:
         return torch.full_like(distance, ids.lookup[0])
-    table = torch.tensor(ids.lookup, device=distance.device)
+    device = distance.device
+    table = kept(ids.derived, ("ids", device), lambda: torch.tensor(ids.lookup, device=device))
     return table[distance.clamp(ids.first, ids.last) - ids.first]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.utils.weak import WeakIdKeyDictionary
 
 KEPT_PLANS = 64
@@ -31,6 +33,19 @@ def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
             del entries[old]
         entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
     return entries[key][1]
+
+
+def kept(derived: dict[Any, Tensor], key: Any, make: Callable[[], Tensor]) -> Tensor:
+    """The tensor under this key, made at first use: numbers copied to a GPU make the host wait for it."""
+    if torch.compiler.is_compiling():
+        return make()
+    if key not in derived:
+        made = make()
+        # autograd cannot save what inference mode made, and a transform or a mode makes tensors of another kind
+        if made.is_inference() or type(made) is not Tensor or peek_interpreter_stack() is not None:
+            return made
+        derived[key] = made
+    return derived[key]
 
 
 def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:

@@ -26,10 +26,12 @@ class DistanceIds:
     for all distances beyond.
 
     -1 is without a label, -2 does not attend. Ends are not repeated: ``lookup[1] != lookup[0]``, same on the right.
+    ``derived`` is a cache for the lookup as a tensor.
     """
 
     first: int
     lookup: tuple[int, ...]
+    derived: dict[Any, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def last(self) -> int:

@@ -25,6 +25,14 @@ DRAWN = (
     Constant("relgraph.impl.chunked.blocks", "BLOCK_ROWS", (1, 2, 3, 7)),
     Constant("relgraph.impl.chunked.blocks", "FEWEST_ROWS", (1, 2, 5)),
     Constant("relgraph.impl.chunked.by_rows", "BLOCK_NUMBERS", (1, 60, 500)),
+    # a GPU's blocks on a CPU: of a row, of some rows and of everything
+    Constant("relgraph.impl.budget", "CPU_BYTES", (1, 600, 5_000, 1 << 30)),
+    Constant("relgraph.impl.chunked.blocks", "DEVICE_ROWS", (1, 2, 5)),
+    Constant("relgraph.impl.chunked.blocks", "TEMPORARIES", (0, 5)),
+    Constant("relgraph.impl.chunked.groups", "SPARE_SCORES", (0, 10, 200)),
+    Constant("relgraph.impl.rule", "PACKED_SHARE", (1,)),
+    Constant("relgraph.impl.dense", "NUMBERS_PER_SCORE", (1,)),
+    Constant("relgraph.impl.edges.sparse", "HELD", (1,)),
     Constant("relgraph.impl.rule", "DENSE_SCORES", (0, 30, 400)),
     Constant("relgraph.impl.chunked.groups", "SMALL_PAIRS", (0, 5, 30)),
     Constant("relgraph.impl.chunked.groups", "LEAST_FILLED", (0.0, 0.2, 1.0)),
@@ -46,8 +54,6 @@ DRAWN = (
     Constant("relgraph.impl.native.edges", "MOST_PACKED", (0,)),
     Constant("relgraph.impl.native.edges", "MOST_PARTS", (0, 100)),
     Constant("relgraph.impl.native.edges", "TASKS_A_THREAD", (1, 7)),
-    # its own name for the number of relgraph.impl.edges.sparse
-    Constant("relgraph.impl.edges.attend", "RUN_NUMBERS", (1, 40, 200)),
 )
 
 FIXED = {
@@ -57,7 +63,10 @@ FIXED = {
     "relgraph.impl.triton.selfcheck": {"ALLOWED_TF32", "HEADS", "KV_HEADS", "NUM_LABELS", "SIZE"},
     "relgraph.impl.native.edges": {"WORDS"},
     "relgraph.impl.native.problem": {"FARTHEST"},
+    "relgraph.impl.budget": {"DEVICE_BYTES"},  # no test here has such a device
     "relgraph.impl.chunked.groups": {"SPREAD"},
+    "relgraph.impl.chunked.units": {"FAR"},
+    "relgraph.impl.chunked.blocks": {"BYTES_PER_ID"},
     "relgraph.impl.chunked.rows": {"PER_LN2"},
     "relgraph.impl.triton.tile_ids": {"NO_LIMIT"},
     "relgraph.impl.triton.virtual": {"FAR_LEFT", "BEYOND"},

@@ -8,12 +8,20 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.impl import budget
 from relgraph.impl.chunked import groups
 from relgraph.labels import BlockLabels, DistanceLabels, EdgeLabels, SumLabels
 from tests.cases import F64, answer, assert_same, make, packed_edges
 from tests.labelers import zoo
 
 pytestmark = pytest.mark.usefixtures("poisoned")
+
+
+@pytest.fixture(params=[0, 6_000, 1 << 30], ids=["cache", "some rows", "everything"], autouse=True)
+def _room(request, monkeypatch):
+    """Blocks that follow a CPU's caches, and those of other devices by the bytes that they may take."""
+    monkeypatch.setattr(budget, "CPU_BYTES", request.param)
+
 
 PTR = torch.tensor([0, 3, 6, 6, 8, 11, 12, 14, 15, 15])
 N = int(PTR[-1])
@@ -110,6 +118,29 @@ def test_graphs_of_like_size_share_a_group():
             assert sizes[graph][0] * sizes[graph][1] >= groups.LEAST_FILLED * whole
 
 
+def test_on_a_device_padding_is_cheaper_than_another_group():
+    sizes = [(40, 40), (20, 20), (20, 20), (3, 3), (100, 100)]
+    assert groups.alike(sizes) == [[0], [1, 2], [3]]
+    assert groups.alike(sizes, spare=2 * (40 * 40 - 20 * 20)) == [[4], [0, 1, 2], [3]]
+    assert groups.alike(sizes, spare=10**9) == [[4, 0, 1, 2, 3]]
+
+
+def test_what_labels_say_of_groups_is_found_once():
+    labels = blocks()
+    x = torch.randn(N, 2, 4, dtype=F64)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        layout = groups._layout
+        patch.setattr(groups, "_layout", lambda *given: found.append(given) or layout(*given))
+        z = [rg.relation_attention(x, x, x, labels, impl="chunked") for _ in range(3)]
+        once = len(found)
+        labels.ids.zero_()  # labels that change are looked at again
+        rg.relation_attention(x, x, x, labels, impl="chunked")
+    assert len(found) == 2 * once > 0
+    assert torch.equal(z[0], z[1])
+    assert torch.equal(z[0], z[2])
+
+
 def test_forward_and_backward_drop_the_same_weights():
     """With one value a head the output is linear in the value: its gradient shows the dropped weights."""
     labels = KINDS["full block"]()
@@ -139,6 +170,7 @@ def test_seeds_of_groups_are_far_from_those_of_blocks():
     x = torch.zeros(int(ptr[-1]), 1, 2)
     found = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "SPARE_SCORES", 0)
         whole = groups.groups
         patch.setattr(
             "relgraph.impl.chunked.blocks.groups",

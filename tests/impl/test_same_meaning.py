@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import relgraph as rg
 from relgraph.impl.chunked import blocks
 from relgraph.labels import DistanceLabels, EdgeLabels
 from tests.budget import assert_within_budget, twins
@@ -219,6 +220,17 @@ def test_own_dropout_is_the_same_forward_and_backward(kind):
     ).mean()
     assert dropped > 0.05
     assert not torch.equal(raw(case, "chunked", mass=False)[0], weights)
+
+
+@pytest.mark.parametrize("impl", ["dense", "chunked", "native"])
+def test_heads_and_batch_rows_have_dropout_of_their_own(impl):
+    """Also where each has a block of its own: 512 · 1,024 scores are one."""
+    x = torch.zeros(2, 2, 1024, 2)
+    kept = rg.relation_attention(x, x, torch.ones_like(x), None, dropout_p=0.5, impl=impl)[..., 0]
+    rows = kept.flatten(0, 1)
+    for one, other in combinations(rows, 2):
+        assert not torch.equal(one[:512], other[:512])
+    assert not torch.equal(rows[0, :512], rows[0, 512:])
 
 
 def test_dropout_gradient_against_finite_differences():

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 
 COLUMNS = 6
 SHAPES = [(1, 1), (1, 5), (5, 1), (4, 7), (7, 4), (6, 6)]
-CPU = torch.device("cpu")
+
+
+def stripe(first, columns):
+    return Stripe.of(first, columns, lambda: torch.tensor(columns))
 
 
 def plain(rows, keys):
@@ -33,7 +36,8 @@ def by_distance(*runs):
         while at < count:
             run = runs[turn % len(runs)]
             length = min(2 if isinstance(run, int) else len(run), count - at)
-            stripes.append(Stripe(at, at + length, run) if isinstance(run, int) else Stripe.of(at, run[:length], CPU))
+            one = isinstance(run, int)
+            stripes.append(Stripe(at, at + length, run) if one else stripe(at, run[:length]))
             by_distance += [run] * length if isinstance(run, int) else run[:length]
             at, turn = at + length, turn + 1
         columns = [[by_distance[j - i + rows - 1] for j in range(keys)] for i in range(rows)]
@@ -96,9 +100,9 @@ def test_collect(kind, shape, sides):
 
 
 def test_columns_in_a_row_are_a_slice():
-    assert Stripe.of(2, [3, 4, 5], CPU) == (2, 5, slice(3, 6))
-    assert Stripe.of(2, [3], CPU) == (2, 3, slice(3, 4))
-    first, stop, column = Stripe.of(2, [5, 4], CPU)
+    assert stripe(2, [3, 4, 5]) == (2, 5, slice(3, 6))
+    assert stripe(2, [3]) == (2, 3, slice(3, 4))
+    first, stop, column = stripe(2, [5, 4])
     assert (first, stop) == (2, 4)
     assert isinstance(column, torch.Tensor)
     assert column.tolist() == [5, 4]

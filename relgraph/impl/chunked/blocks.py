@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from relgraph.impl import budget
 from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.ids import UnitIds
-from relgraph.impl.chunked.parts import units
 from relgraph.impl.chunked.rows import RowBlock, UnitWork, fold_row_term
+from relgraph.impl.chunked.units import borders, lengths, units
+from relgraph.plan import WrittenIds
 
 BLOCK_SCORES = 1 << 19
 """Scores (batch rows · heads · queries · keys) per block: 2 MiB in float32, which stays in cache."""
@@ -22,6 +25,15 @@ BLOCK_ROWS = 256
 
 FEWEST_ROWS = 16
 """Fewest query rows per block, for any number of keys: products of fewer rows are slow."""
+
+DEVICE_ROWS = 128
+"""The same on other devices than a CPU, as long as a block of one head keeps to its budget of bytes."""
+
+TEMPORARIES = 2
+"""Tensors of a number per pair that a block holds for a moment beside its buffers: gathered entries by distance."""
+
+BYTES_PER_ID = 2 * torch.int64.itemsize + 1
+"""Bytes per pair that ids take which are written out: ids, columns and a mask."""
 
 
 def forward(problem: Problem) -> Outputs:
@@ -40,10 +52,11 @@ def forward(problem: Problem) -> Outputs:
         for whole, part in zip((output, lse, sums, mass), mine, strict=True):
             if part.numel():
                 group.queries.put(whole, part)
-    sizes = _Sizes.of(problem)
-    for unit in _units(problem, together, sizes, buffers=1):
+    buffers = _buffers(problem, backward=False)
+    sizes = _Sizes.of(problem, buffers)
+    for unit in _units(problem, together, sizes, buffers):
         for block in (block for heads in _passes(unit, sizes) for block in _blocks(unit, heads)):
-            unnormalised, total, lse[block.at] = block.unnormalised()
+            unnormalised, total = block.unnormalised(lse)
             share = total.reciprocal_()
             if problem.need_mass:
                 block.ids.scatter(unnormalised, mass[block.at], None)
@@ -80,9 +93,10 @@ def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tens
         for whole, part, side in zip(grads[:5], mine[:5], sides, strict=True):
             if whole is not None and part is not None:
                 side.put(whole, part)
-    sizes = _Sizes.of(problem)
+    buffers = _buffers(problem, backward=True)
+    sizes = _Sizes.of(problem, buffers)
     sums = fold_row_term(problem, incoming.sums, delta) if problem.dropout_p == 0.0 else None
-    for unit in _units(problem, together, sizes, buffers=2):
+    for unit in _units(problem, together, sizes, buffers):
         unit.folded_sums = sums
         _add_gradients(unit, sizes, incoming, delta, grads)
     return grads
@@ -98,31 +112,71 @@ class _Sizes:
     scores: int
 
     @classmethod
-    def of(cls, problem: Problem) -> _Sizes:
-        """Limit a block to BLOCK_SCORES, but keep FEWEST_ROWS rows. Small blocks take several heads."""
-        plan, (batch, heads), kv_heads = problem.plan, problem.query.shape[:2], problem.key.shape[1]
-        queries, keys = (
-            max([1, length] if ptr is None else [1, *ptr.diff().tolist()])
-            for length, ptr in ((plan.q_len, plan.q_ptr), (plan.k_len, plan.k_ptr))
-        )
-        group = heads // max(kv_heads, 1)
-        a_row = max(group * keys, 1)
-        rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
-        lanes = max(BLOCK_SCORES // 2 // (a_row * rows), 1)
-        some_heads = max(min(lanes, kv_heads), 1)
-        some_batch = max(min(lanes // max(kv_heads, 1), batch), 1)
+    def of(cls, problem: Problem, buffers: int) -> _Sizes:
+        """Sizes for the device of the problem, whose blocks need this many buffers."""
+        (batch, heads), kv_heads = problem.query.shape[:2], max(problem.key.shape[1], 1)
+        queries, keys = (max([1, *lengths(ptr)]) for ptr in borders(problem.plan, problem.memo))
+        a_row = max(heads // kv_heads * keys, 1)
+        room = budget.block_bytes(problem.query.device)
+        if room:
+            scores = room // _bytes_per_score(problem, buffers)
+            rows, lanes = _fill_memory(scores, queries, a_row, batch * kv_heads)
+        else:
+            rows, lanes = _fill_cache(queries, a_row)
+        some_heads = min(lanes, kv_heads)
+        some_batch = 1 if _apart(problem, room) else max(min(lanes // kv_heads, batch), 1)
         return cls(some_batch, some_heads, rows, some_batch * some_heads * rows * a_row)
 
 
-def _units(problem: Problem, together: list[Group], sizes: _Sizes, *, buffers: int) -> Iterator[UnitWork]:
+def _fill_cache(queries: int, a_row: int) -> tuple[int, int]:
+    """Query rows and lanes (key heads of all batch rows) of a block of at most BLOCK_SCORES, for a CPU.
+
+    FEWEST_ROWS are kept for any number of keys. Small blocks take several lanes.
+    """
+    rows = min(queries, max(min(BLOCK_ROWS, BLOCK_SCORES // a_row), FEWEST_ROWS))
+    return rows, max(BLOCK_SCORES // 2 // (a_row * rows), 1)
+
+
+def _fill_memory(scores: int, queries: int, a_row: int, lanes: int) -> tuple[int, int]:
+    """The same for a block of at most so many scores: all lanes, and as many rows as fit, in blocks of like size.
+
+    Where fewer than DEVICE_ROWS fit, fewer lanes are taken.
+    """
+    most = max(scores // (a_row * max(lanes, 1)), min(DEVICE_ROWS, scores // a_row), 1)
+    count = math.ceil(queries / most)
+    rows = math.ceil(queries / count)
+    return rows, max(scores // (a_row * rows), 1)
+
+
+def _apart(problem: Problem, room: int) -> bool:
+    """Whether batch rows are worked on one by one, as their listed pairs are found row by row."""
+    listed = [part.csr for part in problem.plan.parts if part.csr is not None]
+    return any(not room or (csr.parallel and csr.batch > 1) for csr in listed)
+
+
+def _buffers(problem: Problem, *, backward: bool) -> int:
+    """How many buffers with a number per pair a block needs."""
+    return (2 if backward else 1) + (problem.dropout_p > 0.0) + (problem.score is not None and backward)
+
+
+def _bytes_per_score(problem: Problem, buffers: int) -> int:
+    """The bytes per score of all that a block of a device holds: buffers, what is gathered, dropout, mask and ids."""
+    if problem.dropout_p > 0.0:  # the same blocks forward and backward, which draw by block
+        buffers = _buffers(problem, backward=True) + 1
+    heads = problem.query.shape[1]
+    written = any(part.csr is not None or isinstance(part.ids, WrittenIds) for part in problem.plan.parts)
+    of_pairs = (BYTES_PER_ID if written else 0) + (problem.mask is not None) + (problem.causal is not None)
+    return problem.dtype.itemsize * (buffers + TEMPORARIES) + math.ceil(of_pairs / max(heads, 1))
+
+
+def _units(problem: Problem, together: list[Group], sizes: _Sizes, buffers: int) -> Iterator[UnitWork]:
     """The units of the problem, without graphs in groups. They share buffers: one block is computed at a time."""
     grouped = {graph for group in together for graph in group.graphs}
     if problem.plan.q_ptr is not None and len(grouped) == problem.plan.q_ptr.shape[0] - 1:
         return
-    count = buffers + (problem.dropout_p > 0.0) + (problem.score is not None and buffers > 1)
-    room = torch.empty(count, sizes.scores, dtype=problem.dtype, device=problem.query.device)
+    room = torch.empty(buffers, sizes.scores, dtype=problem.dtype, device=problem.query.device)
     shared, ids = UnitIds.shared(problem), None
-    for number, unit in enumerate(units(problem.plan, problem.query.shape[0], sizes.batch)):
+    for number, unit in enumerate(units(problem.plan, problem.memo, problem.query.shape[0], sizes.batch)):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
             if ids is None or not shared:
                 ids = UnitIds(problem, unit, sizes.rows)
@@ -162,7 +216,7 @@ def _add_gradients(
                 own = slice(block.kv_heads.start - first, block.kv_heads.stop - first)
             keys = (own, slice(None), slice(block.ids.start, block.ids.stop))
             # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
-            unnormalised, total, _ = block.unnormalised(need_slope=True)
+            unnormalised, total = block.unnormalised(need_slope=True)
             mine = block.incoming(incoming, delta, total.reciprocal_())
             dropped = block.drop(unnormalised, into=2)
             if mine.output is not None:

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph.impl import dense
+from relgraph.impl import budget, dense
 from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
-from relgraph.impl.chunked.parts import Unit, units
-from relgraph.plan import LabelPlan, cut, offset_of_rows
+from relgraph.impl.chunked.units import Unit, units
+from relgraph.plan import LabelPlan, cut, encode, offset_of_rows, plan_memo
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
 BLOCK_NUMBERS = 1 << 20
-"""Numbers per block, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
+"""Numbers per block on a CPU, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
 
 
 def needed(call: Call) -> bool:
@@ -165,9 +165,13 @@ def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Tensor]:
 def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call]]:
     """The units, their rows in blocks, and the call for each block, with its own dropout mask."""
     query, plan = call.query, call.plan
-    most = max(BLOCK_NUMBERS // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
+    numbers = BLOCK_NUMBERS
+    if room := budget.block_bytes(query.device):
+        numbers = room // (accumulation_dtype(query.dtype).itemsize * dense.NUMBERS_PER_SCORE)
+    most = max(numbers // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
     number = 0
-    for unit in units(plan, query.shape[0], max(most // max(plan.q_len, 1), 1)):
+    together = 1 if any(part.csr is not None for part in plan.parts) else max(most // max(plan.q_len, 1), 1)
+    for unit in units(plan, plan_memo(*encode(plan)), query.shape[0], together):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
             own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)
@@ -183,9 +187,13 @@ def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call
 
 def _numbers_per_pair(call: Call) -> int:
     """How many numbers a block holds per pair: D of an additive score, one per map of a bilinear one or of values."""
-    width = call.query.shape[-1] if isinstance(call.score, Additive) else 1
+    return max(call.query.shape[-1] if isinstance(call.score, Additive) else 1, maps_per_pair(call))
+
+
+def maps_per_pair(call: Call) -> int:
+    """How many maps of a bilinear score or of values a pair may take; one without them."""
     maps = call.plan.num_labels[0] if isinstance(call.score, Bilinear) else 1
-    return max(width, maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
+    return max(maps, 1 if call.value_map is None else call.value_map.bases.shape[-3])
 
 
 def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:

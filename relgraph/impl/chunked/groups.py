@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from relgraph.impl import budget
 from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.chunked.units import borders, lengths
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
@@ -15,6 +18,12 @@ SMALL_PAIRS = 1 << 12
 
 LEAST_FILLED = 0.6
 """Least share of a padded graph's pairs that are not padding."""
+
+SPARE_SCORES = 1 << 22
+"""Scores of padding (pairs · heads) that a group may have besides, on a device other than a CPU.
+
+There the operators of one more group take as long as so many numbers, and no graph is too large to be in a group.
+"""
 
 SPREAD = 0x9E3779B97F4A7C15
 """Keeps the seeds of groups apart from each other and from seed + block number."""
@@ -26,20 +35,24 @@ class _Side:
 
     Attributes:
         positions: ``[g, n]``, places in the packed batch; padding repeats the first position of its graph.
-        own: ``[g, n]``, False for padding; None without padding.
+        padding: ``[g, n]``, True for padding; None without padding.
+        own: graph and place of every position that is not padding, and that position; None without padding.
     """
 
     positions: Tensor
-    own: Tensor | None
+    padding: Tensor | None = None
+    own: tuple[Tensor, Tensor, Tensor] | None = None
 
     @classmethod
     def of(cls, ptr: Tensor, graphs: Tensor, sizes: list[int]) -> _Side:
         """The queries (or keys) of graphs with these sizes."""
         first, here = ptr[graphs][:, None], torch.arange(max(sizes), device=ptr.device)
         if min(sizes) == max(sizes):
-            return cls(first + here, None)
+            return cls(first + here)
         own = here < torch.tensor(sizes, device=ptr.device)[:, None]
-        return cls(first + here * own, own)
+        positions = first + here * own
+        graph, place = own.nonzero(as_tuple=True)
+        return cls(positions, ~own, (graph, place, positions[own]))
 
     def take(self, x: Tensor) -> Tensor:
         """``[1, H, T, X]`` as ``[g, H, n, X]``."""
@@ -50,7 +63,7 @@ class _Side:
         if x is None:
             return None
         x = self.take(x)
-        return x if self.own is None else x.masked_fill(~self.own[:, None, :, None], 0.0)
+        return x if self.padding is None else x.masked_fill(self.padding[:, None, :, None], 0.0)
 
     def put(self, whole: Tensor, mine: Tensor) -> None:
         """Write ``[g, H, n, ...]`` back to ``[1, H, T, ...]`` without padding."""
@@ -58,7 +71,29 @@ class _Side:
         if self.own is None:
             whole[0][:, self.positions] = mine
         else:
-            whole[0][:, self.positions[self.own]] = mine[:, self.own]
+            graph, place, position = self.own
+            whole[0][:, position] = mine[:, graph, place]
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """What the labels say of a group, which is kept for the next call with them.
+
+    Attributes:
+        graphs: the numbers of the graphs.
+        at: the same as a tensor.
+        queries: their queries.
+        keys: their keys.
+        plan: their labels, as those of a padded batch.
+        memo: what is kept for that plan.
+    """
+
+    graphs: list[int]
+    at: Tensor
+    queries: _Side
+    keys: _Side
+    plan: LabelPlan
+    memo: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,31 +129,48 @@ def groups(problem: Problem) -> list[Group]:
         return []
     if any(p.csr is not None and p.csr.parallel for p in plan.parts):
         return []
-    sizes = list(zip(plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist(), strict=True))
-    return [_group(problem, graphs, [sizes[g] for g in graphs]) for graphs in alike(sizes) if len(graphs) > 1]
+    memo = problem.memo
+    spare = SPARE_SCORES // problem.query.shape[1] if budget.block_bytes(problem.query.device) else None
+    if ("groups", spare) not in memo:
+        sizes = list(zip(*map(lengths, borders(plan, memo)), strict=True))
+        together = [graphs for graphs in alike(sizes, spare) if len(graphs) > 1]
+        memo["groups", spare] = [_layout(plan, graphs, [sizes[g] for g in graphs]) for graphs in together]
+    return [_group(problem, layout) for layout in memo["groups", spare]]
 
 
-def alike(sizes: list[tuple[int, int]]) -> list[list[int]]:
-    """The numbers of small graphs from large to small, cut where padding would be too much."""
-    small = [graph for graph, (n_q, n_k) in enumerate(sizes) if 0 < n_q * n_k <= SMALL_PAIRS]
+def alike(sizes: list[tuple[int, int]], spare: int | None = None) -> list[list[int]]:
+    """The numbers of small graphs from large to small, cut where padding would be too much.
+
+    Args:
+        sizes: queries and keys of each graph.
+        spare: pairs of padding that a group may have in any case, and graphs of any size are small; None for a CPU.
+    """
+    small = [graph for graph, (n_q, n_k) in enumerate(sizes) if n_q * n_k > 0 and (spare or n_q * n_k <= SMALL_PAIRS)]
     found: list[list[int]] = []
-    most = (0, 0)
+    most, padding = (0, 0), 0
     for graph in sorted(small, key=sizes.__getitem__, reverse=True):
         n_q, n_k = sizes[graph]
-        if n_k > most[1] or n_q * n_k < LEAST_FILLED * most[0] * most[1]:
+        padding += most[0] * most[1] - n_q * n_k
+        too_much = n_q * n_k < LEAST_FILLED * most[0] * most[1] and padding > (spare or 0)
+        if n_k > most[1] or too_much:
             found.append([])
-            most = (n_q, n_k)
+            most, padding = (n_q, n_k), 0
         found[-1].append(graph)
     return found
 
 
-def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) -> Group:
-    plan = problem.plan
+def _layout(plan: LabelPlan, graphs: list[int], sizes: list[tuple[int, int]]) -> _Layout:
     assert plan.q_ptr is not None and plan.k_ptr is not None
     at = torch.tensor(graphs, device=plan.q_ptr.device)
     queries = _Side.of(plan.q_ptr, at, [n_q for n_q, _ in sizes])
     keys = _Side.of(plan.k_ptr, at, [n_k for _, n_k in sizes])
-    lengths = queries.positions.shape[1], keys.positions.shape[1]
+    parts = tuple(_part(plan, part, at, queries, keys) for part in plan.parts)
+    padded = LabelPlan(queries.positions.shape[1], keys.positions.shape[1], len(graphs), parts)
+    return _Layout(graphs, at, queries, keys, padded)
+
+
+def _group(problem: Problem, layout: _Layout) -> Group:
+    queries, keys = layout.queries, layout.keys
     sub = replace(
         problem,
         query=queries.take(problem.query),
@@ -128,22 +180,22 @@ def _group(problem: Problem, graphs: list[int], sizes: list[tuple[int, int]]) ->
         by_key=None if problem.by_key is None else keys.take(problem.by_key),
         mask=_hidden(_pairs(problem.mask, queries, keys), keys),
         keep=_pairs(problem.keep, queries, keys),
-        seed=None if problem.seed is None else problem.seed ^ (graphs[0] + 1) * SPREAD % (1 << 62),
-        causal=_offset(problem.causal, at),
-        plan_key=None,
-        plan=LabelPlan(*lengths, len(graphs), tuple(_part(plan, part, at, queries, keys) for part in plan.parts)),
+        seed=None if problem.seed is None else problem.seed ^ (layout.graphs[0] + 1) * SPREAD % (1 << 62),
+        causal=_offset(problem.causal, layout.at),
+        plan_key=layout.memo,
+        plan=layout.plan,
     )
-    return Group(graphs, queries, keys, sub)
+    return Group(layout.graphs, queries, keys, sub)
 
 
 def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:
     """The mask with padding hidden."""
-    if keys.own is None:
+    if keys.padding is None:
         return mask
-    own = keys.own[:, None, None]
+    padding = keys.padding[:, None, None]
     if mask is None:
-        return own
-    return mask & own if mask.dtype == torch.bool else mask.masked_fill(~own, float("-inf"))
+        return ~padding
+    return mask.masked_fill(padding, False if mask.dtype == torch.bool else float("-inf"))
 
 
 def _offset(offset: int | Tensor | None, graphs: Tensor) -> int | Tensor | None:

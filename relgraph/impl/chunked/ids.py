@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from relgraph.impl.call import Problem
-from relgraph.impl.chunked.parts import Listed, Offset, PartInUnit, Unit, offset_in
+from relgraph.impl.chunked.listed import Listed
+from relgraph.impl.chunked.parts import PartInUnit
 from relgraph.impl.chunked.tiles import Tile
+from relgraph.impl.chunked.units import Offset, Unit, offset_in
 
 
 class UnitIds:
     """The ids of all blocks of a unit. Batch rows with the same labels share them."""
 
     def __init__(self, problem: Problem, unit: Unit, rows: int) -> None:
-        self.parts = [
-            PartInUnit(problem.plan, part, unit, start, problem.query.device)
-            for part, start in zip(problem.plan.parts, problem.plan.starts, strict=True)
-        ]
+        self.parts = [PartInUnit(problem, index, unit) for index in range(len(problem.plan.parts))]
         self._causal = None if problem.causal is None else offset_in(problem.causal, unit)
         total = len(unit.queries)
         self._rows = [range(first, min(first + rows, total)) for first in range(0, total, rows)]
@@ -63,8 +62,8 @@ class BlockIds:
         for part in parts if self.stop > self.start else ():
             tiles, masks = part.tiles(rows, self.start, self.stop)
             listed = part.listed(rows, self.start, self.stop)
-            if listed is not None and not part.complete:
-                masks = [self._not_listed(part, masks, listed)]
+            if listed is not None and listed.taken is not None and not part.complete:
+                masks = [self._not_listed(part, masks, listed.taken)]
             self._tiles.append(tiles)
             self._listed.append(listed)
             self._masks += masks
@@ -81,21 +80,24 @@ class BlockIds:
         """Whether some pair within the block may not attend."""
         return bool(self._masks)
 
-    def _not_listed(self, part: PartInUnit, masks: list[tuple[int, Tensor]], listed: Listed) -> tuple[int, Tensor]:
+    def _not_listed(
+        self, part: PartInUnit, masks: list[tuple[int, Tensor]], taken: tuple[Tensor, Tensor]
+    ) -> tuple[int, Tensor]:
         """One mask for a part with listed pairs: the pairs that do not attend by its ids and are not listed."""
         left_out = torch.zeros(1, len(self.rows), self.width, dtype=torch.bool, device=part.device)
         for first, mask in masks:
             left_out[..., first - self.start : first - self.start + mask.shape[-1]] = mask
-        left_out[0, listed.taken_row, listed.taken_col] = False
+        left_out[0, taken[0], taken[1]] = False
         return self.start, left_out
 
     def _mask_future(self, causal: Offset, device: torch.device) -> None:
         first = max(self.start, self.rows.start + causal.low + 1)
         if first >= self.stop:
             return
-        i = torch.arange(self.rows.start, self.rows.stop, device=device)[:, None]
+        behind = causal.value if isinstance(causal.value, int) else 0
+        i = torch.arange(self.rows.start + behind, self.rows.stop + behind, device=device)[:, None]
         j = torch.arange(first, self.stop, device=device)
-        future = j - i - causal.value > 0
+        future = j > i if isinstance(causal.value, int) else j - i > causal.value
         self._masks.append((first, future if future.dim() == 3 else future[None]))
 
     def hide(self, scores: Tensor) -> None:
@@ -114,27 +116,30 @@ class BlockIds:
             out.zero_()
         for index, (tiles, listed) in enumerate(zip(self._tiles, self._listed, strict=True)):
             fresh = index == 0 and by_query is not None
-            before = None if listed is None or fresh else out[..., listed.taken_row, listed.taken_col]
+            taken = None if listed is None else listed.taken
+            before = None if taken is None or fresh else out[..., taken[0], taken[1]]
             for tile in tiles:
                 piece = out[..., tile.start - self.start : tile.stop - self.start]
                 keys = None if by_key is None else by_key[..., tile.start : tile.stop, :]
                 tile.gather(piece, by_query, keys, add=not fresh)
+            if taken is not None:
+                out[..., taken[0], taken[1]] = 0.0 if before is None else before
             if listed is not None:
-                out[..., listed.taken_row, listed.taken_col] = 0.0 if before is None else before
                 self._gather_listed(out, listed, by_query, by_key)
 
     def scatter(self, pairs: Tensor, by_query: Tensor | None, by_key: Tensor | None) -> None:
         """Sum pairs by label: ``by_query[i, l_ij] += pairs[i, j]`` and ``by_key[j, l_ij] += pairs[i, j]``."""
         for tiles, listed in zip(self._tiles, self._listed, strict=True):
-            taken = None
-            if listed is not None:  # listed pairs are left out of the sums of their tile
-                taken = pairs[..., listed.taken_row, listed.taken_col]
-                pairs[..., listed.taken_row, listed.taken_col] = 0.0
+            taken, kept = None if listed is None else listed.taken, None
+            if taken is not None:  # listed pairs are left out of the sums of their tile
+                kept = pairs[..., taken[0], taken[1]]
+                pairs[..., taken[0], taken[1]] = 0.0
             for tile in tiles:
                 piece = pairs[..., tile.start - self.start : tile.stop - self.start]
                 tile.scatter(piece, by_query, None if by_key is None else by_key[..., tile.start : tile.stop, :])
-            if listed is not None and taken is not None:
-                pairs[..., listed.taken_row, listed.taken_col] = taken
+            if taken is not None and kept is not None:
+                pairs[..., taken[0], taken[1]] = kept
+            if listed is not None:
                 self._scatter_listed(pairs, listed, by_query, by_key)
 
     def _gather_listed(self, out: Tensor, listed: Listed, by_query: Tensor | None, by_key: Tensor | None) -> None:

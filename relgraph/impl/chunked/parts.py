@@ -2,94 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from relgraph.impl import budget
+from relgraph.impl.call import Problem
+from relgraph.impl.chunked.listed import Listed, PairsOver
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
-from relgraph.plan import DEAD, FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, ids_by_distance, written_block
-
-
-@dataclass(frozen=True, eq=False)
-class Unit:
-    """Some batch rows of a padded batch, or one graph of a packed batch.
-
-    ``queries`` and ``keys`` are ranges of positions. Inside the unit both count from 0.
-    """
-
-    batch: range
-    queries: range
-    keys: range
-    graph: int | None = None
-
-
-def units(plan: LabelPlan, batch: int, together: int) -> list[Unit]:
-    """The whole call as units of at most ``together`` batch rows."""
-    if plan.q_ptr is not None and plan.k_ptr is not None:
-        q_ptr, k_ptr = plan.q_ptr.tolist(), plan.k_ptr.tolist()
-        return [
-            Unit(range(batch), range(q_ptr[g], q_ptr[g + 1]), range(k_ptr[g], k_ptr[g + 1]), g)
-            for g in range(len(q_ptr) - 1)
-        ]
-    if any(part.csr is not None for part in plan.parts):
-        together = 1
-    queries, keys = range(plan.q_len), range(plan.k_len)
-    return [Unit(range(b, min(b + together, batch)), queries, keys) for b in range(0, batch, together)]
-
-
-@dataclass(frozen=True, eq=False)
-class Offset:
-    """Key position of query row 0 of a unit: bounds for cutting tiles, and the value."""
-
-    low: int
-    high: int
-    value: int | Tensor  # broadcasts over [batch, rows, keys]
-
-    @property
-    def fixed(self) -> bool:
-        """Whether all batch rows of the unit share the offset."""
-        return self.low == self.high
-
-
-def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
-    """The unit's share of an offset that may differ per batch row or per graph."""
-    if not isinstance(offset, Tensor):
-        return Offset(offset, offset, offset)
-    if offset.dim() == 0 or unit.graph is not None:
-        one = int(offset if offset.dim() == 0 else offset[unit.graph])
-        return Offset(one, one, one)
-    mine = offset[unit.batch.start : unit.batch.stop] if offset.shape[0] > 1 else offset
-    low, high = (int(x) for x in torch.aminmax(mine))
-    return Offset(low, high, low if low == high else mine.reshape(-1, 1, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Listed pairs of a block: their places and columns, and the places that they take from their tile."""
-
-    row: Tensor
-    col: Tensor
-    column: Tensor
-    taken_row: Tensor
-    taken_col: Tensor
+from relgraph.impl.chunked.units import Unit, offset_in
+from relgraph.plan import (
+    DEAD,
+    FIRST,
+    NOT_ATTENDING,
+    DistanceIds,
+    WrittenIds,
+    ids_by_distance,
+    kept,
+    written_block,
+)
 
 
 class PartInUnit:
     """One part of the labels in one unit."""
 
-    def __init__(self, plan: LabelPlan, part: Part, unit: Unit, first_column: int, device: torch.device) -> None:
-        self.part, self.unit, self.device = part, unit, device
-        self.first_column, self.zero_column = first_column, first_column + part.num_labels
+    def __init__(self, problem: Problem, index: int, unit: Unit) -> None:
+        plan, memo = problem.plan, problem.memo
+        part = plan.parts[index]
+        self.part, self.unit, self.device = part, unit, problem.query.device
+        self.first_column = plan.starts[index]
+        self.zero_column = self.first_column + part.num_labels
         self.offset = offset_in(part.offset, unit)
-        self.by_distance = part.ids if isinstance(part.ids, DistanceIds) else None
-        self.ids = None
-        if not isinstance(part.ids, DistanceIds):
-            self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph)
+        self.by_distance = self.ids = None
+        if isinstance(part.ids, DistanceIds):
+            self.by_distance = replace(part.ids, derived=memo.setdefault(("lookup", index), {}))
+        else:
+            start = _start_of_block(part.ids, unit.graph, memo, index)
+            self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph, start=start)
         self.row_ptr = None if part.csr is None else part.csr.row_ptr
         self.q_len = plan.q_len
         self.complete = part.complete
         self.light = self.ids is None and part.csr is None and self.offset.fixed  # tiles of such parts hold few numbers
+        self._over = None
+        if part.csr is not None and budget.block_bytes(self.device):
+            self._over = PairsOver.of(plan, part.csr, unit, memo, index)
 
     def hull(self, rows: range) -> tuple[int, int]:
         """A range of keys that holds every pair of these rows that attends."""
@@ -115,7 +73,7 @@ class PartInUnit:
     def _uniform(self, rows: range, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Ranges of keys in which all rows carry one label, in order: those beyond either end of the lookup."""
         ids = self.by_distance
-        if ids is None:
+        if ids is None or self._over is not None:
             return []
         left, right = ids.lookup[0], ids.lookup[-1]
         if len(ids.lookup) == 1:
@@ -126,15 +84,19 @@ class PartInUnit:
         return [(c0, c1, label) for c0, c1, label in found if c0 < c1 and label != NOT_ATTENDING]
 
     def _mixed(self, rows: range, start: int, stop: int, masks: list[tuple[int, Tensor]]) -> Tile:
-        by_distance = self.ids is None and self.offset.fixed
+        by_distance = self.ids is None and self.offset.fixed and self._over is None
         ids = self._ids(rows, start, stop) if not (by_distance and self.complete) else None
         if ids is not None and not self.complete:
             masks.append((start, ids == NOT_ATTENDING))
         if by_distance:
-            return DistanceTile(start, stop, self._stripes(rows, start, stop))
+            columns = None
+            if budget.block_bytes(self.device):
+                least = start - (rows.stop - 1) - self.offset.low
+                columns = self._column_of_each(least, len(rows) + stop - start - 1)
+            return DistanceTile(start, stop, self._stripes(rows, start, stop), columns)
         assert ids is not None
-        columns = torch.where(ids < 0, self.part.num_labels, ids)
-        return IdTile(start, stop, columns + self.first_column if self.first_column else columns)
+        columns = ids.masked_fill(ids < 0, self.part.num_labels)
+        return IdTile(start, stop, columns.add_(self.first_column) if self.first_column else columns)
 
     def _column(self, label: int) -> int:
         return self.zero_column if label < 0 else self.first_column + label
@@ -149,13 +111,50 @@ class PartInUnit:
             first = last = count
         stripes = [Stripe(0, first, self._column(ids.lookup[0]))] if first else []
         if first < last:
-            between = ids.lookup[first + least - ids.first : last + least - ids.first]
-            stripes.append(Stripe.of(first, [self._column(label) for label in between], self.device))
+            between = slice(first + least - ids.first, last + least - ids.first)
+            columns = [self._column(label) for label in ids.lookup[between]]
+            stripes.append(Stripe.of(first, columns, lambda: self._columns()[between]))
         if last < count:
             stripes.append(Stripe(last, count, self._column(ids.lookup[-1])))
         return stripes
 
+    def _columns(self) -> Tensor:
+        """The column of every entry of the lookup."""
+        ids = self.by_distance
+        assert ids is not None
+
+        def make() -> Tensor:
+            return torch.tensor([self._column(label) for label in ids.lookup], device=self.device)
+
+        return kept(ids.derived, ("columns", self.device), make)
+
+    def _column_of_each(self, least: int, count: int) -> Tensor:
+        """The columns of ``count`` distances from ``least`` on; those of the whole unit are made once."""
+        ids, offset = self.by_distance, self.offset.low
+        assert ids is not None
+        queries, keys = len(self.unit.queries), len(self.unit.keys)
+        first = -(queries - 1) - offset
+
+        def make() -> Tensor:
+            distances = torch.arange(first, keys - offset, device=self.device)
+            return self._columns()[distances.clamp_(ids.first, ids.last).sub_(ids.first)]
+
+        columns = kept(ids.derived, ("of each distance", queries, keys, self.device), make)
+        return columns[least - first : least - first + count]
+
     def _ids(self, rows: range, start: int, stop: int) -> Tensor:
+        if self._over is None:
+            return self._unlisted(rows, start, stop)
+        keys, ids = len(self.unit.keys), self.by_distance
+        if ids is not None and len(ids.lookup) == 1:
+            room = self._over.room(1, rows, keys).fill_(ids.lookup[0])
+        else:
+            under = self._unlisted(rows, 0, keys)
+            room = self._over.room(under.shape[0], rows, keys)
+            room[:, 1:-1] = under
+        return self._over.written(room, rows)[..., start:stop]
+
+    def _unlisted(self, rows: range, start: int, stop: int) -> Tensor:
         if self.ids is not None:
             return self.ids[:, rows.start : rows.stop, start:stop].to(torch.int64)
         i = torch.arange(rows.start, rows.stop, device=self.device)[:, None]
@@ -168,6 +167,10 @@ class PartInUnit:
         csr = self.part.csr
         if csr is None:
             return None
+        if self._over is not None:
+            if not csr.parallel:
+                return None
+            return self._over.further(rows, start, stop, self.first_column, self.zero_column)
         assert self.row_ptr is not None
         batch_row = self.unit.batch.start if csr.batch > 1 else 0
         corner = batch_row * self.q_len + self.unit.queries.start + rows.start
@@ -177,4 +180,13 @@ class PartInUnit:
         inside = (col >= start) & (col < stop)
         live, first = inside & (role != DEAD), inside & (role == FIRST)
         column = torch.where(ids < 0, self.part.num_labels, ids) + self.first_column
-        return Listed(row[live], col[live] - start, column[live], row[first], col[first] - start)
+        return Listed(row[live], col[live] - start, column[live], (row[first], col[first] - start))
+
+
+def _start_of_block(ids: WrittenIds, graph: int | None, memo: dict[Any, Any], index: int) -> int | None:
+    """Where the ids of a graph begin in a packed plan; read once for these labels."""
+    if graph is None or ids.starts is None:
+        return None
+    if ("starts", index) not in memo:
+        memo["starts", index] = ids.starts.tolist()
+    return memo["starts", index][graph]

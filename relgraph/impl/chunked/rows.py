@@ -7,12 +7,16 @@ import math
 import torch
 from torch import Tensor
 
+from relgraph.impl import budget
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.chunked.ids import BlockIds, UnitIds
-from relgraph.impl.chunked.parts import Unit
+from relgraph.impl.chunked.units import Unit
 
 PER_LN2 = 1 / math.log(2.0)
-"""exp(x) is computed as 2^(x · PER_LN2), the cheapest exponential. Scores stay to base e: scaling would round them."""
+"""exp(x) is computed as 2^(x · PER_LN2), the cheapest exponential on a CPU.
+
+Scores stay to base e: scaling would round them.
+"""
 
 
 class UnitWork:
@@ -101,18 +105,25 @@ class RowBlock:
         product = operand @ self.keys_of(keys)
         return product.view(*self.shape[:3], keys.shape[-1]).to(self.work.problem.dtype)
 
-    def unnormalised(self, *, need_slope: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Unnormalised softmax weights ``[batch, H, rows, width]`` in the first buffer, their totals, the log-sum-exp.
+    def unnormalised(self, lse: Tensor | None = None, *, need_slope: bool = False) -> tuple[Tensor, Tensor]:
+        """Unnormalised softmax weights ``[batch, H, rows, width]`` in the first buffer, and their totals.
 
-        Totals are ``[batch, H, rows, 1]``, 1 for a row that sees nothing, whose weights are 0; the log-sum-exp is
-        ``[batch, H, rows]``. With ``need_slope`` the derivative of a named score is kept in the last buffer.
+        Totals are ``[batch, H, rows, 1]``, 1 for a row that sees nothing, whose weights are 0. The log-sum-exp is
+        written into the rows of this block of ``lse``, ``[B, H, N_q]``. With ``need_slope`` the derivative of a named
+        score is kept in the last buffer.
         """
         scores = self._scores(need_slope)
         top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
-        total = scores.sub_(top).mul_(PER_LN2).exp2_().sum(-1, keepdim=True)
-        lse = top.add_(total.log())
+        scores.sub_(top)
+        if budget.block_bytes(scores.device):
+            scores.exp_()
+        else:
+            scores.mul_(PER_LN2).exp2_()
+        total = scores.sum(-1, keepdim=True)
+        if lse is not None:
+            torch.add(top.squeeze(-1), total.squeeze(-1).log(), out=lse[self.at])
         # the largest weight of a row is 1 here, so only a row that sees nothing has a total below 1
-        return scores, total.clamp_(min=1.0), lse.squeeze(-1)
+        return scores, total.clamp_(min=1.0)
 
     def _scores(self, need_slope: bool) -> Tensor:
         """Finished scores, masked, in the first buffer."""
@@ -161,7 +172,7 @@ class RowBlock:
         else:
             number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.ids.rows.start
             keep = problem.draw_keep(tuple(weights.shape), number)
-        self.keep = keep / (1.0 - problem.dropout_p)
+        self.keep = keep / (1.0 - problem.dropout_p) if problem.keep is not None else keep.div_(1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
 
     def incoming(self, grads: Outputs, delta: Tensor, share: Tensor) -> Outputs:

@@ -7,7 +7,7 @@ each pair has its own id. A piece is ``[batch, H, rows, keys]`` of some buffer, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,12 +23,12 @@ class Stripe(NamedTuple):
     column: int | slice | Tensor
 
     @classmethod
-    def of(cls, first: int, columns: Sequence[int], device: torch.device) -> Stripe:
-        """One column per distance; consecutive columns become a slice."""
+    def of(cls, first: int, columns: Sequence[int], as_tensor: Callable[[], Tensor]) -> Stripe:
+        """One column per distance; consecutive columns become a slice, others are asked for as a tensor."""
         start, stop = columns[0], columns[0] + len(columns)
         if list(columns) == list(range(start, stop)):
             return cls(first, first + len(columns), slice(start, stop))
-        return cls(first, first + len(columns), torch.tensor(columns, device=device))
+        return cls(first, first + len(columns), as_tensor())
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +84,24 @@ class IdTile:
 
 @dataclass(frozen=True, eq=False)
 class DistanceTile:
-    """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest."""
+    """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest.
+
+    ``columns`` are those of all distances, where one gather is better than a copy for each stripe.
+    """
 
     start: int
     stop: int
     stripes: Sequence[Stripe]
+    columns: Tensor | None = None
 
     def gather(self, piece: Tensor, by_query: Tensor | None, by_key: Tensor | None, *, add: bool) -> None:
         """Write (or add) the entries of by_query over the piece, and add those of by_key."""
+        if self.columns is not None:
+            if by_query is not None:
+                _gather_distances(piece, by_query, self.columns, add=add)
+            if by_key is not None:
+                _gather_distances(piece.mT, by_key, self.columns.flip(0), add=True)
+            return
         if by_query is not None:
             _gather_stripes(piece, by_query, self.stripes, add=add)
         if by_key is not None:
@@ -127,6 +137,12 @@ def _pairs_of(by_distance: Tensor, rows: int, keys: int) -> Tensor:
     flat = by_distance.flatten(-2)
     size, stride = (*flat.shape[:-1], rows, keys), (*flat.stride()[:-1], by_distance.shape[-1] - 1, 1)
     return flat.as_strided(size, stride, flat.storage_offset() + rows - 1)
+
+
+def _gather_distances(piece: Tensor, table: Tensor, columns: Tensor, *, add: bool) -> None:
+    """Write (or add) the table entry (row, column of its distance) to each pair of the piece."""
+    pairs = _pairs_of(table.index_select(-1, columns), *piece.shape[-2:])
+    piece.add_(pairs) if add else piece.copy_(pairs)
 
 
 def _gather_stripes(piece: Tensor, table: Tensor, stripes: Sequence[Stripe], *, add: bool) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
 from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
-from relgraph.impl.edges.sparse import RUN_NUMBERS, row_softmax, sampled_dot, weighted_sum
+from relgraph.impl.edges.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, listed_entries, listed_future
 from relgraph.impl.terms import with_zero_row
 from relgraph.score import Additive, Bilinear, finish
@@ -55,7 +55,7 @@ class _Work:
         dtype = accumulation_dtype(call.query.dtype)
         query, self.key, self.value = (self._lanes(x.to(dtype)) for x in (call.query, call.key, call.value))
         self._plain_query, self.query = query, query * call.scale
-        self.labels = torch.where(self.csr.ids < 0, self.num_labels, self.csr.ids)
+        self.labels = self.csr.ids.masked_fill(self.csr.ids < 0, self.num_labels)
         self.pattern = self._remember("pairs", self._pairs)
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
         self.pair_by_pair = self.num_labels * rows > LABELS_A_PAIR * pairs
@@ -117,7 +117,7 @@ class _Work:
                 summed = summed + vectors[:, at] @ maps
             return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
 
-        step = max(RUN_NUMBERS // max(lanes * self.query.shape[-1], 1), 1)
+        step = max(run_numbers(self.query.device, self.query.dtype) // max(lanes * self.query.shape[-1], 1), 1)
         runs = [slice(start, start + step) for start in range(0, pairs, step)]
         if not runs:
             return self.query.new_zeros(lanes, 0)

@@ -19,13 +19,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph.impl import budget
 from relgraph.impl.listed import Pattern
 
 GATHERED = 1 << 15
 """Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product per lane on a CPU."""
 
 RUN_NUMBERS = 1 << 22
-"""Most gathered numbers in memory at once."""
+"""Most gathered numbers in memory at once on a CPU."""
+
+HELD = 3
+"""Tensors of so many numbers that a run holds: two operands and their product."""
+
+
+def run_numbers(device: torch.device, dtype: torch.dtype) -> int:
+    """Most gathered numbers in memory at once on this device."""
+    room = budget.block_bytes(device)
+    return max(room // (dtype.itemsize * HELD), 1) if room else RUN_NUMBERS
 
 
 def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
@@ -50,11 +60,12 @@ def _gathers(pattern: Pattern, lanes: int, width: int, device: torch.device) -> 
     These refuse more pairs than a matrix has entries, and are untested with repeated pairs on other devices.
     """
     pairs, places = pattern.col.shape[0], (pattern.row_ptr.shape[0] - 1) * (pattern.col_ptr.shape[0] - 1)
-    return device.type != "cpu" or pairs > places or lanes * pairs * width <= GATHERED
+    on_cpu = not budget.block_bytes(device)
+    return not on_cpu or pairs > places or lanes * pairs * width <= GATHERED
 
 
-def _runs(pattern: Pattern, lanes: int, width: int) -> range:
-    step = max(RUN_NUMBERS // max(lanes * width, 1), 1)
+def _runs(pattern: Pattern, lanes: int, x: Tensor) -> range:
+    step = max(run_numbers(x.device, x.dtype) // max(lanes * x.shape[-1], 1), 1)
     return range(0, pattern.col.shape[0], step)
 
 
@@ -85,7 +96,7 @@ def _sampled_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Ten
     if out.numel() == 0:
         return out
     if _gathers(p, lanes, a.shape[-1], a.device):
-        runs = _runs(p, lanes, a.shape[-1])
+        runs = _runs(p, lanes, a)
         for start in runs:
             at = slice(start, start + runs.step)
             out[:, at] = (_lanes(a[:, p.row[at]], lanes) * _lanes(b[:, p.col[at]], lanes)).sum(-1)
@@ -111,7 +122,7 @@ def _weighted_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int)
         return out
     many = weights.shape[0]
     if _gathers(p, many, b.shape[-1], b.device):
-        runs = _runs(p, many, b.shape[-1])
+        runs = _runs(p, many, b)
         for start in runs:
             at = slice(start, start + runs.step)
             product = weights[:, at, None] * _lanes(b[:, p.col[at]], many)

@@ -1,0 +1,124 @@
+"""The counts of launches and waits: what is counted, and the bounds that a GPU's blocks keep."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from docs.benchmarks import launches
+from relgraph.impl import budget
+
+FORWARD, BACKWARD = 60, 200
+"""Most launches of b4 h8 n2048 and of 256 packed graphs, with key and value tables."""
+
+
+def counts(case, bytes_of_a_block, monkeypatch):
+    monkeypatch.setattr(budget, "CPU_BYTES", bytes_of_a_block)
+    return launches.counted(case)
+
+
+def test_what_counts_as_a_launch_and_what_as_a_wait():
+    x, at = torch.arange(6.0), torch.tensor([1, 2])
+    with launches.counting() as operators:
+        y = (x + 1).view(2, 3).transpose(0, 1)
+        torch.empty_like(y)
+    assert operators.counts() == (1, 0)
+    with launches.counting() as operators:
+        x[at].sum()
+        torch.nn.functional.pad(x, (0, 1))
+    assert operators.counts() == (4, 0)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: float(x.sum()),
+        lambda x: x.tolist(),
+        lambda x: x[x > 2],
+        lambda x: x.nonzero(),
+        lambda x: bool((x > 2).any()),
+        lambda x: torch.tensor([1.0, 2.0]),
+        lambda x: x.index_put_((x > 2,), x.new_zeros(())),
+        lambda x: x.repeat_interleave(torch.ones_like(x, dtype=torch.int64)),
+    ],
+)
+def test_what_the_host_waits_for(wait):
+    with launches.counting() as operators:
+        wait(torch.arange(6.0))
+    assert operators.counts().waits > 0
+
+
+def test_a_seed_stays_on_the_host():
+    with launches.counting() as operators:
+        torch.Generator().manual_seed(int(torch.randint(1 << 62, ()) ^ 5))
+    assert operators.counts() == (0, 0)
+
+
+@pytest.mark.parametrize("name", launches.SEQUENCES)
+def test_sequences_keep_the_bounds(name, monkeypatch):
+    """An eighth of the length of b4 h8 n2048 with a 64th of the budget: the same number of blocks."""
+    case, _ = launches._sequences(name, "chunked", 4, 256)
+    forward, backward = counts(case, budget.DEVICE_BYTES // 64, monkeypatch)
+    assert forward.launches <= FORWARD
+    assert backward.launches <= BACKWARD
+    assert forward.waits == backward.waits == 0
+    before = counts(case, 0, monkeypatch)
+    assert before[0].launches > FORWARD  # a CPU's blocks do not keep them
+    assert before[1].launches > BACKWARD
+
+
+@pytest.mark.parametrize("name", launches.PACKED)
+def test_packed_graphs_keep_the_bounds(name, monkeypatch):
+    case = launches._packed(name, torch.arange(launches.GRAPHS) % 21 + 20)
+    forward, backward = counts(case, budget.DEVICE_BYTES, monkeypatch)
+    assert forward.launches <= FORWARD
+    assert backward.launches <= BACKWARD
+    assert forward.waits == backward.waits == 0
+    assert counts(case, 0, monkeypatch)[0].launches > FORWARD
+
+
+@pytest.mark.parametrize("option", launches.OPTIONS)
+def test_no_option_makes_the_host_wait(option, monkeypatch):
+    case, _ = launches._sequences("distance", "chunked", 2, 64, option)
+    forward, backward = counts(case, 1 << 20, monkeypatch)
+    assert forward.waits == backward.waits == 0
+
+
+@pytest.mark.parametrize("name", launches.SEQUENCES)
+def test_dense_does_not_wait(name, monkeypatch):
+    forward, backward = counts(launches._sequences(name, "dense", 2, 64)[0], budget.DEVICE_BYTES, monkeypatch)
+    assert forward.launches <= FORWARD
+    assert forward.waits == backward.waits == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [*launches.SEQUENCES, *launches.PACKED])
+def test_on_a_gpu_the_host_does_not_wait(name):
+    """torch itself raises where it would wait."""
+    if name in launches.SEQUENCES:
+        case, _ = launches._sequences(name, "chunked", 4, 512)
+    else:
+        case = launches._packed(name, torch.arange(launches.GRAPHS) % 21 + 20)
+    call, leaves = case.make("cuda")
+    torch.autograd.grad(call().sum(), leaves)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.autograd.grad(call().sum(), leaves)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    forward, backward = launches.counted(case, "cuda")
+    assert forward.launches <= FORWARD
+    assert backward.launches <= BACKWARD
+
+
+def test_the_command(capsys):
+    assert launches.main(["--quick", "--only", "packed blocks"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("packed blocks") == 2
+    assert launches.main(["--quick", "--only", "packed blocks", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["labels"] for row in rows] == ["packed blocks"] * 2
+    assert all(row["forward"] < row["CPU's blocks: forward"] for row in rows[1:])
+    assert budget.CPU_BYTES == 0
