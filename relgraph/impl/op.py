@@ -4,8 +4,9 @@
     (do, …)  →  (dq, dk, dv, dB, dC, …)
 
 An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
-export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for compiled
-kernels: over listed pairs they take a table's rows pair by pair, over all pairs they add the value term. A new
+export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for kernels:
+compiled ones take a table's rows pair by pair over listed pairs and add the value term over all pairs; those of a GPU
+make B and C of tables themselves, in each direction, so that autograd keeps neither. A new
 argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and
 ``_problem``.
 
@@ -25,7 +26,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
-from relgraph.plan import LabelPlan, decode, encode
+from relgraph.plan import LabelPlan, decode, encode, memo_of
 
 Forward = Callable[[Problem], Outputs]
 """Output with the value term of tables that the problem gives, log-sum-exp, and the sums by label that it asks for."""
@@ -44,6 +45,7 @@ class _Kernels(NamedTuple):
     instead: str
     twin: Forward | None
     direct: bool
+    keeps_plain: bool
 
 
 _KERNELS: dict[str, _Kernels] = {}
@@ -58,6 +60,7 @@ def plug(
     instead: str,
     twin: Forward | None = None,
     direct: bool = False,
+    keeps_plain: bool = False,
 ) -> None:
     """Register the two functions under ``name``.
 
@@ -70,8 +73,9 @@ def plug(
         twin: the same outputs in plain torch, differentiable to any order, dropout included: through it the gradients
             are differentiated again. Without it there is no second derivative.
         direct: whether the functions may be called without a custom op.
+        keeps_plain: whether backward wants the output without the value term, where forward adds it.
     """
-    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct)
+    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain)
 
 
 class Extras(NamedTuple):
@@ -80,6 +84,7 @@ class Extras(NamedTuple):
     label_keys: Tensor | None = None
     label_values: Tensor | None = None
     label_queries: Tensor | None = None
+    label_biases: Tensor | None = None
     vectors: Tensor | None = None
     in_score: bool = False
     in_value: bool = False
@@ -130,9 +135,7 @@ def run(
     )  # fmt: skip
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
     if _KERNELS[kernels].direct and unwatched(tensors):
-        csr = call.plan.parts[0].csr
-        kept = csr.derived if csr is not None and call.plan.edges_only else encode(call.plan)
-        rest = call.plan, header, *numbers, call.score, kept
+        rest = call.plan, header, *numbers, call.score, memo_of(call.plan)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             return Outputs(*_Direct.apply(kernels, rest, *tensors))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
@@ -141,12 +144,13 @@ def run(
     return Outputs(*torch.ops.relgraph.attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
 
 
-_TENSORS = 13
-"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, vectors, mask, keep, seed, offset."""
+_TENSORS = 14
+"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, label_biases, vectors, mask, keep,
+seed, offset."""
 
-_LEARNED = 8  # the first of them have gradients, and the vectors and the mask if they learn
-_OUTPUTS = 4  # output, lse, sums, mass
-_VECTORS = 8
+_LEARNED = 9  # the first of them have gradients, and the vectors and the mask if they learn
+_OUTPUTS = 5  # output, lse, sums, mass, plain
+_VALUES, _VECTORS = 6, 9
 _HEADER = 9
 """Fixed offset, columns, is_causal, need_sums, need_mass, mask_learns, vectors_in_score, vectors_in_value,
 vectors_learn; then the ints of the plan."""
@@ -154,8 +158,8 @@ vectors_learn; then the ints of the plan."""
 _TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, "
-    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? vectors, Tensor? mask, Tensor? keep, "
-    f"Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor)"
+    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? label_biases, Tensor? vectors, "
+    f"Tensor? mask, Tensor? keep, Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
@@ -200,7 +204,8 @@ def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[
 @torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
-    return tuple(out.contiguous() for out in _KERNELS[kernels].forward(_decoded(tensors, *flat)))
+    outputs = _KERNELS[kernels].forward(_decoded(tensors, *flat))
+    return tuple(outputs.lse.new_empty(0) if out is None else out.contiguous() for out in outputs)
 
 
 @_attend.register_fake
@@ -210,7 +215,9 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     _, columns, _, *needed, _, _, in_value, _ = ints[:_HEADER]
     sums = [query.new_empty(*rows, columns, dtype=dtype) if n else query.new_empty(0, dtype=dtype) for n in needed]
     width = value.shape[-1] + (vectors.shape[-1] if in_value else 0)
-    return query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype), *sums
+    output, lse = query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype)
+    plain = torch.empty_like(output) if _keeps_plain(args[-1], args) else query.new_empty(0, dtype=dtype)
+    return output, lse, *sums, plain
 
 
 @torch.library.custom_op("relgraph::attend_backward", mutates_args=(), schema=_BACKWARD)
@@ -237,16 +244,21 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
-    kept = [*tensors, *_at_needed(output, _needed(ints))]
+    kept = [*tensors, *_at_needed(output, _needed(ints, _keeps_plain(inputs[-1], inputs)))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
     ctx.set_materialize_grads(False)
     ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
 
 
-def _needed(header: Sequence[int]) -> tuple[Any, ...]:
+def _needed(header: Sequence[int], plain: bool) -> tuple[Any, ...]:
     """Which outputs are needed; the others come back empty."""
-    return (True, True, *header[3:5])
+    return (True, True, *header[3:5], plain)
+
+
+def _keeps_plain(kernels: str, tensors: Sequence[Any]) -> bool:
+    """Whether there is an output without the value term."""
+    return _KERNELS[kernels].keeps_plain and tensors[_VALUES] is not None
 
 
 def _at_needed(outputs: Sequence[Tensor | None], needed: Sequence[Any]) -> list[Tensor | None]:
@@ -333,7 +345,7 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
-        ctx.needed = _needed(rest[1])
+        ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.rest = kernels, rest
@@ -358,9 +370,12 @@ class _Direct(torch.autograd.Function):
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place."""
+    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place.
+
+    Direct kernels have refused tensors of the wrong one of CPU and GPU before.
+    """
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False
     if _get_current_dispatch_mode() is not None:
         return False
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and x.is_cpu) for x in tensors)
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and (x.is_cpu or x.is_cuda)) for x in tensors)

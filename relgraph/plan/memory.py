@@ -9,6 +9,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from relgraph.plan.codec import encode
+from relgraph.plan.parts import LabelPlan
+
 KEPT_PLANS = 64
 """Largest number of plans without tensors that have entries."""
 
@@ -31,6 +34,25 @@ def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
             del entries[old]
         entries[key] = (tuple(weakref.ref(t) for t in tensors), {})
     return entries[key][1]
+
+
+def memo_of(plan: LabelPlan) -> dict[Any, Any]:
+    """The cache of this plan: the same as :func:`plan_memo`'s, found again without encoding the plan.
+
+    If only listed pairs attend it is the one that implementations share, which lives with the pairs.
+    """
+    csr = plan.parts[0].csr
+    if csr is not None and plan.edges_only:
+        return csr.derived
+    if "memo" in plan.derived:
+        tensors, versions, memo = plan.derived["memo"]
+        if versions == [tensor._version for tensor in tensors]:
+            return memo
+    tensors, ints = encode(plan)
+    memo = plan_memo(tensors, ints)
+    if not any(tensor.is_inference() for tensor in tensors):
+        plan.derived["memo"] = tensors, [tensor._version for tensor in tensors], memo
+    return memo
 
 
 def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:

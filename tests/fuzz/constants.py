@@ -51,7 +51,7 @@ DRAWN = (
 )
 
 FIXED = {
-    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_VECTORS", "_OUTPUTS", "_HEADER"},
+    "relgraph.impl.op": {"_TENSORS", "_LEARNED", "_VALUES", "_VECTORS", "_OUTPUTS", "_HEADER"},
     "relgraph.impl.triton.limits": {"MOST_SIZE", "MOST_COLUMNS", "HAS_TRITON"},
     "relgraph.impl.triton.edges": {"LN_2"},
     "relgraph.impl.native.edges": {"WORDS"},

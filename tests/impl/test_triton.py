@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
+from relgraph.impl import op
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from relgraph.plan import memory
@@ -320,8 +321,9 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_custom_op_contract(kind):
+def test_custom_op_contract(kind, monkeypatch):
     """torch's own checks of an operator: schema, fake kernel, autograd registration."""
+    monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = KINDS[kind](18)
     call = fused_arguments(moved(make(labels, batch=1, dtype=torch.float32), DEVICE))
     leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
