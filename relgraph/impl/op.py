@@ -16,6 +16,7 @@ ask for it are therefore called without the op where nothing could tell the diff
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -100,6 +101,7 @@ def run(
     need_sums: bool,
     seed_device: torch.device | None = None,
     extras: Extras | None = None,
+    recorded: bool = True,
 ) -> Outputs:
     """The primitive by the kernels of this name.
 
@@ -112,6 +114,7 @@ def run(
         need_sums: whether the value term needs P.
         seed_device: where a seed for dropout is drawn; the CPU when left out.
         extras: tables that the kernels add themselves, and edge vectors.
+        recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
 
     Returns:
         Outputs, with empty tensors for the sums that are not needed. Label mass is ``mass`` under dropout, else
@@ -141,7 +144,8 @@ def run(
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
-    return Outputs(*torch.ops.relgraph.attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
+    attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
+    return Outputs(*attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
 
 
 _TENSORS = 14
@@ -201,15 +205,13 @@ def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[
     return [next(iterator) if there and learns else None for there, learns in zip(given, _learn(header), strict=False)]
 
 
-@torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
     outputs = _KERNELS[kernels].forward(_decoded(tensors, *flat))
     return tuple(outputs.lse.new_empty(0) if out is None else out.contiguous() for out in outputs)
 
 
-@_attend.register_fake
-def _(*args: Any) -> tuple[Tensor, ...]:
+def _fake_attend(*args: Any) -> tuple[Tensor, ...]:
     query, value, vectors, ints = args[0], args[2], args[_VECTORS], args[_TENSORS + 1]
     rows, dtype = query.shape[:3], accumulation_dtype(query.dtype)
     _, columns, _, *needed, _, _, in_value, _ = ints[:_HEADER]
@@ -220,7 +222,6 @@ def _(*args: Any) -> tuple[Tensor, ...]:
     return output, lse, *sums, plain
 
 
-@torch.library.custom_op("relgraph::attend_backward", mutates_args=(), schema=_BACKWARD)
 def _attend_backward(*args: Any) -> list[Tensor]:
     grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
@@ -229,8 +230,7 @@ def _attend_backward(*args: Any) -> list[Tensor]:
     return [grad.contiguous() for grad in found if grad is not None]
 
 
-@_attend_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
+def _fake_attend_backward(*args: Any) -> list[Tensor]:
     saved, given, _, ints = args[1:5]
     filled = _fill(saved, given[:-_OUTPUTS])[:_TENSORS]
     return [x.new_empty(x.shape) for x, learns in zip(filled, _learn(ints), strict=True) if learns and x is not None]
@@ -272,22 +272,23 @@ def _differentiate(
     used: Sequence[Tensor | None],
     plan: Sequence[Tensor],
     options: Sequence[Any],
+    name: str = "attend",
 ) -> list[Tensor | None]:
-    """The gradient of each tensor, by the op of backward."""
+    """The gradient of each tensor, by the op of backward that belongs to the one of this name."""
     there = [g for g in used if g is not None]
     all_given = [*given, *(g is not None for g in used)]
-    found = torch.ops.relgraph.attend_backward(there, saved, all_given, plan, *options)
+    found = getattr(torch.ops.relgraph, f"{name}_backward")(there, saved, all_given, plan, *options)
     return _at_places(found, given, options[0])
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+def _backward(name: str, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     no_more = ([None] * ctx.plan_count, *(None,) * 5)
     used = _at_needed(grads, ctx.given[_TENSORS:])
     if all(g is None for g in used):
         return (*(None,) * _TENSORS, *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
-    return (*_differentiate(ctx.given, saved, used, plan, ctx.options), *no_more)
+    return (*_differentiate(ctx.given, saved, used, plan, ctx.options, name), *no_more)
 
 
 def _save_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -335,8 +336,20 @@ def _leaf(x: Tensor, again: bool) -> Tensor:
     return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
 
 
-_attend.register_autograd(_backward, setup_context=_save)
-_attend_backward.register_autograd(_backward_again, setup_context=_save_again)
+def _register(name: str, tags: Sequence[torch.Tag]) -> None:
+    """Register the pair of ops under a name."""
+    ops = torch.library.custom_op
+    forward = ops(f"relgraph::{name}", _attend, mutates_args=(), schema=_FORWARD, tags=tags)
+    backward = ops(f"relgraph::{name}_backward", _attend_backward, mutates_args=(), schema=_BACKWARD, tags=tags)
+    forward.register_fake(_fake_attend)
+    backward.register_fake(_fake_attend_backward)
+    forward.register_autograd(functools.partial(_backward, name), setup_context=_save)
+    backward.register_autograd(_backward_again, setup_context=_save_again)
+
+
+_register("attend", ())
+# the same ops: torch.compile(mode="reduce-overhead") leaves them out of the CUDA graphs that it records
+_register("attend_unrecorded", (torch.Tag.cudagraph_unsafe,))
 
 
 class _Direct(torch.autograd.Function):

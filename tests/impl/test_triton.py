@@ -332,18 +332,19 @@ def test_custom_op_contract(kind, monkeypatch):
 
 def fused_arguments(case):
     found = []
-    real = torch.ops.relgraph.attend
+    names = ("attend", "attend_unrecorded")
+    real = [getattr(torch.ops.relgraph, name) for name in names]
 
-    class Recorder:
-        def __call__(self, *args):
-            found.append(args)
-            return real(*args)
+    def recorder(op):
+        return lambda *args: (found.append(args), op(*args))[1]
 
-    torch.ops.relgraph.attend = Recorder()
+    for name, one in zip(names, real, strict=True):
+        setattr(torch.ops.relgraph, name, recorder(one))
     try:
         raw(case, "triton")
     finally:
-        torch.ops.relgraph.attend = real
+        for name, one in zip(names, real, strict=True):
+            setattr(torch.ops.relgraph, name, one)
     return found[0]
 
 

@@ -37,7 +37,7 @@ def attend(call: Call) -> Answer:
     output, lse, sums, mass, _ = op.run(
         call, "triton", _rows(tables.rows, columns), None, columns=columns, need_sums=tables.value is not None,
         seed_device=call.query.device,
-        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias),
+        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias), recorded=by_distance is not None,
     )  # fmt: skip
     if not call.need_mass:
         return Answer(output, lse)

@@ -63,7 +63,7 @@ class Terms:
         table = self.problem.label_values
         if table is None:
             return outputs
-        output, sums = outputs.output, outputs.sums[..., : table.shape[-2]]
+        output, sums = outputs.output, _first(outputs.sums, table.shape[-2])
         if table.dim() == 2:
             whole = torch.addmm(output.flatten(0, 2), sums.flatten(0, 2), table.float()).view(output.shape)
         else:
@@ -104,7 +104,7 @@ class Terms:
         if problem.label_biases is not None:
             assert db is not None
             summed = db.sum((0, 2) if problem.label_biases.dim() == 2 else (0, 1, 2))
-            of_biases = _like(summed[..., : problem.label_biases.shape[-1]], problem.label_biases)
+            of_biases = _first(summed, problem.label_biases.shape[-1]).to(problem.label_biases.dtype)
         if problem.label_values is not None:
             of_values = self._of_values(outputs.sums, incoming.output, problem.label_values)
         of_rows = None if problem.by_query is None else db
@@ -112,12 +112,12 @@ class Terms:
 
     def _of_scores(self, grad: Tensor, x: Tensor, table: Tensor, to: Tensor) -> Tensor:
         """The gradient of a table whose products with ``x`` are scores with this one; that of ``x`` is added ``to``."""
-        grad, scale = grad[..., : table.shape[-2]], self.problem.scale
+        grad, scale = _first(grad, table.shape[-2]), self.problem.scale
         if table.dim() == 3:
             own = repeat_heads(x, grad.shape[1])
             found = (grad.transpose(-1, -2) @ own).sum(0).mul_(scale)
             to.add_(_sum_heads(grad @ table.float(), x.shape[1]), alpha=scale)
-            return _like(found, table)
+            return found.to(table.dtype)
         grad = _sum_heads(grad, x.shape[1]).flatten(0, 2)
         rows, nothing = table.float(), grad.new_empty(())
         found = torch.addmm(nothing, grad.t(), x.flatten(0, 2), beta=0, alpha=scale)
@@ -125,16 +125,16 @@ class Terms:
             to.flatten(0, 2).addmm_(grad, rows, alpha=scale)
         else:
             to.add_((grad @ rows).view(to.shape), alpha=scale)
-        return _like(found, table)
+        return found.to(table.dtype)
 
     @staticmethod
     def _of_values(sums: Tensor, grad: Tensor | None, table: Tensor) -> Tensor:
         if grad is None:
             return torch.zeros_like(table)
-        sums, grad = sums[..., : table.shape[-2]], _single(grad)
+        sums, grad = _first(sums, table.shape[-2]), _single(grad)
         if table.dim() == 3:
-            return _like((sums.transpose(-1, -2) @ grad).sum(0), table)
-        return _like(sums.flatten(0, 2).t() @ grad.flatten(0, 2), table)
+            return (sums.transpose(-1, -2) @ grad).sum(0).to(table.dtype)
+        return (sums.flatten(0, 2).t() @ grad.flatten(0, 2)).to(table.dtype)
 
 
 def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
@@ -159,7 +159,7 @@ def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim:
 
 def _single(x: Tensor) -> Tensor:
     """``x`` in float32, contiguous."""
-    return x.to(torch.float32, memory_format=torch.contiguous_format)
+    return x.float() if x.is_contiguous() else x.to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:
@@ -188,6 +188,6 @@ def _sum_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.unflatten(1, (heads, -1)).sum(2)
 
 
-def _like(found: Tensor, table: Tensor) -> Tensor:
-    """A gradient in the dtype of its table."""
-    return found.to(table.dtype)
+def _first(x: Tensor, columns: int) -> Tensor:
+    """The first columns, as many as a table has rows."""
+    return x if x.shape[-1] == columns else x[..., :columns]
