@@ -58,6 +58,9 @@ class Stub:
 
     launches = 0
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def __getitem__(self, _: Any) -> Stub:
         return self
 
@@ -77,7 +80,7 @@ def stubbed() -> Iterator[None]:
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, KernelInterface):
                 kept.append((module, name, kernel))
-                setattr(module, name, Stub())
+                setattr(module, name, Stub(name))
     try:
         yield
     finally:
