@@ -1,6 +1,7 @@
 """Host time of one call of the GPU kernels: what the processor does before and between launches, without a GPU.
 
     python -m docs.benchmarks.host              # a table; --json FILE keeps the figures
+    python -m docs.benchmarks.host --binding    # what Triton adds to each launch before it calls the driver
     python -m docs.benchmarks.host --quick      # a smoke run: its figures mean nothing
 
 Kernels are replaced by something that does nothing when it is launched. Tensors are tiny and on the CPU, where one of
@@ -16,6 +17,7 @@ import contextlib
 import json
 import os
 import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ from docs.benchmarks.about import about, line
 from docs.benchmarks.measure import Rows, markdown, quartiles
 
 LENGTH, HEADS, SIZE, LABELS = 32, 2, 16, 17
-WARM_UP = 50
+IN_A_ROW, WARM_UP = 20, 5
 TABLES = {
     "key and value tables": ("key_table", "value_table"),
     "all four tables": ("key_table", "value_table", "query_table", "bias_table"),
@@ -38,8 +40,8 @@ WITHOUT_LAUNCH = frozenset(
     f"aten::{name}"
     for name in (
         "alias", "as_strided", "contiguous", "detach", "empty", "empty_like", "empty_strided", "expand", "expand_as",
-        "flatten", "mT", "narrow", "new_empty", "permute", "reshape", "resolve_conj", "resolve_neg", "select", "slice",
-        "squeeze", "t", "to", "transpose", "unflatten", "unsqueeze", "_unsafe_view", "view", "view_as",
+        "flatten", "mT", "narrow", "numpy_T", "new_empty", "permute", "reshape", "resolve_conj", "resolve_neg", "select",
+        "slice", "squeeze", "t", "to", "transpose", "unflatten", "unsqueeze", "_unsafe_view", "view", "view_as",
     )
 )  # fmt: skip
 """Operators that start no kernel on a GPU by themselves."""
@@ -164,21 +166,16 @@ def _flex(dtype: torch.dtype) -> Way:
 
 
 def measure(ways: Sequence[Way], rounds: int) -> Rows:
-    """A row per way: median and quartiles of microseconds, and operators of a call; ways run in turn."""
+    """A row per way: microseconds and operators of a call. Ways run in turn, each some calls in a row."""
     times: dict[str, tuple[list[float], list[float]]] = {way.name: ([], []) for way in ways}
     grads = {way.name: torch.ones_like(way.call()) for way in ways}
-    for turn in range(rounds + WARM_UP):
+    for turn in range(rounds + 1):
         for way in ways:
-            begin = time.perf_counter()
-            output = way.call()
-            middle = time.perf_counter()
-            if way.leaves:
-                torch.autograd.grad(output, way.leaves, grads[way.name])
-            end = time.perf_counter()
-            if turn >= WARM_UP:
-                forward, backward = times[way.name]
-                forward.append((middle - begin) * 1e6)
-                backward.append((end - middle) * 1e6)
+            for number in range(IN_A_ROW + WARM_UP):
+                forward, backward = _timed(way, grads[way.name])
+                if turn and number >= WARM_UP:
+                    times[way.name][0].append(forward)
+                    times[way.name][1].append(backward)
     rows: Rows = []
     for way in ways:
         row: dict[str, object] = {"way": way.name}
@@ -186,12 +183,24 @@ def measure(ways: Sequence[Way], rounds: int) -> Rows:
         for what, taken, count in zip(("forward", "backward"), times[way.name], counts, strict=True):
             there = what == "forward" or bool(way.leaves)
             row[f"{what} µs"] = _spread(taken) if there else "–"
-            row[f"{what}: operators, of them launched, kernels"] = ", ".join(map(str, count)) if there else "–"
+            row[f"{what}: operators, launching, kernels"] = ", ".join(map(str, count)) if there else "–"
         rows.append(row)
     return rows
 
 
+def _timed(way: Way, grad: Tensor) -> tuple[float, float]:
+    """Microseconds of one forward and one backward."""
+    begin = time.perf_counter()
+    output = way.call()
+    middle = time.perf_counter()
+    if way.leaves:
+        torch.autograd.grad(output, way.leaves, grad)
+    end = time.perf_counter()
+    return (middle - begin) * 1e6, (end - middle) * 1e6
+
+
 def _spread(taken: list[float]) -> str:
+    """Median, quartiles, and the least, which other work on the machine disturbs least."""
     low, median, high = quartiles(taken)
     return f"{median:.0f} ({low:.0f}–{high:.0f}, least {min(taken):.0f})"
 
@@ -238,20 +247,45 @@ def _launches(event: Any) -> bool:
     return itself or any(map(_launches, event.cpu_children))
 
 
+def binding() -> float:
+    """Microseconds in which Triton binds and classifies the arguments of the forward kernel, at each launch."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    from relgraph.impl.triton import attention_kernels
+
+    kernel: Any = attention_kernels.forward
+    bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
+    tensor = torch.zeros(64, dtype=torch.bfloat16)
+    constants = {param.name: 16 for param in kernel.params if param.is_constexpr}
+    names = [param.name for param in kernel.params if not param.is_constexpr]
+    numbers: list[Any] = [tensor if name.endswith("_ptr") else 64 for name in names]
+    calls = lambda: bind(*numbers, **constants, num_warps=8, num_stages=2)  # noqa: E731
+    return min(timeit.repeat(calls, number=1000, repeat=20)) * 1e3
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser("docs.benchmarks.host", description="Host time of one call of the GPU kernels.")
-    parser.add_argument("--rounds", type=int, default=1000, help="counted rounds; 1000 by default")
+    parser.add_argument("--rounds", type=int, default=50, help=f"counted rounds of {IN_A_ROW} calls; 50 by default")
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument("--quick", action="store_true", help="a few rounds, whose figures mean nothing")
+    parser.add_argument(
+        "--binding", action="store_true", help="time what Triton's launcher does with arguments instead"
+    )
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args(given)
+    if arguments.binding:
+        os.environ["TRITON_INTERPRET"] = "0"
+        print(f"{line(about('cpu'))} Triton binds the arguments of the forward kernel in {binding():.0f} µs.")
+        return
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is loaded: tensors of the CPU stand for those of a GPU
     torch.set_num_threads(1)
     dtype = getattr(torch, arguments.dtype)
     load = os.getloadavg()[0]
     with stubbed():
-        rows = measure([*ours(dtype), *theirs(dtype)], 3 if arguments.quick else arguments.rounds)
+        rows = measure([*ours(dtype), *theirs(dtype)], 1 if arguments.quick else arguments.rounds)
     loads = f"load before {load:.2f}, after {os.getloadavg()[0]:.2f}, of {os.cpu_count()} processors"
     head = f"{line(about('cpu'))} {arguments.dtype}, {loads}."
     print(f"{head}\n\n{markdown(rows)}")

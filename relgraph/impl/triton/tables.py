@@ -8,6 +8,8 @@ zeros.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,16 +28,19 @@ class Terms:
     def __init__(self, problem: Problem, dead: Tensor | None = None) -> None:
         """``dead`` says which columns are of pairs that do not attend, if there are any."""
         self.problem = problem
-        self.queries = None if problem.label_keys is None else _single(problem.query)
-        self.keys = None if problem.label_queries is None else _single(problem.key)
+        self.queries = self.key_rows = self.keys = self.query_rows = None
+        if problem.label_keys is not None:
+            self.queries, self.key_rows = _single(problem.query), _whole(problem.label_keys, problem.columns).float()
+        if problem.label_queries is not None:
+            self.keys, self.query_rows = _single(problem.key), _whole(problem.label_queries, problem.columns).float()
         self.by_query = self._by_query(dead)
         self.by_key = self._by_key()
 
     def _by_query(self, dead: Tensor | None) -> Tensor | None:
         problem = self.problem
         found = None if problem.by_query is None else problem.by_query.contiguous()
-        if self.queries is not None and problem.label_keys is not None:
-            found = _scores(self.queries, problem.label_keys, problem)
+        if self.queries is not None and self.key_rows is not None:
+            found = _scores(self.queries, self.key_rows, problem.scale)
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
             bias = _whole(bias, problem.columns, -1)
@@ -51,12 +56,12 @@ class Terms:
 
     def _by_key(self) -> Tensor | None:
         problem = self.problem
-        if self.keys is None or problem.label_queries is None:
+        if self.keys is None or self.query_rows is None:
             return None if problem.by_key is None else problem.by_key.contiguous()
-        heads, table = problem.query.shape[1], problem.label_queries
-        if table.dim() == 3:
-            return _scores(repeat_heads(self.keys, heads), table, problem)
-        return repeat_heads(_scores(self.keys, table, problem), heads)
+        heads = problem.query.shape[1]
+        if self.query_rows.dim() == 3:
+            return _scores(repeat_heads(self.keys, heads), self.query_rows, problem.scale)
+        return repeat_heads(_scores(self.keys, self.query_rows, problem.scale), heads)
 
     def with_value_term(self, outputs: Outputs) -> Outputs:
         """The outputs of kernels with the value term, Σ_r P[i, r]·a^V[r], and without it for backward."""
@@ -95,12 +100,10 @@ class Terms:
         """
         problem, (dq, dk, dv, db, dc) = self.problem, of_kernels
         of_keys = of_values = of_queries = of_biases = None
-        if problem.label_keys is not None and self.queries is not None:
-            assert dq is not None and db is not None
-            of_keys = self._of_scores(db, self.queries, problem.label_keys, dq)
-        if problem.label_queries is not None and self.keys is not None:
-            assert dk is not None and dc is not None
-            of_queries = self._of_scores(dc, self.keys, problem.label_queries, dk)
+        if problem.label_keys is not None:
+            of_keys = self._of_scores(db, self.queries, self.key_rows, problem.label_keys, dq)
+        if problem.label_queries is not None:
+            of_queries = self._of_scores(dc, self.keys, self.query_rows, problem.label_queries, dk)
         if problem.label_biases is not None:
             assert db is not None
             summed = db.sum((0, 2) if problem.label_biases.dim() == 2 else (0, 1, 2))
@@ -110,17 +113,20 @@ class Terms:
         of_rows = None if problem.by_query is None else db
         return [dq, dk, dv, of_rows, None if problem.by_key is None else dc, of_keys, of_values, of_queries, of_biases]
 
-    def _of_scores(self, grad: Tensor, x: Tensor, table: Tensor, to: Tensor) -> Tensor:
-        """The gradient of a table whose products with ``x`` are scores with this one; that of ``x`` is added ``to``."""
-        grad, scale = _first(grad, table.shape[-2]), self.problem.scale
+    def _of_scores(self, grad: Any, x: Any, rows: Any, table: Tensor, to: Any) -> Tensor:
+        """The gradient of a table whose products with ``x`` are scores with this one; that of ``x`` is added ``to``.
+
+        ``rows`` are those of the table in float32, one for every column.
+        """
+        count, scale = table.shape[-2], self.problem.scale
+        grad, rows = _first(grad, count), rows if rows.shape[-2] == count else rows[..., :count, :]
         if table.dim() == 3:
             own = repeat_heads(x, grad.shape[1])
             found = (grad.transpose(-1, -2) @ own).sum(0).mul_(scale)
-            to.add_(_sum_heads(grad @ table.float(), x.shape[1]), alpha=scale)
+            to.add_(_sum_heads(grad @ rows, x.shape[1]), alpha=scale)
             return found.to(table.dtype)
         grad = _sum_heads(grad, x.shape[1]).flatten(0, 2)
-        rows, nothing = table.float(), grad.new_empty(())
-        found = torch.addmm(nothing, grad.t(), x.flatten(0, 2), beta=0, alpha=scale)
+        found = torch.addmm(grad.new_empty(()), grad.t(), x.flatten(0, 2), beta=0, alpha=scale)
         if to.dtype == torch.float32:
             to.flatten(0, 2).addmm_(grad, rows, alpha=scale)
         else:
@@ -167,13 +173,12 @@ def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:
     return table if table.shape[dim] == columns else with_zero_row(table, dim)
 
 
-def _scores(x: Tensor, table: Tensor, problem: Problem) -> Tensor:
-    """The product scale · x·tableᵀ, contiguous ``[B, H, N, columns]``."""
-    rows = _whole(table, problem.columns).float()
+def _scores(x: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """The product scale · x·rowsᵀ, contiguous ``[B, H, N, columns]``."""
     if rows.dim() == 3:
-        return x @ (rows * problem.scale).transpose(-1, -2)
-    found = torch.addmm(x.new_empty(()), x.flatten(0, 2), rows.t(), beta=0, alpha=problem.scale)
-    return found.view(*x.shape[:3], problem.columns)
+        return x @ (rows * scale).transpose(-1, -2)
+    found = torch.addmm(x.new_empty(()), x.flatten(0, 2), rows.t(), beta=0, alpha=scale)  # one operator, not two
+    return found.view(*x.shape[:3], rows.shape[0])
 
 
 def _product(x: Tensor, rows: Tensor) -> Tensor:
