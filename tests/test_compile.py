@@ -315,7 +315,7 @@ def test_opcheck(kind, needs, impl):
     for mask, score in ((hidden, [-1.0, 0.0]), *([(learned, [0.0, 2.0])] if impl == "chunked" else [])):
         header = [0, columns, True, *needs, mask.requires_grad, False, False, False]
         arguments = (
-            q, k, v, *tables, *[None] * 4, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score,
+            q, k, v, *tables, *[None] * 5, mask, None, seed, None, tensors, [*map(int, header), *ints], 0.5, 0.25, score,
             impl,
         )  # fmt: skip
         result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)

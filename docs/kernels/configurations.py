@@ -67,7 +67,7 @@ def configurations() -> Iterator[Configuration]:
 def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> Iterator[Configuration]:
     """Forward and both backward kernels."""
     for fn in (attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys):
-        tiles = tiling(fn.__name__, size, size, TYPES[dtype], divmod(arch, 10))
+        tiles = tiling(fn.__name__, size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
         plain = "" if option == "query table" else option  # without labels there is no query table either
         yield Configuration(
             " ".join(filter(None, (fn.__name__, labels, dtype, str(size), option))),

@@ -109,18 +109,14 @@ def _check_inputs(query: Any, key: Any, value: Any, layout: _Layout, gqa: bool) 
         raise ValueError(f"query, key and value must share a dtype, got {query.dtype}, {key.dtype} and {value.dtype}")
     if layout.dims == 3:
         query, key, value = (x.transpose(0, 1)[None] for x in (query, key, value))
-    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
-        raise ValueError(
-            f"query, key and value must share their batch size, "
-            f"got {query.shape[0]}, {key.shape[0]} and {value.shape[0]}"
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"key must have the head size of query, {query.shape[-1]}, got {key.shape[-1]}")
-    if key.shape[1:3] != value.shape[1:3]:
-        raise ValueError(
-            f"value must have the heads and length of key, {list(key.shape[1:3])}, got {list(value.shape[1:3])}"
-        )
-    heads, kv_heads = query.shape[1], key.shape[1]
+    q, k, v = query.shape, key.shape, value.shape
+    if q[0] != k[0] or q[0] != v[0]:
+        raise ValueError(f"query, key and value must share their batch size, got {q[0]}, {k[0]} and {v[0]}")
+    if q[-1] != k[-1]:
+        raise ValueError(f"key must have the head size of query, {q[-1]}, got {k[-1]}")
+    if k[1:3] != v[1:3]:
+        raise ValueError(f"value must have the heads and length of key, {list(k[1:3])}, got {list(v[1:3])}")
+    heads, kv_heads = q[1], k[1]
     if heads != kv_heads and (not gqa or kv_heads == 0 or heads % kv_heads):
         wanted = f"a divisor of the {heads} query heads" if gqa else f"{heads} heads like query (see enable_gqa)"
         raise ValueError(f"key must have {wanted}, got {kv_heads}")

@@ -112,9 +112,11 @@ class Problem:
         by_query: B, what label r adds to the scores of query i, ``[B, H, N_q, columns]``, or None.
         by_key: C, what label r adds to the scores at key j, ``[B, H, N_k, columns]``, or None.
         label_keys: a^K, which a pair's label adds to its key, ``[R, D]`` or ``[H, R, D]``, or None.
-        label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None. For kernels over all
-            pairs it has a row for each column of the sums.
+        label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None. For compiled kernels
+            over all pairs it has a row for each column of the sums; for those of a GPU all tables have that, or one
+            row less where the last column is that of pairs without a label.
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
+        label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.
@@ -142,6 +144,7 @@ class Problem:
     label_keys: Tensor | None
     label_values: Tensor | None
     label_queries: Tensor | None
+    label_biases: Tensor | None
     vectors: Tensor | None
     mask: Tensor | None
     keep: Tensor | None
@@ -204,12 +207,15 @@ class Outputs(NamedTuple):
         lse: log-sum-exp, ``[B, H, N_q]``.
         sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
         mass: the same before dropout; without dropout it is ``sums``, and this is empty.
+        plain: the output without the value term, if the kernels keep it for backward; else None or empty. It has no
+            gradient.
     """
 
     output: Any
     lse: Any
     sums: Any
     mass: Any
+    plain: Any = None
 
 
 def row_delta(outputs: Outputs, grads: Outputs, dtype: torch.dtype) -> Tensor:

@@ -4,8 +4,9 @@
     (do, …)  →  (dq, dk, dv, dB, dC, …)
 
 An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
-export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for compiled
-kernels: over listed pairs they take a table's rows pair by pair, over all pairs they add the value term. A new
+export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for kernels:
+compiled ones take a table's rows pair by pair over listed pairs and add the value term over all pairs; those of a GPU
+make B and C of tables themselves, in each direction, so that autograd keeps neither. A new
 argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and
 ``_problem``.
 
@@ -15,6 +16,7 @@ ask for it are therefore called without the op where nothing could tell the diff
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
-from relgraph.plan import LabelPlan, decode, encode
+from relgraph.plan import LabelPlan, decode, encode, memo_of
 
 Forward = Callable[[Problem], Outputs]
 """Output with the value term of tables that the problem gives, log-sum-exp, and the sums by label that it asks for."""
@@ -44,6 +46,7 @@ class _Kernels(NamedTuple):
     instead: str
     twin: Forward | None
     direct: bool
+    keeps_plain: bool
 
 
 _KERNELS: dict[str, _Kernels] = {}
@@ -58,6 +61,7 @@ def plug(
     instead: str,
     twin: Forward | None = None,
     direct: bool = False,
+    keeps_plain: bool = False,
 ) -> None:
     """Register the two functions under ``name``.
 
@@ -70,8 +74,9 @@ def plug(
         twin: the same outputs in plain torch, differentiable to any order, dropout included: through it the gradients
             are differentiated again. Without it there is no second derivative.
         direct: whether the functions may be called without a custom op.
+        keeps_plain: whether backward wants the output without the value term, where forward adds it.
     """
-    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct)
+    _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain)
 
 
 def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> None:
@@ -91,6 +96,7 @@ class Extras(NamedTuple):
     label_keys: Tensor | None = None
     label_values: Tensor | None = None
     label_queries: Tensor | None = None
+    label_biases: Tensor | None = None
     vectors: Tensor | None = None
     in_score: bool = False
     in_value: bool = False
@@ -106,6 +112,7 @@ def run(
     need_sums: bool,
     seed_device: torch.device | None = None,
     extras: Extras | None = None,
+    recorded: bool = True,
 ) -> Outputs:
     """The primitive by the kernels of this name.
 
@@ -118,6 +125,7 @@ def run(
         need_sums: whether the value term needs P.
         seed_device: where a seed for dropout is drawn; the CPU when left out.
         extras: tables that the kernels add themselves, and edge vectors.
+        recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
 
     Returns:
         Outputs, with empty tensors for the sums that are not needed. Label mass is ``mass`` under dropout, else
@@ -141,15 +149,14 @@ def run(
     )  # fmt: skip
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
     if _KERNELS[kernels].direct and unwatched(tensors):
-        csr = call.plan.parts[0].csr
-        kept = csr.derived if csr is not None and call.plan.edges_only else encode(call.plan)
-        rest = call.plan, header, *numbers, call.score, kept
+        rest = call.plan, header, *numbers, call.score, memo_of(call.plan)
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
             return Outputs(*_Direct.apply(kernels, rest, *tensors))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
-    return Outputs(*torch.ops.relgraph.attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
+    attend = torch.ops.relgraph.attend if recorded else torch.ops.relgraph.attend_unrecorded
+    return Outputs(*attend(*tensors, plan, ints, *numbers, score.encode(call.score), kernels))
 
 
 def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
@@ -161,12 +168,13 @@ def _with_origin(seed: Tensor, origin: tuple[int, ...]) -> Tensor:
     return numbers
 
 
-_TENSORS = 13
-"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, vectors, mask, keep, seed, offset."""
+_TENSORS = 14
+"""query, key, value, by_query, by_key, label_keys, label_values, label_queries, label_biases, vectors, mask, keep,
+seed, offset."""
 
-_LEARNED = 8  # the first of them have gradients, and the vectors and the mask if they learn
-_OUTPUTS = 4  # output, lse, sums, mass
-_VECTORS = 8
+_LEARNED = 9  # the first of them have gradients, and the vectors and the mask if they learn
+_OUTPUTS = 5  # output, lse, sums, mass, plain
+_VALUES, _VECTORS = 6, 9
 _HEADER = 9
 """Fixed offset, columns, is_causal, need_sums, need_mass, mask_learns, vectors_in_score, vectors_in_value,
 vectors_learn; then the ints of the plan."""
@@ -174,8 +182,8 @@ vectors_learn; then the ints of the plan."""
 _TAIL = "Tensor[] plan, SymInt[] ints, float scale, float dropout_p, float[] score, str kernels"
 _FORWARD = (
     "(Tensor query, Tensor key, Tensor value, Tensor? by_query, Tensor? by_key, "
-    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? vectors, Tensor? mask, Tensor? keep, "
-    f"Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor)"
+    "Tensor? label_keys, Tensor? label_values, Tensor? label_queries, Tensor? label_biases, Tensor? vectors, "
+    f"Tensor? mask, Tensor? keep, Tensor? seed, Tensor? offset, {_TAIL}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _BACKWARD = f"(Tensor[] grads, Tensor[] saved, bool[] given, {_TAIL}) -> Tensor[]"
 
@@ -217,23 +225,23 @@ def _at_places(found: Sequence[Tensor], given: Sequence[bool], header: Sequence[
     return [next(iterator) if there and learns else None for there, learns in zip(given, _learn(header), strict=False)]
 
 
-@torch.library.custom_op("relgraph::attend", mutates_args=(), schema=_FORWARD)
 def _attend(*args: Any) -> tuple[Tensor, ...]:
     tensors, (*flat, kernels) = args[:_TENSORS], args[_TENSORS:]
-    return tuple(out.contiguous() for out in _KERNELS[kernels].forward(_decoded(tensors, *flat)))
+    outputs = _KERNELS[kernels].forward(_decoded(tensors, *flat))
+    return tuple(outputs.lse.new_empty(0) if out is None else out.contiguous() for out in outputs)
 
 
-@_attend.register_fake
-def _(*args: Any) -> tuple[Tensor, ...]:
+def _fake_attend(*args: Any) -> tuple[Tensor, ...]:
     query, value, vectors, ints = args[0], args[2], args[_VECTORS], args[_TENSORS + 1]
     rows, dtype = query.shape[:3], accumulation_dtype(query.dtype)
     _, columns, _, *needed, _, _, in_value, _ = ints[:_HEADER]
     sums = [query.new_empty(*rows, columns, dtype=dtype) if n else query.new_empty(0, dtype=dtype) for n in needed]
     width = value.shape[-1] + (vectors.shape[-1] if in_value else 0)
-    return query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype), *sums
+    output, lse = query.new_empty(*rows, width, dtype=dtype), query.new_empty(rows, dtype=dtype)
+    plain = torch.empty_like(output) if _keeps_plain(args[-1], args) else query.new_empty(0, dtype=dtype)
+    return output, lse, *sums, plain
 
 
-@torch.library.custom_op("relgraph::attend_backward", mutates_args=(), schema=_BACKWARD)
 def _attend_backward(*args: Any) -> list[Tensor]:
     grads, saved, given, *flat, kernels = args
     filled = _fill([*saved, *grads], given)
@@ -242,8 +250,7 @@ def _attend_backward(*args: Any) -> list[Tensor]:
     return [grad.contiguous() for grad in found if grad is not None]
 
 
-@_attend_backward.register_fake
-def _(*args: Any) -> list[Tensor]:
+def _fake_attend_backward(*args: Any) -> list[Tensor]:
     saved, given, _, ints = args[1:5]
     filled = _fill(saved, given[:-_OUTPUTS])[:_TENSORS]
     return [x.new_empty(x.shape) for x, learns in zip(filled, _learn(ints), strict=True) if learns and x is not None]
@@ -257,16 +264,21 @@ def _fill(tensors: Sequence[Tensor], given: Sequence[bool]) -> list[Any]:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, (plan, ints, *options) = inputs[:_TENSORS], inputs[_TENSORS:]
-    kept = [*tensors, *_at_needed(output, _needed(ints))]
+    kept = [*tensors, *_at_needed(output, _needed(ints, _keeps_plain(inputs[-1], inputs)))]
     ctx.given = [t is not None for t in kept]
     ctx.save_for_backward(*(t for t in kept if t is not None), *plan)
     ctx.set_materialize_grads(False)
     ctx.plan_count, ctx.options = len(plan), (list(ints), *options)
 
 
-def _needed(header: Sequence[int]) -> tuple[Any, ...]:
+def _needed(header: Sequence[int], plain: bool) -> tuple[Any, ...]:
     """Which outputs are needed; the others come back empty."""
-    return (True, True, *header[3:5])
+    return (True, True, *header[3:5], plain)
+
+
+def _keeps_plain(kernels: str, tensors: Sequence[Any]) -> bool:
+    """Whether there is an output without the value term."""
+    return _KERNELS[kernels].keeps_plain and tensors[_VALUES] is not None
 
 
 def _at_needed(outputs: Sequence[Tensor | None], needed: Sequence[Any]) -> list[Tensor | None]:
@@ -280,22 +292,23 @@ def _differentiate(
     used: Sequence[Tensor | None],
     plan: Sequence[Tensor],
     options: Sequence[Any],
+    name: str = "attend",
 ) -> list[Tensor | None]:
-    """The gradient of each tensor, by the op of backward."""
+    """The gradient of each tensor, by the op of backward that belongs to the one of this name."""
     there = [g for g in used if g is not None]
     all_given = [*given, *(g is not None for g in used)]
-    found = torch.ops.relgraph.attend_backward(there, saved, all_given, plan, *options)
+    found = getattr(torch.ops.relgraph, f"{name}_backward")(there, saved, all_given, plan, *options)
     return _at_places(found, given, options[0])
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+def _backward(name: str, ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     no_more = ([None] * ctx.plan_count, *(None,) * 5)
     used = _at_needed(grads, ctx.given[_TENSORS:])
     if all(g is None for g in used):
         return (*(None,) * _TENSORS, *no_more)
     everything = list(ctx.saved_tensors)  # read once: under checkpointing each read computes them again
     saved, plan = everything[: sum(ctx.given)], everything[sum(ctx.given) :]
-    return (*_differentiate(ctx.given, saved, used, plan, ctx.options), *no_more)
+    return (*_differentiate(ctx.given, saved, used, plan, ctx.options, name), *no_more)
 
 
 def _save_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -343,8 +356,20 @@ def _leaf(x: Tensor, again: bool) -> Tensor:
     return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
 
 
-_attend.register_autograd(_backward, setup_context=_save)
-_attend_backward.register_autograd(_backward_again, setup_context=_save_again)
+def _register(name: str, tags: Sequence[torch.Tag]) -> None:
+    """Register the pair of ops under a name."""
+    ops = torch.library.custom_op
+    forward = ops(f"relgraph::{name}", _attend, mutates_args=(), schema=_FORWARD, tags=tags)
+    backward = ops(f"relgraph::{name}_backward", _attend_backward, mutates_args=(), schema=_BACKWARD, tags=tags)
+    forward.register_fake(_fake_attend)
+    backward.register_fake(_fake_attend_backward)
+    forward.register_autograd(functools.partial(_backward, name), setup_context=_save)
+    backward.register_autograd(_backward_again, setup_context=_save_again)
+
+
+_register("attend", ())
+# the same ops: torch.compile(mode="reduce-overhead") leaves them out of the CUDA graphs that it records
+_register("attend_unrecorded", (torch.Tag.cudagraph_unsafe,))
 
 
 class _Direct(torch.autograd.Function):
@@ -353,7 +378,7 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         outputs = _KERNELS[kernels].forward(_problem(tensors, *rest))
-        ctx.needed = _needed(rest[1])
+        ctx.needed = _needed(rest[1], _keeps_plain(kernels, tensors))
         ctx.save_for_backward(*tensors, *_at_needed(outputs, ctx.needed))
         ctx.set_materialize_grads(False)
         ctx.kernels, ctx.rest = kernels, rest
@@ -378,9 +403,12 @@ class _Direct(torch.autograd.Function):
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place."""
+    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place.
+
+    Direct kernels have refused tensors of the wrong one of CPU and GPU before.
+    """
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False
     if _get_current_dispatch_mode() is not None:
         return False
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and x.is_cpu) for x in tensors)
+    return all(x is None or (type(x) in (Tensor, nn.Parameter) and (x.is_cpu or x.is_cuda)) for x in tensors)

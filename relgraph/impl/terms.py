@@ -105,7 +105,7 @@ def add_value_tables(output: Tensor, sums: Tensor, tables: Sequence[Tables], siz
 
 def answer(call: Call, outputs: Outputs, tables: Sequence[Tables], sizes: Sequence[int]) -> Answer:
     """Add the value term to the primitive's output and split label mass by part."""
-    output, lse, sums, mass = outputs
+    output, lse, sums, mass, _ = outputs
     if any(table.value is not None for table in tables):
         output = add_value_tables(output, sums, tables, sizes)
     masses = split_mass(mass if call.dropout_p > 0.0 else sums, sizes) if call.need_mass else None

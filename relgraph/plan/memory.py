@@ -11,6 +11,9 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch.utils.weak import WeakIdKeyDictionary
 
+from relgraph.plan.codec import encode
+from relgraph.plan.parts import LabelPlan
+
 KEPT_PLANS = 64
 """Largest number of plans without tensors that have entries."""
 
@@ -46,6 +49,25 @@ def kept(derived: dict[Any, Tensor], key: Any, make: Callable[[], Tensor]) -> Te
             return made
         derived[key] = made
     return derived[key]
+
+
+def memo_of(plan: LabelPlan) -> dict[Any, Any]:
+    """The cache of this plan: the same as :func:`plan_memo`'s, found again without encoding the plan.
+
+    If only listed pairs attend it is the one that implementations share, which lives with the pairs.
+    """
+    csr = plan.parts[0].csr
+    if csr is not None and plan.edges_only:
+        return csr.derived
+    if "memo" in plan.derived:
+        tensors, versions, memo = plan.derived["memo"]
+        if versions == [tensor._version for tensor in tensors]:
+            return memo
+    tensors, ints = encode(plan)
+    memo = plan_memo(tensors, ints)
+    if not any(tensor.is_inference() for tensor in tensors):
+        plan.derived["memo"] = tensors, [tensor._version for tensor in tensors], memo
+    return memo
 
 
 def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:

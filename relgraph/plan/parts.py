@@ -123,6 +123,7 @@ class LabelPlan:
         parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
+        derived: a cache for what is looked up again and again for this plan.
     """
 
     q_len: int
@@ -131,6 +132,7 @@ class LabelPlan:
     parts: tuple[Part, ...]
     q_ptr: Tensor | None = None
     k_ptr: Tensor | None = None
+    derived: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def num_labels(self) -> tuple[int, ...]:

@@ -74,10 +74,10 @@ def problem_of(labels, **changes):
     rows, keys, columns = plan.q_len, plan.k_len, plan.columns
     made = Problem(
         query=_draw(2, rows, 3), key=_draw(1, keys, 3), value=_draw(1, keys, 4), by_query=_draw(2, rows, columns),
-        by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, vectors=None, mask=None,
-        keep=None, seed=torch.tensor(7), plan=plan, causal=None, scale=0.5, dropout_p=0.0, columns=columns,
-        need_sums=True, need_mass=False, mask_learns=False, vectors_in_score=False, vectors_in_value=False,
-        vectors_learn=False, score=None, plan_key=None,
+        by_key=_draw(2, keys, columns), label_keys=None, label_values=None, label_queries=None, label_biases=None,
+        vectors=None, mask=None, keep=None, seed=torch.tensor(7), plan=plan, causal=None, scale=0.5, dropout_p=0.0,
+        columns=columns, need_sums=True, need_mass=False, mask_learns=False, vectors_in_score=False,
+        vectors_in_value=False, vectors_learn=False, score=None, plan_key=None,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -89,7 +89,7 @@ def _draw(*shape):
 def run_both(problem):
     """Forward and backward, with ones as gradients of the outputs."""
     outputs = attend._forward(problem)
-    ones = Outputs(*(torch.ones_like(x) if x.numel() else None for x in outputs))
+    ones = Outputs(*(torch.ones_like(x) if x is not None and x.numel() else None for x in outputs))
     return outputs, attend._backward(problem, outputs, ones)
 
 
@@ -342,7 +342,7 @@ def test_spoilt_plans_are_refused_or_computed(seed):
     spoilt = replace(problem, plan=spoil(problem.plan, generator))
     try:
         outputs = kernels._forward(spoilt)
-        incoming = Outputs(*(torch.ones_like(x) if x.numel() else None for x in outputs))
+        incoming = Outputs(*(torch.ones_like(x) if x is not None and x.numel() else None for x in outputs))
         kernels._backward(spoilt, outputs, incoming)
     except (ValueError, IndexError):
         return

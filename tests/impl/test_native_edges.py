@@ -316,7 +316,7 @@ def test_opcheck(kind):
     table, vectors, seed = leaf(rows, 4), leaf(pairs, 2), torch.tensor(3)
     header = [0, rows, 0, 1, 1, 0, 1, 1, 1]
     arguments = (
-        query, key, value, by_query, None, table, table, table, vectors, None, None, seed, None, tensors,
+        query, key, value, by_query, None, table, table, table, None, vectors, None, None, seed, None, tensors,
         [*header, *ints], 0.5, 0.1, [-1.0, 0.0], edges.KERNELS,
     )  # fmt: skip
     result = torch.library.opcheck(torch.ops.relgraph.attend.default, arguments)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relgraph.impl.triton import tile_ids
-from relgraph.impl.triton import tile_map as map_module
+from relgraph.impl.triton import capture, tile_ids
 from relgraph.impl.triton.tile_map import FIELDS, tile_map
 from relgraph.impl.triton.virtual import MAX_BAND, is_affine, virtual
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels
@@ -590,18 +589,32 @@ def test_what_is_remembered_does_not_hold_on_to_the_labels(kind):
     assert not any(ref() is not None for ref in held)
 
 
-@pytest.mark.parametrize("kind", ["dense", "distance"])
-def test_while_a_cuda_graph_is_recorded_maps_are_taken_but_none_is_left(kind, monkeypatch):
+def test_while_a_cuda_graph_is_recorded_maps_by_distance_are_made_anew(monkeypatch):
+    """The graph then computes them at each replay; nothing of it is kept, and nothing that was kept is taken."""
+    for kind in ("distance", "distance packed"):
+        plan, memo = plan_of(kind, 9), {}
+        options = {"batch": 1, "device": CPU, "memo": memo}
+        kept = tile_map(plan, 4, 4, causal=0, **options)
+        with monkeypatch.context() as recording:
+            recording.setattr(capture, "is_recording", lambda device: True)
+            before = dict(memo)
+            again = tile_map(plan, 4, 4, causal=0, **options)
+            assert again is not kept
+            assert torch.equal(again.blocks, kept.blocks)
+            tile_map(plan, 4, 4, causal=1, **options)
+            assert memo == before
+        assert tile_map(plan, 4, 4, causal=0, **options) is kept
+
+
+@pytest.mark.parametrize("kind", ["dense", "block", "edges default", "edges over distance", "sum"])
+def test_a_cuda_graph_does_not_record_labels_that_are_written_out(kind, monkeypatch):
+    """Not even with a map that was made before: replays would keep it when the labels change."""
     plan, memo = plan_of(kind, 9), {}
-    options = {"batch": 1, "device": CPU, "memo": memo}
-    kept = tile_map(plan, 4, 4, causal=0, **options)
-    monkeypatch.setattr(map_module, "_is_capturing", lambda device: True)
-    before = dict(memo)
-    again = tile_map(plan, 4, 4, causal=0, **options)
-    assert (again is kept) == (kind == "dense")  # maps by distance are made anew: the graph then owns them
-    assert torch.equal(again.blocks, kept.blocks)
-    tile_map(plan, 4, 4, causal=1, **options)
-    assert memo == before
+    options = {"batch": 1, "device": CPU, "memo": memo, "causal": 0}
+    tile_map(plan, 4, 4, **options)
+    monkeypatch.setattr(capture, "is_recording", lambda device: True)
+    with pytest.raises(NotImplementedError, match="cannot be recorded in a CUDA graph.*use impl='chunked'"):
+        tile_map(plan, 4, 4, **options)
 
 
 def test_a_map_made_while_predicting_serves_training():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relgraph as rg
+from relgraph.impl import op
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from relgraph.plan import memory
@@ -341,8 +342,9 @@ def test_refused_without_a_gpu_or_triton(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_custom_op_contract(kind):
+def test_custom_op_contract(kind, monkeypatch):
     """torch's own checks of an operator: schema, fake kernel, autograd registration."""
+    monkeypatch.setattr(op, "unwatched", lambda _: False)
     labels = KINDS[kind](18)
     call = fused_arguments(moved(make(labels, batch=1, dtype=torch.float32), DEVICE))
     leaf = lambda x: x.detach().requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x  # noqa: E731
@@ -351,18 +353,19 @@ def test_custom_op_contract(kind):
 
 def fused_arguments(case):
     found = []
-    real = torch.ops.relgraph.attend
+    names = ("attend", "attend_unrecorded")
+    real = [getattr(torch.ops.relgraph, name) for name in names]
 
-    class Recorder:
-        def __call__(self, *args):
-            found.append(args)
-            return real(*args)
+    def recorder(op):
+        return lambda *args: (found.append(args), op(*args))[1]
 
-    torch.ops.relgraph.attend = Recorder()
+    for name, one in zip(names, real, strict=True):
+        setattr(torch.ops.relgraph, name, recorder(one))
     try:
         raw(case, "triton")
     finally:
-        torch.ops.relgraph.attend = real
+        for name, one in zip(names, real, strict=True):
+            setattr(torch.ops.relgraph, name, one)
     return found[0]
 
 

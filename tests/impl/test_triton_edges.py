@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.impl import op
+from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
@@ -248,16 +250,21 @@ def test_inputs_laid_out_otherwise():
         torch.testing.assert_close(a.cpu(), b, atol=1e-5, rtol=1e-5)
 
 
-def test_pairs_are_kept_with_the_labels():
+def test_pairs_are_kept_with_the_labels(monkeypatch):
     labels = KINDS["edges only"](4).to(DEVICE)
     options = {"dtype": torch.float32, "heads": 1, "kv_heads": 1, "batch": 1}
     with torch.inference_mode():
         raw(moved(make(labels, **options), DEVICE), "triton")
     case = moved(make(labels, **options), DEVICE)
     answer(case, "triton")
-    kept = plan_memo(*encode(case.labels._plan))["pairs"]
+    kept = case.labels._plan.parts[0].csr.derived[PAIRS]
     raw(case, "triton")
-    assert plan_memo(*encode(case.labels._plan))["pairs"] is kept
+    assert case.labels._plan.parts[0].csr.derived[PAIRS] is kept
+    monkeypatch.setattr(op, "unwatched", lambda _: False)  # through the ops, which see tensors and ints alone
+    raw(case, "triton")
+    kept = plan_memo(*encode(case.labels._plan))[PAIRS]
+    raw(case, "triton")
+    assert plan_memo(*encode(case.labels._plan))[PAIRS] is kept
 
 
 @pytest.mark.parametrize(
@@ -300,7 +307,7 @@ def test_ops_are_what_they_say_they_are():
             k,
             v,
             *tables,
-            *[None] * 5,
+            *[None] * 6,
             *drop,
             None,
             tensors,

@@ -37,7 +37,7 @@ def attend(call: Call) -> Answer:
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = _query_tables(call, dtype)
     values = _value_tables(call, dtype)
-    output, lse, sums, mass = op.run(
+    output, lse, sums, mass, _ = op.run(
         call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values is not None,
         extras=op.Extras(label_values=values),
     )  # fmt: skip

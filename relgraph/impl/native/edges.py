@@ -57,7 +57,7 @@ def attend_listed(call: Call) -> Answer:
     tables, edge = call.tables[0], call.edge
     labeled = call.need_mass or tables.rows is not None or tables.bias is not None
     columns = call.plan.num_labels[0] if labeled else 0
-    output, lse, sums, mass = op.run(
+    output, lse, sums, mass, _ = op.run(
         wide, KERNELS, _by_query(call), None, columns=columns, need_sums=False, extras=extras
     )  # fmt: skip
     if edge is not None and edge.value is not None:

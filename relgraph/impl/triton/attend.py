@@ -1,4 +1,4 @@
-"""Fused attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
+"""Fused attention in Triton: kernels inside the primitive, and what tables add to them in plain torch.
 
 Where labels are a function of the distance, tables are laid out by distance first (*virtual* columns): a label that
 several distances share then has several rows, and the kernels find a pair's column by subtraction.
@@ -11,10 +11,12 @@ from torch import Tensor
 
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
-from relgraph.impl.terms import answer, query_tables, score_tables
+from relgraph.impl.terms import split_mass, with_zero_row
+from relgraph.impl.triton import capture
 from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.limits import kernels
-from relgraph.impl.triton.virtual import Virtual, is_affine, virtual
+from relgraph.impl.triton.tables import Terms, joined
+from relgraph.impl.triton.virtual import Virtual, virtual_of
 from relgraph.plan import NOT_ATTENDING
 
 KEPT_CONSTANTS = 64
@@ -25,43 +27,62 @@ def attend(call: Call) -> Answer:
     """Attention by kernels; see the module."""
     if call.plan.edges_only:
         return attend_listed(call)
-    sizes, tables = call.plan.num_labels, call.tables
-    by_distance = virtual(call.plan.parts[0]) if is_affine(call.plan) else None
+    sizes, by_distance = call.plan.num_labels, virtual_of(call.plan)
     if by_distance is not None:
-        sizes, tables = (by_distance.width + 2,), (_laid_out(tables[0], by_distance, sizes[0]),)
-    by_query = score_tables(call.query.to(torch.float32), tables, sizes, call.scale)
-    by_key = query_tables(call.key.to(torch.float32), call.query.shape[1], tables, sizes, call.scale)
-    if by_distance is not None and NOT_ATTENDING in by_distance.columns:
-        by_query = _without(call, by_query, by_distance)
-    values = any(table.value is not None for table in tables)
-    outputs = op.run(
-        call, kernels("triton", call.query), by_query, by_key, columns=sum(sizes) + len(sizes), need_sums=values,
+        tables, columns = _laid_out(call.tables[0], by_distance, sizes[0]), by_distance.width + 2
+    else:
+        heads = call.query.shape[1]
+        key, value, query = (joined(list(kind), sizes, heads) for kind in list(zip(*call.tables, strict=True))[:3])
+        bias, rows = (joined(list(kind), sizes, heads, -1) for kind in list(zip(*call.tables, strict=True))[3:])
+        tables, columns = Tables(key, value, query, bias, rows), call.plan.columns
+    output, lse, sums, mass, _ = op.run(
+        call, kernels("triton", call.query), _rows(tables.rows, columns), None, columns=columns,
+        need_sums=tables.value is not None,
         seed_device=call.query.device,
+        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias), recorded=by_distance is not None,
     )  # fmt: skip
-    found = answer(call, outputs, tables, sizes)
-    if by_distance is None or found.mass is None:
-        return found
-    return found._replace(mass=(_mass_by_label(found.mass[0], by_distance, call.plan.num_labels[0]),))
+    if not call.need_mass:
+        return Answer(output, lse)
+    mass = mass if call.dropout_p > 0.0 else sums
+    found = split_mass(mass, sizes) if by_distance is None else (_mass_by_label(mass, by_distance, sizes[0]),)
+    return Answer(output, lse, found)
+
+
+def _rows(rows: Tensor | None, columns: int) -> Tensor | None:
+    """Scores that are given by row, with a number for every column."""
+    if rows is None:
+        return None
+    return rows.float() if rows.shape[-1] == columns else with_zero_row(rows.float(), -1)
 
 
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import launch
 
-    return launch.forward(problem)
+    return launch.forward(problem, _terms(problem))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import launch
 
-    return launch.backward(problem, outputs, incoming)
+    return launch.backward(problem, _terms(problem), outputs, incoming)
 
 
-op.plug("triton", _forward, _backward, impl="triton", instead="impl='dense' or 'reference'")
+op.plug(
+    "triton", _forward, _backward, impl="triton", instead="impl='dense' or 'reference'", direct=True, keeps_plain=True
+)
+
+
+def _terms(problem: Problem) -> Terms:
+    by_distance = virtual_of(problem.plan)
+    if by_distance is None or NOT_ATTENDING not in by_distance.columns:
+        return Terms(problem)
+    columns = _constant(by_distance.columns, problem.query.device)
+    return Terms(problem, columns == NOT_ATTENDING)
 
 
 def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     """Tables with a row for every virtual column; zeros where a pair has no label."""
-    if labels.columns == tuple(range(num_labels)):
+    if labels.columns == tuple(range(num_labels)) or all(table is None for table in tables):
         return tables
     rows = tuple(num_labels if column == NOT_ATTENDING else column for column in labels.columns)
 
@@ -76,16 +97,8 @@ def _laid_out(tables: Tables, labels: Virtual, num_labels: int) -> Tables:
     )
 
 
-def _without(call: Call, by_query: Tensor | None, labels: Virtual) -> Tensor:
-    """B with -inf in the columns of pairs that do not attend."""
-    query, width = call.query, len(labels.columns) + 1
-    if by_query is None:
-        by_query = torch.zeros(*query.shape[:3], width, dtype=torch.float32, device=query.device)
-    dead = _constant((*labels.columns, 0), query.device) == NOT_ATTENDING
-    return by_query.masked_fill(dead, float("-inf"))
-
-
 _constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+_recorded: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # replays of a CUDA graph read them, so they stay
 
 
 def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
@@ -97,11 +110,14 @@ def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
             _constants.pop(next(iter(_constants)))
         with torch.inference_mode(False):
             _constants[numbers, device] = torch.tensor(numbers, device=device)
-    return _constants[numbers, device]
+    found = _constants[numbers, device]
+    if capture.is_recording(device):
+        _recorded[numbers, device] = found
+    return found
 
 
 def _mass_by_label(mass: Tensor, labels: Virtual, num_labels: int) -> Tensor:
-    """Masses by virtual column, ``[..., width + 2]``, summed to masses by label."""
+    """Masses by virtual column, ``[B, H, N, width + 2]``, summed to masses by label."""
     if labels.columns == tuple(range(num_labels)):
         return mass
     owner = _constant(labels.columns, mass.device)

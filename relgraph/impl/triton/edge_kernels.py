@@ -391,7 +391,8 @@ class EdgeProblem:
     """A problem as the launchers read it.
 
     Attributes:
-        problem: query, key, value, B and C with dense rows.
+        problem: the problem.
+        rows: query, key, value, B and C with dense rows.
         pairs: the listed pairs.
         joint: whether batch rows have pairs of their own.
         added: ``[L or 1, P]`` float32 added to the scores (-inf hides a pair), or None.
@@ -399,6 +400,7 @@ class EdgeProblem:
     """
 
     problem: Problem
+    rows: tuple[Tensor | None, ...]
     pairs: KernelPairs
     joint: bool
     added: Tensor | None
@@ -406,15 +408,11 @@ class EdgeProblem:
 
     def tensors(self) -> list[Tensor | None]:
         """All but the pairs, in the kernels' order."""
-        return [*self._with_rows(), self.added, self.factor, self.problem.seed]
+        return [*self.rows, self.added, self.factor, self.problem.seed]
 
     def strides(self) -> list[int]:
         """Of the five tensors with rows, batch row, head and row each."""
-        return [stride for x in self._with_rows() for stride in _strides(x)]
-
-    def _with_rows(self) -> tuple[Tensor | None, ...]:
-        problem = self.problem
-        return problem.query, problem.key, problem.value, problem.by_query, problem.by_key
+        return [stride for x in self.rows for stride in _strides(x)]
 
     def numbers(self, *lengths: int) -> list[Any]:
         """Lane strides, counts and factors, in the kernels' order."""
@@ -445,7 +443,7 @@ class EdgeProblem:
 
 def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, int]:
     """Tile sizes and warps for head sizes D and D_v, R labels and ``degree`` pairs per program."""
-    DP, VP, RP = (max(triton.next_power_of_2(x), 8) for x in (size, value_size, labels))
+    DP, VP, RP = (max(1 << (x - 1).bit_length(), 8) if x else 8 for x in (size, value_size, labels))
     E = 8 if degree <= 32 else 16 if degree <= 128 else 32
     warps = E * max(DP, VP, RP // 2) // (32 * NUMBERS_A_THREAD)
     return {"D": size, "DV": value_size, "DP": DP, "VP": VP, "RP": RP, "E": E, "num_warps": min(max(warps, 1), 8)}
@@ -474,14 +472,15 @@ def backward(edges: EdgeProblem, outputs: Outputs, grads: Outputs) -> list[Tenso
     (batch, heads, q_len), k_len = x.query.shape[:3], x.key.shape[2]
     dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x.query, x.key, x.value))
     delta = dq.new_empty(batch, heads, q_len, dtype=torch.float32)
-    db = None if x.by_query is None else delta.new_empty(batch, heads, q_len, x.columns)
-    dc = None if x.by_key is None else delta.new_empty(batch, heads, k_len, x.columns)
+    *_, by_query, by_key = edges.rows
+    db = None if by_query is None else delta.new_empty(batch, heads, q_len, x.columns)
+    dc = None if by_key is None else delta.new_empty(batch, heads, k_len, x.columns)
     strides = [*edges.strides(), *_strides(grads.output)]
     queries, keys = delta.numel(), batch * x.key.shape[1] * k_len
     with torch.cuda.device_of(x.query):
         if queries:
             by_row_kernel[(queries,)](
-                *edges.tensors(), *pairs[:3], pairs.again, *outputs, *grads, dq, db, delta,
+                *edges.tensors(), *pairs[:3], pairs.again, *outputs[:4], *grads[:4], dq, db, delta,
                 *strides, *edges.numbers(q_len), **edges.options(pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
         if keys:

@@ -1,4 +1,4 @@
-"""Edges-only attention in Triton. Tables are handled in plain torch; the kernels run inside the primitive.
+"""Edges-only attention in Triton: kernels inside the primitive, and what tables add to them in plain torch.
 
 B and C have R columns here: kernels know a pair without a label by its id. Masks and causal order become one number
 per pair before a kernel starts. The log-sum-exp is to base 2 until it leaves: a change of base would round it, and
@@ -7,7 +7,6 @@ backward could not find the weights of large scores again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +15,15 @@ from torch import Tensor
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem
 from relgraph.impl.listed import Pattern, added_to_pairs, given_factor
-from relgraph.impl.terms import repeat_heads
+from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels
+from relgraph.impl.triton.tables import Terms
 from relgraph.plan import Csr, listed_pairs
 
 LN_2 = 0.6931471805599453
+
+PAIRS = "triton pairs"
+"""Under this name the pairs of the kernels are kept with the labels."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -28,63 +31,50 @@ def attend_listed(call: Call) -> Answer:
     tables = call.tables[0]
     labeled = call.need_mass or any(table is not None for table in tables)
     columns = call.plan.num_labels[0] if labeled else 0
-    output, lse, sums, mass = op.run(
-        call, kernels("triton edges", call.query), _by_query(call), _by_key(call), columns=columns,
-        need_sums=tables.value is not None, seed_device=call.query.device,
+    output, lse, sums, mass, _ = op.run(
+        call, kernels("triton edges", call.query), None if tables.rows is None else tables.rows.float(), None,
+        columns=columns, need_sums=tables.value is not None, seed_device=call.query.device,
+        extras=op.Extras(tables.key, tables.value, tables.query, tables.bias),
     )  # fmt: skip
-    if tables.value is not None:
-        output = output + sums @ tables.value.float()
     masses = (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None
     return Answer(output, lse * LN_2, masses)
-
-
-def _by_query(call: Call) -> Tensor | None:
-    """B, ``[B, H, N_q, R]`` float32."""
-    key, bias, rows = call.tables[0].key, call.tables[0].bias, call.tables[0].rows
-    term = None if rows is None else rows.float()
-    if key is not None:
-        term = call.query.float() @ key.float().transpose(-1, -2) * call.scale
-    if bias is None:
-        return term
-    bias = bias.float()[..., None, :]
-    return (bias if term is None else term + bias).expand(*call.query.shape[:3], -1)
-
-
-def _by_key(call: Call) -> Tensor | None:
-    """C, ``[B, H, N_k, R]`` float32."""
-    table = call.tables[0].query
-    if table is None:
-        return None
-    return repeat_heads(call.key, call.query.shape[1]).float() @ table.float().transpose(-1, -2) * call.scale
 
 
 def _forward(problem: Problem) -> Outputs:
     from relgraph.impl.triton import edge_kernels
 
-    return edge_kernels.forward(_edge_problem(problem))
+    terms = Terms(problem)
+    return terms.with_value_term(edge_kernels.forward(_edge_problem(problem, terms)))
 
 
 def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     from relgraph.impl.triton import edge_kernels
 
-    output, *others = incoming
+    terms = Terms(problem)
+    plain = terms.without_value_term(outputs)
+    output, *others = terms.with_sums_of_values(incoming)
     grads = Outputs(_dense_rows(output), *(None if g is None else g.contiguous() for g in others))
-    return edge_kernels.backward(_edge_problem(problem), outputs, grads)
+    found = edge_kernels.backward(_edge_problem(problem, terms), plain, grads)
+    return terms.gradients(found, outputs, incoming)
 
 
-op.plug("triton edges", _forward, _backward, impl="triton", instead="impl='edges' or 'dense'")
+op.plug(
+    "triton edges", _forward, _backward, impl="triton", instead="impl='edges' or 'dense'", direct=True, keeps_plain=True
+)
 
 
-def _edge_problem(problem: Problem) -> Any:
+def _edge_problem(problem: Problem, terms: Terms) -> Any:
     """The problem as kernels take it."""
     from relgraph.impl.triton import edge_kernels
 
-    csr, kept = _csr(problem), problem.memo
-    if "pairs" not in kept:
-        kept["pairs"] = edge_kernels.KernelPairs(*_pairs(problem, csr))
-    rows = {name: _dense_rows(getattr(problem, name)) for name in ("query", "key", "value", "by_query", "by_key")}
+    csr = _csr(problem)
+    # what a CUDA graph records is computed at each replay, when the pairs may be others
+    kept = {} if capture.is_recording(problem.query.device) else problem.memo
+    if PAIRS not in kept:
+        kept[PAIRS] = edge_kernels.KernelPairs(*_pairs(problem, csr))
+    rows = *map(_dense_rows, (problem.query, problem.key, problem.value)), terms.by_query, terms.by_key
     return edge_kernels.EdgeProblem(
-        replace(problem, **rows), kept["pairs"], csr.batch != 1, added_to_pairs(problem), given_factor(problem)
+        problem, rows, kept[PAIRS], csr.batch != 1, added_to_pairs(problem), given_factor(problem)
     )  # fmt: skip
 
 

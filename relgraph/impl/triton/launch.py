@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,24 +13,27 @@ from relgraph import score
 from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.triton import attention_kernels as attention
 from relgraph.impl.triton.limits import interpreted
+from relgraph.impl.triton.tables import Terms
 from relgraph.impl.triton.tile_map import TileMap, tile_map
 from relgraph.impl.triton.tiling import Tiling, capability, product_size, tiling
-from relgraph.impl.triton.virtual import is_affine
+from relgraph.impl.triton.virtual import virtual_of
 
 LOG2E = 1.4426950408889634
+
+_product_size = functools.cache(product_size)  # Triton's own function of one number takes microseconds
 
 
 class _Launch:
     """The arguments that all three kernels share."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, terms: Terms) -> None:
         self.problem, self.columns = problem, problem.columns
         query, key, value = (_rows(x) for x in (problem.query, problem.key, problem.value))
         self.query, self.key, self.value = query, key, value
-        self.by_query, self.by_key = (None if x is None else x.contiguous() for x in (problem.by_query, problem.by_key))
+        self.by_query, self.by_key = terms.by_query, terms.by_key
         self.batch, self.heads, self.q_len, self.size = query.shape
         self.kv_heads, self.k_len, self.value_size = key.shape[1], key.shape[2], value.shape[3]
-        self.affine = is_affine(problem.plan)
+        self.affine = virtual_of(problem.plan) is not None
         mask = problem.mask
         if mask is not None and mask.dtype == torch.bool:
             mask = mask.view(torch.uint8)
@@ -42,7 +46,8 @@ class _Launch:
     def tiling(self, kernel: str) -> Tiling:
         """The tiles of a kernel."""
         query = self.query
-        return tiling(kernel, self.size, self.value_size, query.dtype, capability(query.device))
+        known = capability(query.device)
+        return tiling(kernel, self.size, self.value_size, query.dtype, known, by_distance=self.affine)
 
     def map(self, tiles: Tiling, *, transposed: bool, sort: bool) -> TileMap:
         """The tile map, made once for these labels; ``sort`` for sums by label of written-out ids."""
@@ -94,18 +99,18 @@ class _Launch:
         return {
             "D": self.size,
             "DV": self.value_size,
-            "BD": product_size(self.size),
-            "BDV": product_size(self.value_size),
+            "BD": _product_size(self.size),
+            "BDV": _product_size(self.value_size),
             "BM": tiling.rows,
             "BN": tiling.keys,
             "STEP": tiling.step,
             "GROUP": self.heads // self.kv_heads,
             "PARTS": tiles.parts,
-            "RP": product_size(self.columns - 1),
+            "RP": _product_size(self.columns - 1),
             "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
             "BAND": tiles.band is not None,
-            "HAS_BQ": problem.by_query is not None,
-            "HAS_CK": problem.by_key is not None,
+            "HAS_BQ": self.by_query is not None,
+            "HAS_CK": self.by_key is not None,
             "MASK": 0 if self.mask is None else 1 if self.mask.dtype == torch.uint8 else 2,
             "DROPOUT": self.dropout(),
             "SCORE": 1 + int(score.encode(problem.score)[0]),  # 0 is none
@@ -163,41 +168,41 @@ def _is_empty(problem: Problem) -> bool:
     return 0 in (*problem.query.shape[:3], problem.key.shape[2])
 
 
-def forward(problem: Problem) -> Outputs:
-    """Output without its value term, log-sum-exp, and P after and before dropout (empty where not needed), float32."""
-    output, lse, sums = _forward(problem)
+def forward(problem: Problem, terms: Terms) -> Outputs:
+    """Output, log-sum-exp, and P after and before dropout (empty where not needed), float32."""
+    output, lse, sums = _forward(problem, terms)
     # kernels sum once per pass: mass before dropout takes a pass of its own
-    mass = _forward(_without_dropout(problem))[2] if problem.need_mass else sums.new_empty(0)
-    return Outputs(output, lse, sums, mass)
+    mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else sums.new_empty(0)
+    return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
-def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """Gradients of query, key, value, by_query and by_key."""
-    grads = _backward(problem, outputs, incoming._replace(mass=None))
-    if incoming.mass is None:
-        return grads
-    of_mass = Outputs(None, None, incoming.mass, None)
-    more = _backward(_without_dropout(problem), outputs._replace(sums=outputs.mass), of_mass)
-    return [one if one is None or other is None else one + other for one, other in zip(grads, more, strict=True)]
+def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+    """Gradients of query, key, value, B, C and of the tables."""
+    plain = terms.without_value_term(outputs)
+    grads = _backward(problem, terms, plain, incoming._replace(mass=None))
+    if incoming.mass is not None:
+        of_mass = Outputs(None, None, incoming.mass, None)
+        more = _backward(_without_dropout(problem), terms, plain._replace(sums=outputs.mass), of_mass)
+        grads = [one if one is None or other is None else one + other for one, other in zip(grads, more, strict=True)]
+    return terms.gradients(grads, outputs, incoming)
 
 
 def _without_dropout(problem: Problem) -> Problem:
     return replace(problem, keep=None, seed=None, dropout_p=0.0, need_sums=True, need_mass=False)
 
 
-def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
     query, columns, need_sums = problem.query, problem.columns, problem.need_sums
-    options: dict[str, Any] = {"dtype": torch.float32, "device": query.device}
-    output = torch.empty(*query.shape[:3], problem.value.shape[3], **options)
-    lse = torch.empty(query.shape[:3], **options)
-    sums = torch.zeros(*query.shape[:3], columns, **options) if need_sums else torch.empty(0, **options)
+    rows = query.shape[:3]
+    output = query.new_empty(*rows, problem.value.shape[3], dtype=torch.float32)
+    lse, sums = output.new_empty(rows), output.new_empty(*rows, columns) if need_sums else output.new_empty(0)
     if _is_empty(problem):
-        return output.zero_(), lse.fill_(float("-inf")), sums
-    launch = _Launch(problem)
+        return output.zero_(), lse.fill_(float("-inf")), sums.zero_()
+    launch = _Launch(problem, terms)
     tiling = launch.tiling("forward")
     tiles = launch.map(tiling, transposed=False, sort=need_sums)
-    if need_sums and tiles.band is not None:
-        sums[..., 1 : tiles.band[1] + 1] = float("-inf")  # scores are noted here before they become weights
+    if need_sums:  # scores by distance are noted here before they become weights
+        sums.fill_(0.0 if tiles.band is None else float("-inf"))
     kernel: Any = attention.forward  # pyright does not know the launch syntax
     with torch.cuda.device_of(query):
         kernel[launch.grid(tiles)](
@@ -211,16 +216,14 @@ def _forward(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     return output, lse, sums
 
 
-def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     query, key, value = problem.query, problem.key, problem.value
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
-    db, dc = (
-        None if x is None else torch.zeros_like(x, memory_format=torch.contiguous_format)
-        for x in (problem.by_query, problem.by_key)
-    )
+    dq, dk, dv = (x.new_empty(x.shape) for x in (query, key, value))
+    db, dc = (None if x is None else torch.zeros_like(x) for x in (terms.by_query, terms.by_key))
     if _is_empty(problem):
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
-    launch = _Launch(problem)
+    launch = _Launch(problem, terms)
+    incoming = terms.with_sums_of_values(incoming)
     delta = row_delta(outputs, incoming, torch.float32).contiguous()
     grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
     grad = grad.to(query.dtype).contiguous()
@@ -255,18 +258,23 @@ def _vectors(
 
     If labels are a function of the distance, runs have the first or the last column; otherwise any.
     """
-    less = (lse * LOG2E).masked_fill(lse == float("-inf"), float("inf"))[:, :, None]
+    nothing_seen = float("inf")  # in place of -inf: all weights of a row that sees nothing are zero
+    less = (lse * LOG2E).nan_to_num_(float("nan"), float("inf"), nothing_seen)[:, :, None]
     rest = delta[:, :, None]
     if not folded:
-        return less.contiguous(), rest.contiguous()
+        return less, rest
 
-    none = rest.new_zeros(()).expand(*rest.shape[:2], 2 if tiles.band else launch.columns, rest.shape[-1])
-    term, gain = (none if x is None else of_runs(x, tiles) for x in (launch.by_query, by_value))
-    return torch.cat([less, less - term * LOG2E], 2), torch.cat([rest, rest - gain], 2)
+    def minus_terms(x: Tensor, table: Tensor | None, factor: float) -> Tensor:
+        if table is None:
+            return x.expand(-1, -1, 1 + (2 if tiles.band else launch.columns), -1).contiguous()
+        return torch.cat([x, torch.sub(x, of_runs(table, tiles), alpha=factor)], 2)
+
+    return minus_terms(less, launch.by_query, LOG2E), minus_terms(rest, by_value, 1.0)
 
 
 def of_runs(table: Tensor, tiles: TileMap) -> Tensor:
     """The columns of a table ``[B, H, N, columns]`` that runs have, along N: ``[B, H, 2 or columns, N]``."""
     if tiles.band is not None:
-        table = torch.stack([table[..., 0], table[..., tiles.band[1] + 1]], -1)
+        last = tiles.band[1] + 1
+        table = table[..., : last + 1 : last]
     return table.transpose(-1, -2)

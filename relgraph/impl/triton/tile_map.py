@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.impl.triton import capture
 from relgraph.impl.triton.tile_ids import NO_LIMIT, Axis, Grid, SortedTiles, offset_table, sort_columns, write
 from relgraph.impl.triton.virtual import BEYOND, FAR_LEFT, Virtual, is_affine, virtual
 from relgraph.plan import DistanceIds, LabelPlan
@@ -80,9 +81,10 @@ def tile_map(
 ) -> TileMap:
     """The tile map of a plan.
 
-    Affine plans (:func:`is_affine`) are mapped without waiting for the device. All others wait for it, once per
-    combination of sizes and offsets in ``memo`` (and in each call to read offsets that are tensors); a CUDA graph can
-    capture them only if ``memo`` already holds the map.
+    Affine plans (:func:`is_affine`) are mapped without waiting for the device, and a CUDA graph that is recorded maps
+    them anew at each replay. All others wait for the device, once per combination of sizes and offsets in ``memo`` (and
+    in each call to read offsets that are tensors). No CUDA graph can record them: how much memory their map takes
+    depends on the labels, and a map that was made before would not follow them if they change between replays.
 
     Args:
         plan: the labels, on ``device``; no part has several labels on one pair.
@@ -100,7 +102,16 @@ def tile_map(
     Raises:
         TypeError: sizes that are not ints.
         ValueError: sizes below 1, or steps that are too large to sort; labels or offsets of another batch.
+        NotImplementedError: a CUDA graph is being recorded, and the plan is not affine.
     """
+    offsets = causal, *(part.offset for part in plan.parts)
+    moving, recording = any(isinstance(x, Tensor) for x in offsets), capture.is_recording(device)
+    shortcut = None
+    if memo is not None and not moving and not recording:  # nearly every call ends here
+        own_batch = batch if plan.batch > 1 else 1
+        shortcut = device, rows, keys, own_batch, causal, transposed, sort, sort_transposed
+        if shortcut in memo:
+            return memo[shortcut]
     check.integer("rows", rows, minimum=1)
     check.integer("keys", keys, minimum=1)
     check.integer("sort", sort, minimum=0, maximum=min(keys, 255))
@@ -108,17 +119,17 @@ def tile_map(
     assert not any(part.csr is not None and part.csr.parallel for part in plan.parts)  # refused by the rule
     maps = _maps(plan, check.integer("batch", batch, minimum=1), causal)
     affine = is_affine(plan)
-    offsets = causal, *(part.offset for part in plan.parts)
-    if memo is None or (affine and any(isinstance(x, Tensor) for x in offsets)):
+    if recording and not affine:
+        raise NotImplementedError(capture.REFUSED)
+    if memo is None or recording or (affine and moving):
+        # What a CUDA graph records is computed at each replay, so it is not shared; what was kept may be gone by then.
         memo = {}
-    elif _is_capturing(device):
-        # The graph computes what is made now at replay, so it is not shared; a kept affine map may be gone by then.
-        memo = {} if affine else dict(memo)
     where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
     with torch.inference_mode(False):  # training may use a map made in inference mode
         grid = partial(_grid, plan, rows, keys, maps, causal, device)  # not kept in memo: it refers to the plan
         if affine:
-            return _once(memo, ("affine", *where, transposed), lambda: _affine(grid(), transposed))
+            made = _once(memo, ("affine", *where, transposed), lambda: _affine(grid(), transposed))
+            return made if shortcut is None else memo.setdefault(shortcut, made)
         written = _once(memo, ("written", *where), lambda: write(grid()))
         made = _once(memo, ("map", *where, transposed), lambda: _of_written(grid(), written, transposed))
         if sort:
@@ -129,7 +140,7 @@ def tile_map(
                 memo, ("by key", sort_transposed, *where), lambda: sort_columns(plan, written.ids, -2, sort_transposed)
             )
             made = replace(made, order_t=order, bounds_t=bounds)
-        return made
+        return made if shortcut is None else memo.setdefault(shortcut, made)
 
 
 def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
@@ -137,11 +148,6 @@ def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> 
     if key not in memo:
         memo[key] = make()
     return memo[key]
-
-
-def _is_capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is being recorded."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _value(offset: int | Tensor | None) -> Hashable:

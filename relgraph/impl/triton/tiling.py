@@ -19,7 +19,9 @@ class Tiling:
     step: int = 16
 
 
-def tiling(kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int]) -> Tiling:
+def tiling(
+    kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool
+) -> Tiling:
     """The tiles for heads of this size on GPUs of this compute capability, (8, 0) or more.
 
     Chosen so that no register spills with half types, without options: ``python -m docs.kernels``.
@@ -30,6 +32,7 @@ def tiling(kernel: str, size: int, value_size: int, dtype: torch.dtype, capabili
         value_size: numbers of a value.
         dtype: of the query.
         capability: compute capability of the GPU.
+        by_distance: whether labels are a function of the distance; sums by label of all others take registers.
     """
     wide = product_size(max(size, value_size))
     backward = kernel != "forward"
@@ -38,29 +41,43 @@ def tiling(kernel: str, size: int, value_size: int, dtype: torch.dtype, capabili
     if wide > 128:
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
     if wide > 32 and capability[0] in (9, 10):
-        return (_ON_TENSOR_CORES if capability[0] == 9 else _WITH_TENSOR_MEMORY)[kernel, wide]
+        if capability[0] == 9:
+            return (_OF_WARP_GROUPS if by_distance else _OF_WARP_GROUPS_WRITTEN)[kernel, wide]
+        return (_WITH_TENSOR_MEMORY if by_distance else _WITH_TENSOR_MEMORY_WRITTEN)[kernel, wide]
     if wide > 64:
         return Tiling(32, 32, 8, 1, 32) if backward else Tiling(32, 64, 8, 1, 32)
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
 
 
-_ON_TENSOR_CORES = {
+_OF_WARP_GROUPS = {
     ("forward", 64): Tiling(64, 64, 4, 2, 64),
     ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
-    ("forward", 128): Tiling(64, 64, 4, 2, 32),
+    ("forward", 128): Tiling(64, 64, 4, 2, 64),
     ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 128, 8, 2, 16),
 }
-"""The products of whole warp groups (sm_90, sm_100) need 64 own rows or keys for every four warps."""
+"""For sm_90: the products of whole warp groups need 64 own rows or keys for every four warps."""
+
+_OF_WARP_GROUPS_WRITTEN = {
+    **_OF_WARP_GROUPS,
+    ("forward", 64): Tiling(64, 64, 4, 2, 32),
+    ("forward", 128): Tiling(64, 64, 4, 2, 32),
+    ("backward_rows", 128): Tiling(64, 16, 4, 2, 16),
+}
 
 _WITH_TENSOR_MEMORY = {
-    **_ON_TENSOR_CORES,
+    **_OF_WARP_GROUPS,
     ("forward", 128): Tiling(64, 64, 4, 1, 32),
     ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
     ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
 }
-"""The same for sm_100, whose sums lie outside the registers."""
+"""For sm_100, whose products have a memory of their own."""
+
+_WITH_TENSOR_MEMORY_WRITTEN = {
+    **_WITH_TENSOR_MEMORY,
+    ("forward", 64): Tiling(64, 64, 4, 2, 32),
+}
 
 
 def capability(device: torch.device) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from relgraph.plan import NOT_ATTENDING, DistanceIds, LabelPlan, Part
 
 MAX_BAND = 512
@@ -61,3 +63,12 @@ def virtual(part: Part) -> Virtual:
     columns = tuple(part.num_labels if label == -1 else label for label in lookup)
     dead = columns[0] == NOT_ATTENDING, columns[-1] == NOT_ATTENDING
     return Virtual(first + 1, len(lookup) - 2, dead, columns)
+
+
+def virtual_of(plan: LabelPlan) -> Virtual | None:
+    """The virtual columns of a plan, None unless it is affine; found again without a look at its labels."""
+    if torch.compiler.is_compiling():
+        return virtual(plan.parts[0]) if is_affine(plan) else None
+    if "virtual" not in plan.derived:
+        plan.derived["virtual"] = virtual(plan.parts[0]) if is_affine(plan) else None
+    return plan.derived["virtual"]

@@ -1,0 +1,198 @@
+"""What tables add: B and C before the kernels, the value term after them, and the gradients of all of these.
+
+All of it is plain torch, without autograd, in as few operators as it takes: each costs the host some microseconds in
+every call. B and C are made again in backward, which costs less than keeping them. Columns are those of B, C and the
+sums by label. A table has a row for each of them, or for all but the last, which then is that of pairs without a label:
+zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.terms import repeat_heads, with_zero_row
+
+
+class Terms:
+    """The terms of one problem, in one direction; queries, keys and tables in float32.
+
+    Attributes:
+        by_query: B, contiguous ``[B, H, N_q, columns]``, or None.
+        by_key: C, contiguous ``[B, H, N_k, columns]``, or None.
+    """
+
+    def __init__(self, problem: Problem, dead: Tensor | None = None) -> None:
+        """``dead`` says which columns are of pairs that do not attend, if there are any."""
+        self.problem = problem
+        self.queries = self.key_rows = self.keys = self.query_rows = None
+        if problem.label_keys is not None:
+            self.queries, self.key_rows = _single(problem.query), _whole(problem.label_keys, problem.columns).float()
+        if problem.label_queries is not None:
+            self.keys, self.query_rows = _single(problem.key), _whole(problem.label_queries, problem.columns).float()
+        self.by_query = self._by_query(dead)
+        self.by_key = self._by_key()
+
+    def _by_query(self, dead: Tensor | None) -> Tensor | None:
+        problem = self.problem
+        found = None if problem.by_query is None else problem.by_query.contiguous()
+        if self.queries is not None and self.key_rows is not None:
+            found = _scores(self.queries, self.key_rows, problem.scale)
+        if problem.label_biases is not None:
+            bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
+            bias = _whole(bias, problem.columns, -1)
+            if found is None:
+                found = bias.float().expand(*problem.query.shape[:3], -1).contiguous()
+            else:
+                found = found.add_(bias) if found is not problem.by_query else found + bias
+        if dead is None:
+            return found
+        if found is None:
+            found = problem.query.new_zeros(*problem.query.shape[:3], problem.columns, dtype=torch.float32)
+        return found.masked_fill(dead, float("-inf"))
+
+    def _by_key(self) -> Tensor | None:
+        problem = self.problem
+        if self.keys is None or self.query_rows is None:
+            return None if problem.by_key is None else problem.by_key.contiguous()
+        heads = problem.query.shape[1]
+        if self.query_rows.dim() == 3:
+            return _scores(repeat_heads(self.keys, heads), self.query_rows, problem.scale)
+        return repeat_heads(_scores(self.keys, self.query_rows, problem.scale), heads)
+
+    def with_value_term(self, outputs: Outputs) -> Outputs:
+        """The outputs of kernels with the value term, Σ_r P[i, r]·a^V[r], and without it for backward."""
+        table = self.problem.label_values
+        if table is None:
+            return outputs
+        output, sums = outputs.output, _first(outputs.sums, table.shape[-2])
+        if table.dim() == 2:
+            whole = torch.addmm(output.flatten(0, 2), sums.flatten(0, 2), table.float()).view(output.shape)
+        else:
+            whole = output + sums @ table.float()
+        return outputs._replace(output=whole, plain=output)
+
+    def without_value_term(self, outputs: Outputs) -> Outputs:
+        """The outputs as the kernels gave them."""
+        if self.problem.label_values is None:
+            return outputs
+        assert outputs.plain is not None  # plug(..., keeps_plain=True)
+        return outputs._replace(output=outputs.plain, plain=None)
+
+    def with_sums_of_values(self, incoming: Outputs) -> Outputs:
+        """The gradients of the outputs, with what the value term adds to that of the sums."""
+        table = self.problem.label_values
+        if table is None or incoming.output is None:
+            return incoming
+        more = _product(_single(incoming.output), _whole(table, self.problem.columns).float())
+        return incoming._replace(sums=more if incoming.sums is None else more + incoming.sums)
+
+    def gradients(self, of_kernels: list[Tensor | None], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
+        """The gradients as :func:`relgraph.impl.op.plug` wants them, from those that the kernels give.
+
+        Args:
+            of_kernels: of query, key, value, B and C; those of query and key are changed in place.
+            outputs: of forward.
+            incoming: the gradients of the outputs.
+        """
+        problem, (dq, dk, dv, db, dc) = self.problem, of_kernels
+        of_keys = of_values = of_queries = of_biases = None
+        if problem.label_keys is not None:
+            of_keys = self._of_scores(db, self.queries, self.key_rows, problem.label_keys, dq)
+        if problem.label_queries is not None:
+            of_queries = self._of_scores(dc, self.keys, self.query_rows, problem.label_queries, dk)
+        if problem.label_biases is not None:
+            assert db is not None
+            summed = db.sum((0, 2) if problem.label_biases.dim() == 2 else (0, 1, 2))
+            of_biases = _first(summed, problem.label_biases.shape[-1]).to(problem.label_biases.dtype)
+        if problem.label_values is not None:
+            of_values = self._of_values(outputs.sums, incoming.output, problem.label_values)
+        of_rows = None if problem.by_query is None else db
+        return [dq, dk, dv, of_rows, None if problem.by_key is None else dc, of_keys, of_values, of_queries, of_biases]
+
+    def _of_scores(self, grad: Any, x: Any, rows: Any, table: Tensor, to: Any) -> Tensor:
+        """The gradient of a table whose products with ``x`` are scores with this one; that of ``x`` is added ``to``.
+
+        ``rows`` are those of the table in float32, one for every column.
+        """
+        count, scale = table.shape[-2], self.problem.scale
+        grad, rows = _first(grad, count), rows if rows.shape[-2] == count else rows[..., :count, :]
+        if table.dim() == 3:
+            own = repeat_heads(x, grad.shape[1])
+            found = (grad.transpose(-1, -2) @ own).sum(0).mul_(scale)
+            to.add_(_sum_heads(grad @ rows, x.shape[1]), alpha=scale)
+            return found.to(table.dtype)
+        grad = _sum_heads(grad, x.shape[1]).flatten(0, 2)
+        found = torch.addmm(grad.new_empty(()), grad.t(), x.flatten(0, 2), beta=0, alpha=scale)
+        if to.dtype == torch.float32:
+            to.flatten(0, 2).addmm_(grad, rows, alpha=scale)
+        else:
+            to.add_((grad @ rows).view(to.shape), alpha=scale)
+        return found.to(table.dtype)
+
+    @staticmethod
+    def _of_values(sums: Tensor, grad: Tensor | None, table: Tensor) -> Tensor:
+        if grad is None:
+            return torch.zeros_like(table)
+        sums, grad = _first(sums, table.shape[-2]), _single(grad)
+        if table.dim() == 3:
+            return (sums.transpose(-1, -2) @ grad).sum(0).to(table.dtype)
+        return (sums.flatten(0, 2).t() @ grad.flatten(0, 2)).to(table.dtype)
+
+
+def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
+    """One table with a row for every column, of those of all parts; None without tables.
+
+    Rows are counted by axis -2 or -1. A single part is left as it is: its last column needs no row of zeros.
+    """
+    first = next((table for table in tables if table is not None), None)
+    if first is None or len(tables) == 1:
+        return first
+    dims = max(table.dim() for table in tables if table is not None)
+    found = []
+    for table, size in zip(tables, sizes, strict=True):
+        if table is None:
+            shape = (size + 1, first.shape[-1]) if dim == -2 else (size + 1,)
+            rows = first.new_zeros(shape) if first.dim() + dim < 2 else first.new_zeros(*first.shape[:3], size + 1)
+        else:
+            rows = with_zero_row(table, dim)
+        found.append(rows.expand(heads, *rows.shape) if rows.dim() < dims else rows)
+    return torch.cat(found, dim)
+
+
+def _single(x: Tensor) -> Tensor:
+    """``x`` in float32, contiguous."""
+    return x.float() if x.is_contiguous() else x.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:
+    """The table with a row for every column."""
+    return table if table.shape[dim] == columns else with_zero_row(table, dim)
+
+
+def _scores(x: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """The product scale · x·rowsᵀ, contiguous ``[B, H, N, columns]``."""
+    if rows.dim() == 3:
+        return x @ (rows * scale).transpose(-1, -2)
+    found = torch.addmm(x.new_empty(()), x.flatten(0, 2), rows.t(), beta=0, alpha=scale)  # one operator, not two
+    return found.view(*x.shape[:3], rows.shape[0])
+
+
+def _product(x: Tensor, rows: Tensor) -> Tensor:
+    """x·rowsᵀ, ``[B, H, N, columns]``."""
+    if rows.dim() == 3:
+        return x @ rows.transpose(-1, -2)
+    return (x.flatten(0, 2) @ rows.t()).view(*x.shape[:3], rows.shape[0])
+
+
+def _sum_heads(x: Tensor, heads: int) -> Tensor:
+    """``[B, H, N, D]`` summed over the heads that share a key head, ``[B, H_kv, N, D]``."""
+    return x if x.shape[1] == heads else x.unflatten(1, (heads, -1)).sum(2)
+
+
+def _first(x: Tensor, columns: int) -> Tensor:
+    """The first columns, as many as a table has rows."""
+    return x if x.shape[-1] == columns else x[..., :columns]

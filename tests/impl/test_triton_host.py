@@ -1,0 +1,302 @@
+"""The host's part of impl="triton": by the ops and without them, no waiting, no unbounded caches, compiled and captured."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import relgraph as rg
+from docs.benchmarks.host import Stub, labels_of, stubbed
+from relgraph.impl import op
+from relgraph.impl.call import Call, Tables
+from relgraph.impl.triton import attend, capture
+from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, memory, plan_memo
+from tests.budget import assert_within_budget, twins
+from tests.cases import KINDS, answer, make, moved
+
+launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
+KernelPairs = pytest.importorskip("relgraph.impl.triton.edge_kernels", reason="triton is not installed").KernelPairs
+TileMap = pytest.importorskip("relgraph.impl.triton.tile_map", reason="triton is not installed").TileMap
+Tiling = pytest.importorskip("relgraph.impl.triton.tiling", reason="triton is not installed").Tiling
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Tiles of 16 by 16 pairs, so that short inputs have tiles of all sorts."""
+    monkeypatch.setattr(launch, "tiling", lambda *_, **__: Tiling(16, 16, 4, 1))
+
+
+# ---- by the ops, as compiled code calls them ----
+
+
+@pytest.mark.parametrize("kind", ["distance", "distance window", "dense batch", "edges only", "sum", "none"])
+@pytest.mark.parametrize("options", [{"per_head": "kvqb"}, {"kinds": "v"}, {"dropout_p": 0.4}], ids=str)
+def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
+    """Every output and gradient, to the bit."""
+    labels = KINDS[kind](19)
+    _, case = twins(labels, n=19, heads=2, kv_heads=1, batch=1, **options)
+    found = []
+    for direct in (True, False):
+        if not direct:
+            monkeypatch.setattr(op, "unwatched", lambda _: False)
+        torch.manual_seed(2)
+        found.append(answer(moved(case, DEVICE), "triton"))
+    for one, two in zip(*found, strict=True):
+        assert all(map(torch.equal, one, two))
+
+
+@pytest.mark.parametrize("per_head", ["", "kqvb"])
+@pytest.mark.parametrize("kind", ["distance", "distance window", "dense", "edges only", "sum"])
+def test_tables_in_other_company(kind, per_head):
+    """Biases without keys, tables of queries alone, shared key heads: what plain torch adds before and after kernels."""
+    for kinds in ("b", "q", "v", "qv", "kb"):
+        exact, low = twins(KINDS[kind](18), kinds=kinds, per_head=per_head, heads=4, kv_heads=2, batch=1)
+        assert_within_budget([(exact, low)], lambda low: answer(moved(low, DEVICE), "triton"), ulps=8, roundings=4)
+
+
+# ---- nothing waits for the device ----
+
+WAITING = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "is_nonzero", "equal")
+"""Operators whose result the host must wait for."""
+
+
+class Waits(TorchDispatchMode):
+    """Notes the operators that make the host wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(x is not None and x.dtype == torch.bool for x in args[1])
+        if by_mask or name.startswith(WAITING) or (name == "repeat_interleave" and func._overloadname == "Tensor"):
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Direct calls whose operators a mode sees; kernels do nothing."""
+    monkeypatch.setattr(op, "_get_current_dispatch_mode", lambda: None)
+    with stubbed():
+        yield
+
+
+def waits(case):
+    """What one call and its backward wait for; "tensor" is a copy of numbers of the host, which waits too."""
+    with Waits() as found, pytest.MonkeyPatch.context() as noting:
+        real = torch.tensor
+        noting.setattr(torch, "tensor", lambda *args, **given: (found.seen.append("tensor"), real(*args, **given))[1])
+        answer(case, "triton")
+    return found.seen
+
+
+BY_DISTANCE = [kind for kind in KINDS if kind.startswith("distance")]
+ALL = [kind for kind in KINDS if not kind.startswith(("edges sum", "edges over edges"))]
+
+
+@pytest.mark.parametrize("kind", BY_DISTANCE)
+def test_labels_by_distance_never_wait(kind, watched, monkeypatch):
+    """Nor do other labels of a kind; but numbers that stand for all labels of a kind are copied once."""
+    monkeypatch.setattr(attend, "_constants", {})
+    assert set(waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))) <= {"tensor"}
+    assert not waits(make(KINDS[kind](40), batch=2, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_second_call_never_waits(kind, watched):
+    """Forward, backward, and a second layer with tables of its own."""
+    labels = KINDS[kind](40)
+    first = waits(make(labels, n=40, batch=2, dtype=torch.float32))
+    assert first or kind in (*BY_DISTANCE, "none") or kind.startswith("edges only")
+    assert not waits(make(labels, n=40, batch=2, dtype=torch.float32))
+
+
+# ---- lengths change ----
+
+
+def specialised(monkeypatch):
+    """A set that fills with what Triton compiles a kernel of its own for: constants, and classes of integers."""
+    seen = set()
+
+    def of_number(x):
+        if isinstance(x, int) and not isinstance(x, bool):
+            return "one" if x == 1 else ("sixteen" if x % 16 == 0 else "any", abs(x) >> 31 > 0)
+        return (x.dtype, x.data_ptr() % 16 == 0) if isinstance(x, torch.Tensor) else type(x).__name__
+
+    def launch(self, *args, **constants):
+        named = tuple(of_number(x) for x in args)
+        seen.add((self.name, named, tuple(sorted((k, str(v)) for k, v in constants.items()))))
+
+    monkeypatch.setattr(Stub, "__call__", launch)
+    return seen
+
+
+@pytest.mark.parametrize(("kind", "most"), [("by distance", 40), ("written out", 60), ("edges only", 20)])
+def test_a_bucketed_loader_compiles_few_kernels(kind, most, watched, monkeypatch):
+    """Over 200 lengths; all that may differ is whether a number is 1, or divisible by 16."""
+    seen = specialised(monkeypatch)
+    lengths = [*range(1, 129), *range(130, 2050, 27)] if kind != "written out" else range(1, 201)
+    for length in lengths:
+        qkv = [torch.randn(1, 2, length, 16, requires_grad=True) for _ in range(3)]
+        table = torch.randn(17, 16, requires_grad=True)
+        labels = labels_of(length)[kind] if kind != "by distance" else rg.ClippedDistance(8)(length)
+        rg.relation_attention(*qkv, labels, table, table, impl="triton").sum().backward()
+    assert len({name for name, *_ in seen}) == 3
+    assert len(seen) <= most
+
+
+@pytest.mark.parametrize("kind", ["by distance", "written out", "edges only"])
+def test_lengths_leave_nothing_behind(kind, watched):
+    """Maps go with their labels; of labels without tensors a few plans stay."""
+
+    def alive():
+        gc.collect()
+        return sum(type(x) in (TileMap, LabelPlan, KernelPairs) for x in gc.get_objects())
+
+    before, tensors = alive(), len(memory._by_tensor)
+    for length in range(1, 301):
+        qkv = [torch.randn(1, 1, length, 4, requires_grad=True) for _ in range(3)]
+        labels = rg.ClippedDistance(8)(length) if kind == "by distance" else labels_of(length)[kind]
+        table = torch.randn(17, 4)
+        rg.relation_attention(*qkv, labels, table, table, impl="triton").sum().backward()
+    del labels, qkv
+    kept = 3 * memory.KEPT_PLANS if kind == "by distance" else 0
+    assert alive() <= before + kept
+    assert len(memory._by_ints) <= memory.KEPT_PLANS
+    assert len(memory._by_tensor) <= tensors
+
+
+def test_a_plan_knows_its_cache_until_its_tensors_change():
+    labels = KINDS["dense"](9)
+    plan = lower(labels)
+    memo = memo_of(plan)
+    assert memo_of(plan) is memo
+    assert plan_memo(*encode(plan)) is memo
+    labels.ids.add_(0)
+    assert memo_of(plan) is not memo
+
+
+# ---- compiled and recorded ----
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["distance", "distance window", "dense", "edges only", "sum"])
+def test_one_graph_serves_all_lengths(kind, backend):
+    """Values and gradients are those of eager calls, whatever the length."""
+    torch._dynamo.reset()
+    counters.clear()
+    sizes = KINDS[kind](5).num_labels
+    rows = [torch.randn(size, 4, requires_grad=True) for size in (sizes if isinstance(sizes, tuple) else (sizes,))]
+    table = tuple(rows) if len(rows) > 1 else rows[0]
+
+    def fn(q, k, v, labels):
+        return rg.relation_attention(q, k, v, labels, table, table, impl="triton")
+
+    compiled = torch.compile(fn, fullgraph=True, dynamic=True, backend=backend)
+    for n in (11, 18, 33):  # none is also a number of labels, which would be a graph of its own
+        labels = KINDS[kind](n)
+        leaves = [torch.randn(1, 2, n, 4, requires_grad=True) for _ in range(3)]
+        found = [torch.autograd.grad(call(*leaves, labels).square().sum(), [*leaves, *rows]) for call in (compiled, fn)]
+        for one, two in zip(*found, strict=True):
+            torch.testing.assert_close(one, two)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [("distance", "attend"), ("edges only", "attend"), ("none", "attend"),
+                                            ("dense", "attend_unrecorded"), ("sum", "attend_unrecorded")])  # fmt: skip
+def test_compiled_code_records_only_what_can_be_recorded(kind, name):
+    """Inductor leaves ops with this tag out of CUDA graphs."""
+    torch._dynamo.reset()
+    labels, found = KINDS[kind](9), {}
+
+    def note(graph, _):
+        found.update(
+            (str(node.target), node.target.tags) for node in graph.graph.nodes if "relgraph" in str(node.target)
+        )
+        return make_boxed_func(graph.forward)
+
+    q = torch.randn(1, 2, 9, 4, requires_grad=True)
+    fn = lambda q: rg.relation_attention(q, q, q, labels, impl="triton")  # noqa: E731
+    compiled = torch.compile(fn, fullgraph=True, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
+    compiled(q).sum().backward()
+    assert set(found) == {f"relgraph.{name}.default", f"relgraph.{name}_backward.default"}
+    for tags in found.values():
+        assert (torch.Tag.cudagraph_unsafe in tags) == (name == "attend_unrecorded")
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense", "edges only", "sum"])
+def test_shapes_of_a_gpu_without_one(kind):
+    """Fake tensors on the device cuda: outputs have the shapes, dtypes and device of real ones.
+
+    Autograd has no such device here; fake gradients are part of the custom op's contract, which is tested.
+    """
+    labels = KINDS[kind](9)
+    tensors, ints = encode(lower(labels))
+    one = kind in ("distance", "edges only")  # a torch without CUDA cannot split masses of fake tensors there
+    sizes = labels.num_labels if isinstance(labels.num_labels, tuple) else (labels.num_labels,)
+    with FakeTensorMode(), torch.no_grad():
+
+        def drawn(*shape):
+            return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+
+        q, k, v = drawn(2, 4, 9, 8), drawn(2, 2, 9, 8), drawn(2, 2, 9, 6)
+        tables = tuple(Tables(drawn(r, 8), drawn(4, r, 6), drawn(r, 8), drawn(4, r)) for r in sizes)
+        plan = decode([torch.empty(x.shape, dtype=x.dtype, device="cuda") for x in tensors], ints)
+        got = attend.attend(Call(q, k, v, plan, tables, 0.3, need_mass=one))
+    wanted = [[2, 4, 9, 6], [2, 4, 9], *([2, 4, 9, r] for r in sizes if one)]
+    found = [got.output, got.lse, *(got.mass or ())]
+    assert [list(x.shape) for x in found] == wanted
+    assert all(x.dtype == torch.float32 and x.device.type == "cuda" for x in found)
+
+
+@pytest.mark.parametrize("kind", ["distance", "distance window", "distance packed", "edges only", "edges only packed"])
+def test_what_a_cuda_graph_records_does_not_wait_nor_take_what_was_kept(kind, monkeypatch):
+    """At a replay the labels may be others: their map and order must be computed by the launches that are recorded."""
+    labels = KINDS[kind](24)
+    case = make(labels, batch=1, dtype=torch.float32)
+    wanted = answer(case, "triton")  # a warm-up, as torch asks for before recording
+    plan = lower(labels)
+    memo = memo_of(plan)
+    kept = dict(memo)
+    for name in kept:
+        memo[name] = None  # whoever took it would fail
+    monkeypatch.setattr(capture, "is_recording", lambda device: True)
+    found = answer(case, "triton")
+    for one, two in zip(wanted, found, strict=True):
+        assert all(map(torch.equal, one, two))
+    monkeypatch.setattr(op, "_get_current_dispatch_mode", lambda: None)
+    with stubbed():
+        assert not waits(case)
+
+
+def test_constants_that_a_cuda_graph_reads_stay(monkeypatch):
+    monkeypatch.setattr(attend, "_constants", {})
+    monkeypatch.setattr(attend, "_recorded", {})
+    monkeypatch.setattr(attend, "KEPT_CONSTANTS", 1)
+    cpu = torch.device("cpu")
+    with monkeypatch.context() as recording:
+        recording.setattr(capture, "is_recording", lambda device: True)
+        one = attend._constant((1, 2), cpu)
+    attend._constant((3, 4), cpu)
+    assert list(attend._constants) == [((3, 4), cpu)]
+    assert attend._recorded[(1, 2), cpu] is one
+
+
+@pytest.mark.parametrize("kind", ["dense", "block", "edges default", "sum"])
+def test_written_out_labels_are_not_recorded(kind, monkeypatch):
+    case = make(KINDS[kind](9), batch=1, dtype=torch.float32)
+    answer(case, "triton")
+    monkeypatch.setattr(capture, "is_recording", lambda device: True)
+    with pytest.raises(NotImplementedError, match="cannot be recorded in a CUDA graph.*use impl='chunked'"):
+        answer(case, "triton")
