@@ -41,7 +41,8 @@ WITHOUT_LAUNCH = frozenset(
     for name in (
         "alias", "as_strided", "contiguous", "detach", "empty", "empty_like", "empty_strided", "expand", "expand_as",
         "flatten", "mT", "narrow", "numpy_T", "new_empty", "permute", "reshape", "resolve_conj", "resolve_neg",
-        "select", "slice", "squeeze", "t", "to", "transpose", "unflatten", "unsqueeze", "_unsafe_view", "view", "view_as",
+        "select", "slice", "squeeze", "t", "to", "transpose", "unflatten", "unsqueeze", "_unsafe_view", "view",
+        "view_as",
     )
 )  # fmt: skip
 """Operators that start no kernel on a GPU by themselves."""
