@@ -1,0 +1,298 @@
+"""The report on compiled kernels: what is refused, the rules, and kernels compiled for GPUs that are not here."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from docs.kernels.__main__ import main
+from docs.kernels.ahead import compile_kernel, specialise
+from docs.kernels.configuration import Configuration, load
+from docs.kernels.machine import Compiled, Loop
+from docs.kernels.report import BEGIN, END, Row, compare, complaints, report, row, summary, write_between_markers
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_specialise():
+    signature = {"q": "*bf16", "ids": "*u8:1", "n": "i32:16", "m": "i32"}
+    types_, attrs = specialise(["q", "ids", "n", "m", "mask"], signature, {"mask": None})
+    assert types_ == {"q": "*bf16", "ids": "*u8", "n": "i32", "m": "i32", "mask": "constexpr"}
+    assert attrs == {(0,): [["tt.divisibility", 16]], (2,): [["tt.divisibility", 16]]}
+
+
+def made(arch=90, *, spill=0, shared=0, loops=()):
+    return Compiled("kernel", arch, 128, spill, spill, shared, 232448, 2, tuple(loops))
+
+
+def a_row(name="labels", arch=90, *, loops=(), baseline=None, turns=(), **options):
+    return Row(name, 4, 2, made(arch, **options), dict(loops), baseline, dict(turns))
+
+
+def two_rows(uniform, mixed=180, turns=1, cycles=True):
+    def loop(cost):
+        return Loop(cost, cost if cycles else None, ("HGMMA",))
+
+    loops = {"uniform": loop(uniform), "mixed": loop(mixed)}
+    plain = a_row("plain", loops={"uniform": loop(100), "mixed": loop(150)})
+    rows = [plain, a_row(loops=loops, baseline="plain", turns={"mixed": turns}), a_row("single", loops=loops)]
+    compare(rows)
+    return rows
+
+
+def test_report():
+    rows = two_rows(110)
+    assert rows[1].ratios == {"uniform": 1.1, "mixed": 1.8}
+    table = summary(rows)
+    assert "| labels | 90 | 4 | 2 | HGMMA | 128 | 0 | 0 | 2 | 110 | 1.10 | 180 | 1.80 |" in table
+    assert "| plain | 90 | 4 | 2 | HGMMA | 128 | 0 | 0 | 2 | 100 | – | 150 | – |" in table
+    found = json.loads(report(rows))[1]
+    assert found["ratios"] == {"uniform": 1.1, "mixed": 1.8}
+    assert found["loops"]["mixed"] == {"instructions": 180, "cycles": 180, "tensor": ["HGMMA"]}
+
+
+def test_loops_without_a_schedule_are_compared_by_instructions():
+    rows = two_rows(105, cycles=False)
+    assert rows[1].ratios["uniform"] == 1.05
+    assert "(105) | 1.05 | (180) | 1.80" in summary(rows)
+
+
+def test_a_tile_in_several_steps_costs_all_of_them():
+    assert two_rows(100, 80, turns=2)[1].ratios["mixed"] == 1.6
+
+
+def test_complaints():
+    assert complaints(two_rows(110, 300)) == []
+    assert complaints(two_rows(111)) == ["labels on sm_90 takes 1.11 times its baseline in uniform tiles, above 1.1"]
+    assert complaints(two_rows(100, 151, turns=2)) == [
+        "labels on sm_90 takes 3.02 times its baseline in mixed tiles, above 3.0"
+    ]
+    some = {"uniform": Loop(1, 1, ("HGMMA",))}
+    assert complaints([a_row(spill=8, loops=some)]) == ["labels on sm_90 spills 8 bytes by 8 instructions"]
+    assert complaints([a_row(shared=232449, loops=some)]) == [
+        "labels on sm_90 asks for 232449 bytes of shared memory, there are 232448"
+    ]
+    assert complaints([a_row()]) == ["labels on sm_90 has no inner loop to read"]
+    bare = [a_row("plain", loops={}), a_row(loops=some, baseline="plain")]
+    compare(bare)
+    assert "labels on sm_90 has nothing to be compared with: no loop in plain" in complaints(bare)
+    older = {"uniform": Loop(1, 1, ("HMMA",))}
+    assert complaints([a_row(loops=older)]) == ["labels on sm_90 uses HMMA, not HGMMA"]
+    assert complaints([a_row(arch=80, loops=older)]) == []
+
+
+def test_loops_beyond_the_names_are_numbered():
+    config = Configuration("one", None, {}, {}, loops=("edges",))
+    assert list(row(config, made(loops=[Loop(2), Loop(2)])).loops) == ["edges", "loop 2"]
+
+
+def test_write_between_markers(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_between_markers(path, "new\n")
+    assert path.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+
+
+def listed(monkeypatch, *entries):
+    module = types.ModuleType("listed")
+    module.configurations = lambda: entries  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "listed", module)
+    return load("listed")
+
+
+def test_plain_tuples_are_configurations(monkeypatch):
+    plain = ("plain", None, {"n": "i32"}, {"D": 64}, 8, 3, None)
+    first, second = listed(monkeypatch, plain, ("labels", *plain[1:6], "plain"))
+    assert (first.num_warps, first.num_stages, first.baseline) == (8, 3, None)
+    assert (second.baseline, second.loops) == ("plain", ("uniform", "mixed", "other"))
+
+
+def test_an_error_names_what_was_compiled(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    listed(monkeypatch, ("first", print, {}, {}))
+    with pytest.raises(TypeError, match="fn must be") as caught:
+        main(["--configurations", "listed", "--arch", "80"])
+    assert caught.value.__notes__ == ["while first was compiled for sm_80"]
+
+
+def test_what_is_refused(monkeypatch, tmp_path):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    one = Configuration("one", None, {}, {})
+    with pytest.raises(ValueError, match="at least one configuration, got none"):
+        listed(monkeypatch)
+    with pytest.raises(ValueError, match=r"got twice: \[\('one', 90\)\]"):
+        listed(monkeypatch, one._replace(archs=(80, 90)), one._replace(archs=(90,)))
+    with pytest.raises(ValueError, match=r"name of a configuration of the same architecture, got \[\('plain', 80\)"):
+        listed(monkeypatch, one._replace(baseline="plain"))
+    listed(monkeypatch, one)
+    with pytest.raises(ValueError, match="--only and --arch must leave a configuration, got 'two'"):
+        main(["--configurations", "listed", "--only", "two"])
+    with pytest.raises(ValueError, match=r"missing \['n'\], unknown \['m'\], twice \['D'\]"):
+        specialise(["n", "D"], {"m": "i32", "D": "i32"}, {"D": 64})
+    with pytest.raises(ValueError, match=r"signature\['n'\] must end in ':1', ':16' or neither, got 'i32:8'"):
+        specialise(["n"], {"n": "i32:8"}, {})
+    with pytest.raises(TypeError, match=r"fn must be a @triton.jit function, got builtin_function_or_method"):
+        compile_kernel(print, {}, {}, 90)
+    with pytest.raises(ValueError, match=r"arch must be one of \(80, 86, 89, 90, 100, 120\), got 75"):
+        compile_kernel(type("JITFunction", (), {})(), {}, {}, 75)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(ValueError, match="TRITON_INTERPRET must be unset to compile, got '1'"):
+        compile_kernel(print, {}, {}, 90)
+    (tmp_path / "page.md").write_text(f"{END}\n{BEGIN}\n")
+    with pytest.raises(ValueError, match=f"must hold {BEGIN} and {END} once each, in this order"):
+        write_between_markers(tmp_path / "page.md", "text")
+
+
+def command(folder, *arguments):
+    """``python -m docs.kernels`` in a process where Triton compiles, finding modules in a folder too."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "TRITON_CACHE_DIR": str(folder / "cache")}
+    line = [sys.executable, "-W", "error", "-m", "docs.kernels", "--arch", "90", *map(str, arguments)]
+    return subprocess.run(line, env=environment, cwd=folder, capture_output=True, text=True)
+
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton to compile")
+
+
+@needs_triton
+def test_toy_kernel(tmp_path):
+    """64 rows by 64 keys on 128 threads are 32 scores per thread: a label per row costs one or two of them each."""
+    (tmp_path / "page.md").write_text(f"# Page\n{BEGIN}\n{END}\n")
+    options = ["--only", "labels", "--json", "toy.json", "--docs", "page.md"]
+    done = command(tmp_path, "--configurations", "docs.kernels.toy", *options)
+    assert done.stderr == ""
+    assert "[2/2] toy labels sm_90" in done.stdout
+    plain, labels = json.loads((tmp_path / "toy.json").read_text())
+    for each in (plain, labels):
+        assert list(each["loops"]) == ["uniform", "mixed"]
+        found = each["compiled"]
+        assert found["spill_bytes"] == found["spill_instructions"] == 0
+        assert 64 <= found["registers"] <= 255
+        assert found["shared"] >= 3 * 64 * 64 * 2
+        assert found["blocks"] >= 1
+        for loop in each["loops"].values():
+            assert loop["tensor"] == ["HGMMA"]
+            assert loop["cycles"] >= loop["instructions"]
+    before, uniform, mixed = (
+        rest["loops"][name]["instructions"]
+        for rest, name in ((plain, "uniform"), (labels, "uniform"), (labels, "mixed"))
+    )
+    assert 0 < uniform - before <= 64
+    assert mixed - uniform >= 64  # a gather is a load, and what finds the place
+    cycles = [labels["loops"]["mixed"]["cycles"], plain["loops"]["uniform"]["cycles"]]
+    assert labels["ratios"]["mixed"] == pytest.approx(cycles[0] / cycles[1])
+    assert f"| toy labels | 90 | 4 | 2 | HGMMA | {labels['compiled']['registers']} | 0 |" in (
+        tmp_path / "page.md"
+    ).read_text()
+
+
+@needs_triton
+def test_a_kernel_that_spills_fails_the_command(tmp_path):
+    (tmp_path / "spilling.py").write_text(
+        "from docs.kernels.toy import configurations as all\n"
+        "def configurations():\n"
+        "    for one in all():\n"
+        "        if one.baseline is None:\n"
+        "            yield one._replace(num_warps=1)\n"
+    )
+    done = command(tmp_path, "--configurations", "spilling", "--jobs", "2")
+    assert done.returncode == 1, done.stderr
+    assert "toy on sm_90 spills" in done.stdout
+
+
+def test_what_is_only_reported_is_not_complained_of():
+    some = {"uniform": Loop(1, 1, ("HGMMA",))}
+    rows = [a_row("a", spill=8, loops=some), a_row("b", spill=8, loops=some)]
+    rows[1].held = False
+    assert [line.split()[0] for line in complaints(rows)] == ["a"]
+
+
+@needs_triton
+@pytest.mark.slow
+def test_relgraph_s_own_kernels_pass(tmp_path):
+    """Labels by distance in backward by keys: compiled for one GPU as a call would have them."""
+    done = command(tmp_path, "--only", "backward_keys distance fp16 64")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no spills; uniform tiles within 1.1 and mixed ones within 3.0 times their baselines" in done.stdout
+
+
+FITS = """
+import sys, torch
+from cuxray.archspec import lookup
+from docs.kernels import configurations
+from docs.kernels.ahead import compile_kernel
+for arch in map(int, sys.argv[2:]):
+    for config in configurations.kernels("distance", sys.argv[1], 128, arch):
+        made = compile_kernel(config.fn, config.signature, config.constexprs, arch, config.num_warps, config.num_stages)
+        print(arch, config.name, made.shared, made.most_shared, made.blocks)
+"""
+
+
+def compiled(tmp_path, dtype, *architectures):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    line = [sys.executable, "-c", FITS, dtype, *map(str, architectures)]
+    done = subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [text.rsplit(maxsplit=3) for text in done.stdout.splitlines()]
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "arch", [86, 120, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (80, 89, 90, 100))]
+)
+def test_each_gpu_holds_what_a_call_would_be_given(tmp_path, arch, dtype):
+    """Heads of 128, the largest tiles: 99 KiB of shared memory on sm_86, 89 and 120."""
+    found = compiled(tmp_path, dtype, arch)
+    assert len(found) == 3
+    for _, shared, most, blocks in found:
+        assert int(shared) <= int(most)
+        assert int(blocks) >= 1
+    assert {int(most) for *_, most, _ in found} == {{80: 163, 90: 227, 100: 227}.get(arch, 99) * 1024}
+
+
+AMD = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from docs.kernels import configurations
+from docs.kernels.ahead import specialise
+for config in configurations.kernels("distance", "bf16", 64, 80):
+    constants = {**config.constexprs, "NVIDIA": False}
+    types, attrs = specialise(config.fn.arg_names, config.signature, constants)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    made = triton.compile(ASTSource(config.fn, types, constants, attrs), GPUTarget("hip", "gfx942", 64), options)
+    print(config.name, made.metadata.shared, "amdgcn" in made.asm)
+"""
+
+
+@needs_triton
+@pytest.mark.slow
+def test_compiles_for_amd(tmp_path):
+    """A check that nothing is NVIDIA's only: the kernels compile with the backend in Triton's wheel."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", AMD], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for line in done.stdout.splitlines():
+        assert int(line.split()[-2]) <= 65536
+        assert line.endswith("True")
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_no_launch_makes_a_kernel_for_a_band_of_one_distance():
+    """The compiler is told not to take a width of 1 for a constant, as a launch otherwise does."""
+    program = """
+from relgraph.impl.triton import attention_kernels as attention
+for fn in (attention.forward, attention.backward_rows, attention.backward_keys):
+    print([p.name for p in fn.params if p.do_not_specialize])
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['low', 'width']"] * 3
