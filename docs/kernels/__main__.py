@@ -1,4 +1,4 @@
-"""Compile every configuration for every architecture, print what came out, and fail where a rule is broken."""
+"""Compile the kernels for every architecture, print what came out, and fail where a rule is broken."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tasks(configurations: Sequence[Configuration], options: argparse.Namespace) -> list[Task]:
     """Module, place and architecture of what is asked for, and of what that is compared with."""
-    wanted = [config for config in configurations if options.only is None or options.only in config.name]
+    wanted = [
+        config
+        for config in configurations
+        if (options.all or config.held if options.only is None else options.only in config.name)
+    ]
     names = {config.name for config in wanted} | {config.baseline for config in wanted}
     found = [
         (options.configurations, index, arch)
@@ -64,6 +68,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m docs.kernels", description=__doc__)
     parser.add_argument("--configurations", default="docs.kernels.configurations", help="module with configurations()")
     parser.add_argument("--arch", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)
+    parser.add_argument("--all", action="store_true", help="also what is only reported: an hour instead of ten minutes")
     parser.add_argument("--only", help="only names that contain this, and what is compared with them")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="how many processes compile")
     parser.add_argument("--json", type=Path, help="write all figures there")

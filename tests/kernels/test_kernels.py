@@ -186,9 +186,10 @@ def test_toy_kernel(tmp_path):
     assert mixed - uniform >= 64  # a gather is a load, and what finds the place
     cycles = [labels["loops"]["mixed"]["cycles"], plain["loops"]["uniform"]["cycles"]]
     assert labels["ratios"]["mixed"] == pytest.approx(cycles[0] / cycles[1])
-    assert f"| toy labels | 90 | 4 | 2 | HGMMA | {labels['compiled']['registers']} | 0 |" in (
-        tmp_path / "page.md"
-    ).read_text()
+    assert (
+        f"| toy labels | 90 | 4 | 2 | HGMMA | {labels['compiled']['registers']} | 0 |"
+        in (tmp_path / "page.md").read_text()
+    )
 
 
 @needs_triton
@@ -244,9 +245,7 @@ def compiled(tmp_path, dtype, *architectures):
 
 @needs_triton
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "arch", [86, 120, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (80, 89, 90, 100))]
-)
+@pytest.mark.parametrize("arch", [86, 120, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (80, 89, 90, 100))])
 def test_each_gpu_holds_what_a_call_would_be_given(tmp_path, arch, dtype):
     """Heads of 128, the largest tiles: 99 KiB of shared memory on sm_86, 89 and 120."""
     found = compiled(tmp_path, dtype, arch)

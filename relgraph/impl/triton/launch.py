@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,8 +18,6 @@ from relgraph.impl.triton.tiling import Tiling, capability, product_size, tiling
 from relgraph.impl.triton.virtual import virtual_of
 
 LOG2E = 1.4426950408889634
-
-_product_size = functools.cache(product_size)  # Triton's own function of one number takes microseconds
 
 
 class _Launch:
@@ -99,14 +96,14 @@ class _Launch:
         return {
             "D": self.size,
             "DV": self.value_size,
-            "BD": _product_size(self.size),
-            "BDV": _product_size(self.value_size),
+            "BD": product_size(self.size),
+            "BDV": product_size(self.value_size),
             "BM": tiling.rows,
             "BN": tiling.keys,
             "STEP": tiling.step,
             "GROUP": self.heads // self.kv_heads,
             "PARTS": tiles.parts,
-            "RP": _product_size(self.columns - 1),
+            "RP": product_size(self.columns - 1),
             "UPTO": self.query.dtype != torch.float32,  # half the work, and exact to float32's rounding of whole rows
             "BAND": tiles.band is not None,
             "HAS_BQ": self.by_query is not None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 
 
 @dataclass(frozen=True)
@@ -87,4 +86,4 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 def product_size(size: int) -> int:
     """The next power of two that matrix products accept."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())
