@@ -1,5 +1,6 @@
-"""Proof without a GPU: what Triton kernels become on sm_80, sm_90 and sm_100, read from their machine code.
+"""Proof without a GPU: what Triton kernels become on six generations of GPUs, read from their machine code.
 
-``python -m docs.kernels`` compiles every configuration that ``docs.kernels.configurations`` lists and reports
-registers, spills, shared memory and the instructions of the inner loops beside those of the same kernel without labels.
+``python -m docs.kernels`` compiles what ``docs.kernels.configurations`` lists and reports registers, spills, shared memory,
+programs per multiprocessor, tensor-core instructions, and the cycles of the inner loops against those of the same kernel
+without labels.
 """

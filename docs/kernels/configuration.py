@@ -22,6 +22,7 @@ class Configuration(NamedTuple):
         num_stages: how deep loads are pipelined.
         baseline: name of the configuration to compare with: the same kernel without labels.
         loops: what the inner loops are called, in the order of the source.
+        pairs: pairs of query and key in one turn of the first loop.
         turns: how many turns of each loop do the work of one turn of the first; 1 where left out.
         archs: where it is meant to run.
         held: whether the rules on spills, loops and tensor cores are held against it; else it is only reported.
@@ -35,6 +36,7 @@ class Configuration(NamedTuple):
     num_stages: int = 2
     baseline: str | None = None
     loops: tuple[str, ...] = ("uniform", "mixed", "other")
+    pairs: int = 1
     turns: Mapping[str, int] = {}
     archs: tuple[int, ...] = ARCHITECTURES
     held: bool = True

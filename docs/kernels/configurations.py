@@ -77,6 +77,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             tiles.warps,
             tiles.stages,
             None if labels == "none" else " ".join(filter(None, (fn.__name__, "none", dtype, str(size), plain))),
+            pairs=tiles.rows * tiles.keys,
             turns={"mixed": (tiles.rows if fn is attention_kernels.backward_keys else tiles.keys) // tiles.step},
             archs=(arch,),
             held=not option and dtype != "fp32" and size in HELD,

@@ -30,9 +30,11 @@ class Row:
         compiled: what the compiler made of it.
         loops: name to what a loop holds.
         baseline: name of the configuration that it is compared with.
+        pairs: pairs of query and key in one turn of the first loop.
         turns: name of a loop to how many turns do the work of one turn of the first.
         held: whether the rules are held against it.
-        ratios: name of a loop to its cost against the baseline's first loop, which carries no label, for as many pairs.
+        ratios: name of a loop to its cost against the baseline's first loop, which carries no label: for all warps, and
+            for as many pairs, since tiles may differ.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Row:
     compiled: Compiled
     loops: dict[str, Loop]
     baseline: str | None = None
+    pairs: int = 1
     turns: dict[str, int] = field(default_factory=dict)
     held: bool = True
     ratios: dict[str, float] = field(default_factory=dict)
@@ -57,6 +60,7 @@ def row(config: Configuration, compiled: Compiled) -> Row:
         compiled,
         dict(zip(names, found, strict=False)),
         config.baseline,
+        config.pairs,
         dict(config.turns),
         config.held,
     )
@@ -69,8 +73,9 @@ def compare(rows: Sequence[Row]) -> None:
         baseline = by_name.get((row.baseline or "", row.compiled.arch))
         if baseline is None or not baseline.loops:
             continue
-        first = next(iter(baseline.loops.values()))
-        row.ratios = {name: loop.cost * row.turns.get(name, 1) / first.cost for name, loop in row.loops.items()}
+        plain = next(iter(baseline.loops.values())).cost * baseline.warps / baseline.pairs
+        share = row.warps / row.pairs
+        row.ratios = {name: loop.cost * row.turns.get(name, 1) * share / plain for name, loop in row.loops.items()}
 
 
 def complaints(rows: Iterable[Row]) -> list[str]:

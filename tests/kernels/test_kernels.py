@@ -31,7 +31,7 @@ def made(arch=90, *, spill=0, shared=0, loops=()):
 
 
 def a_row(name="labels", arch=90, *, loops=(), baseline=None, turns=(), **options):
-    return Row(name, 4, 2, made(arch, **options), dict(loops), baseline, dict(turns))
+    return Row(name, 4, 2, made(arch, **options), dict(loops), baseline, turns=dict(turns))
 
 
 def two_rows(uniform, mixed=180, turns=1, cycles=True):

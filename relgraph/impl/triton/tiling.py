@@ -39,14 +39,21 @@ def tiling(
         return Tiling(16, 16, 8, 1, 16) if backward or wide > 64 else Tiling(32, 32, 8, 2, 32)
     if wide > 128:
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
-    if wide > 32 and capability[0] in (9, 10):
-        if capability[0] == 9:
-            return (_OF_WARP_GROUPS if by_distance else _OF_WARP_GROUPS_WRITTEN)[kernel, wide]
-        return (_WITH_TENSOR_MEMORY if by_distance else _WITH_TENSOR_MEMORY_WRITTEN)[kernel, wide]
-    if wide > 64:
-        return Tiling(32, 32, 8, 1, 32) if backward else Tiling(32, 64, 8, 1, 32)
+    if wide > 32:
+        usual, written = _BY_GENERATION.get(capability[0], _BY_GENERATION[8])
+        return (usual if by_distance else usual | written)[kernel, wide]
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
 
+
+_OF_WARPS = {
+    ("forward", 64): Tiling(64, 32, 4, 2, 32),
+    ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
+    ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
+    ("forward", 128): Tiling(64, 32, 8, 2, 16),
+    ("backward_rows", 128): Tiling(32, 32, 4, 1, 16),
+    ("backward_keys", 128): Tiling(32, 32, 4, 1, 16),
+}
+"""For sm_80 to sm_89 and sm_120, where each warp multiplies by itself."""
 
 _OF_WARP_GROUPS = {
     ("forward", 64): Tiling(64, 64, 4, 2, 64),
@@ -58,25 +65,34 @@ _OF_WARP_GROUPS = {
 }
 """For sm_90: the products of whole warp groups need 64 own rows or keys for every four warps."""
 
-_OF_WARP_GROUPS_WRITTEN = {
-    **_OF_WARP_GROUPS,
-    ("forward", 64): Tiling(64, 64, 4, 2, 32),
-    ("forward", 128): Tiling(64, 64, 4, 2, 32),
-    ("backward_rows", 128): Tiling(64, 16, 4, 2, 16),
-}
-
-_WITH_TENSOR_MEMORY = {
-    **_OF_WARP_GROUPS,
-    ("forward", 128): Tiling(64, 64, 4, 1, 32),
-    ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
+_WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
+    ("backward_keys", 64): Tiling(32, 64, 4, 3, 16),
+    ("forward", 128): Tiling(64, 64, 4, 1, 64),
+    ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
 }
 """For sm_100, whose products have a memory of their own."""
 
-_WITH_TENSOR_MEMORY_WRITTEN = {
-    **_WITH_TENSOR_MEMORY,
-    ("forward", 64): Tiling(64, 64, 4, 2, 32),
+_BY_GENERATION = {
+    8: (_OF_WARPS, {("forward", 64): Tiling(32, 32, 4, 2, 32), ("backward_rows", 64): Tiling(64, 32, 4, 2, 16)}),
+    9: (
+        _OF_WARP_GROUPS,
+        {
+            ("forward", 64): Tiling(64, 64, 4, 2, 32),
+            ("forward", 128): Tiling(64, 64, 4, 2, 32),
+            ("backward_rows", 128): Tiling(64, 16, 4, 2, 16),
+        },
+    ),
+    10: (
+        _WITH_TENSOR_MEMORY,
+        {
+            ("forward", 64): Tiling(64, 64, 4, 2, 32),
+            ("forward", 128): Tiling(64, 64, 4, 1, 16),
+            ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
+        },
+    ),
 }
+"""By major compute capability: the tiles, and what differs for written-out labels, whose sums take registers."""
 
 
 def capability(device: torch.device) -> tuple[int, int]:
