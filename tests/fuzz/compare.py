@@ -149,8 +149,8 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         return has_parallel(case.labels)
     if impl == "chunked":
         return has_parallel(case.labels) or case.need_weights
+    named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
     if impl == "native":
-        named = case.score is None or (case.score.kind == "function" and isinstance(case.score.curve.made, Named))
         alone = stands_alone(case.labels)
         more = not named or not {"maps", "bases", *([] if alone else ["attr"])}.isdisjoint(case.leaves)
         parallel = has_parallel(case.labels) and not alone
@@ -158,7 +158,7 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
     if impl == "triton":
-        more = case.score is not None or not {"maps", "bases", "attr"}.isdisjoint(case.leaves)
+        more = not named or not {"maps", "bases", "attr"}.isdisjoint(case.leaves)
         return dtype == torch.float64 or sums_edges(case.labels) or case.need_weights or case.learns_mask or more
     return False
 

@@ -75,8 +75,8 @@ FIXED = {
 }
 """Numbers that no speed hangs on, or that say what a kernel can do: they stay as they are."""
 
-TILES = ((16, 16), (16, 16), (32, 16), (16, 32))
-"""Rows and keys of a tile of the fused kernels, whose products take no fewer."""
+TILES = ((16, 16, 16), (16, 16, 16), (32, 16, 16), (16, 32, 16), (32, 32, 32), (32, 64, 32))
+"""Rows and keys of a tile of the fused kernels and of a step in it; their products take no fewer than 16."""
 
 NEEDS_TRITON = "relgraph.impl.triton"
 
@@ -116,7 +116,8 @@ def drawn(seed: int, *, triton: bool = False) -> Iterator[dict[str, Any]]:
             launch = importlib.import_module("relgraph.impl.triton.launch")
             kept.append((launch, "tiling", launch.tiling))
             tiling = importlib.import_module("relgraph.impl.triton.tiling")
-            launch.tiling = lambda *_, **__: tiling.Tiling(*tile, 4, 1)
+            rows, keys, step = tile
+            launch.tiling = lambda *_, **__: tiling.Tiling(rows, keys, 4, 1, step)
             told["tile"] = tile
         yield told
     finally:
