@@ -155,6 +155,24 @@ def test_named_scores_with_every_option(kind, score):
     check(exact, low, keep=(torch.rand(1, 2, 35, 35) > 0.25).to(F64))
 
 
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_one_part_is_scored_by_row_and_the_others_by_tables(which):
+    """Scores by row lie in the columns of their part, those of key tables in the columns of the others."""
+    n, labels = 18, KINDS["sum"](18)
+    given = [torch.randn(1, 2, n, 4) for _ in range(3)]
+    for part, count in enumerate(labels.num_labels):
+        given.append(torch.randn(1, 2, n, count) if part == which else torch.randn(count, 4))
+    found = []
+    for impl, dtype, device in (("triton", torch.float32, DEVICE), ("reference", F64, "cpu")):
+        leaves = [x.to(device, dtype).requires_grad_() for x in given]
+        by_row = tuple(x if part == which else None for part, x in enumerate(leaves[3:]))
+        tables = tuple(None if part == which else x for part, x in enumerate(leaves[3:]))
+        output = rg.relation_attention(*leaves[:3], labels.to(device), tables, row_scores=by_row, impl=impl)
+        found.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
 @pytest.mark.parametrize("kind", ["distance", "dense"])
 def test_scale(kind, scale):

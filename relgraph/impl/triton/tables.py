@@ -40,7 +40,8 @@ class Terms:
         problem = self.problem
         found = None if problem.by_query is None else problem.by_query.contiguous()
         if self.queries is not None and self.key_rows is not None:
-            found = _scores(self.queries, self.key_rows, problem.scale)
+            scores = _scores(self.queries, self.key_rows, problem.scale)
+            found = scores if found is None else scores.add_(found)  # a sum: one part by a table, another by row
         if problem.label_biases is not None:
             bias = problem.label_biases if problem.label_biases.dim() == 1 else problem.label_biases[:, None]
             bias = _whole(bias, problem.columns, -1)
