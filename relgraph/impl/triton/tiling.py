@@ -46,7 +46,7 @@ def tiling(
 
 
 _OF_WARPS = {
-    ("forward", 64): Tiling(64, 32, 4, 2, 32),
+    ("forward", 64): Tiling(64, 64, 4, 2, 32),
     ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
     ("forward", 128): Tiling(64, 32, 8, 2, 16),
@@ -74,7 +74,7 @@ _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
 """For sm_100, whose products have a memory of their own."""
 
 _BY_GENERATION = {
-    8: (_OF_WARPS, {("forward", 64): Tiling(32, 32, 4, 2, 32), ("backward_rows", 64): Tiling(64, 32, 4, 2, 16)}),
+    8: (_OF_WARPS, {("backward_rows", 64): Tiling(64, 32, 4, 2, 16)}),
     9: (
         _OF_WARP_GROUPS,
         {
@@ -87,7 +87,7 @@ _BY_GENERATION = {
         _WITH_TENSOR_MEMORY,
         {
             ("forward", 64): Tiling(64, 64, 4, 2, 32),
-            ("forward", 128): Tiling(64, 64, 4, 1, 16),
+            ("forward", 128): Tiling(64, 64, 4, 1, 32),
             ("backward_rows", 128): Tiling(64, 32, 4, 1, 16),
         },
     ),
