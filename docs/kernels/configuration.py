@@ -23,7 +23,8 @@ class Configuration(NamedTuple):
         baseline: name of the configuration to compare with: the same kernel without labels.
         loops: what the inner loops are called, in the order of the source.
         pairs: pairs of query and key in one turn of the first loop.
-        turns: how many turns of each loop do the work of one turn of the first; 1 where left out.
+        turns: how many turns of each loop do the work of one turn of the first; 1 where left out. A loop that has a
+            number here must be there, and use tensor cores.
         archs: where it is meant to run.
         held: whether the rules on spills, loops and tensor cores are held against it; else it is only reported.
     """

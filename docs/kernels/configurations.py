@@ -50,7 +50,7 @@ def configurations() -> Iterator[Configuration]:
     for arch in ARCHITECTURES:
         for size in SIZES:
             for dtype in TYPES:
-                if dtype == "fp16" and size != 64:
+                if dtype == "fp16" and size not in HELD:
                     continue
                 for labels in LABELS:
                     yield from kernels(labels, dtype, size, arch)
@@ -78,7 +78,10 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
             tiles.stages,
             None if labels == "none" else " ".join(filter(None, (fn.__name__, "none", dtype, str(size), plain))),
             pairs=tiles.rows * tiles.keys,
-            turns={"mixed": (tiles.rows if fn is attention_kernels.backward_keys else tiles.keys) // tiles.step},
+            turns={
+                "uniform": 1,
+                "mixed": (tiles.rows if fn is attention_kernels.backward_keys else tiles.keys) // tiles.step,
+            },
             archs=(arch,),
             held=not option and dtype != "fp32" and size in HELD,
         )

@@ -95,10 +95,15 @@ def _broken(row: Row) -> Iterable[str]:
         return
     if found.spill_bytes or found.spill_instructions:
         yield f"spills {found.spill_bytes} bytes by {found.spill_instructions} instructions"
-    wanted = TENSOR.get(found.arch)
-    others = {name for loop in row.loops.values() for name in loop.tensor} - {wanted}
-    if wanted and others:
-        yield f"uses {', '.join(sorted(others))}, not {wanted}"
+    wanted = TENSOR.get(found.arch, "HMMA")
+    for name in (name for name in ("uniform", "mixed") if name in row.turns):
+        loop = row.loops.get(name)
+        if loop is None:
+            yield f"has no {name} loop to read"
+        elif loop.tensor != (wanted,):
+            yield f"uses {' and '.join(loop.tensor) or 'no tensor cores'} in {name} tiles, not {wanted}"
+    if not found.blocks:
+        yield "does not fit on a multiprocessor"
     for name, limit in (("uniform", UNIFORM), ("mixed", MIXED)):
         if row.ratios.get(name, 0.0) > limit:
             yield f"takes {row.ratios[name]:.2f} times its baseline in {name} tiles, above {limit}"

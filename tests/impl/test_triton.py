@@ -173,10 +173,29 @@ def test_one_part_is_scored_by_row_and_the_others_by_tables(which):
         torch.testing.assert_close(ours.double().cpu(), theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("scale", [0.0, 2.5, -1.0])
 @pytest.mark.parametrize("kind", ["distance", "dense"])
-def test_scale(kind, scale):
-    check(*twins(KINDS[kind](17), scale=scale, batch=1))
+def test_scale(kind, scale, dtype):
+    check(*twins(KINDS[kind](17), dtype, scale=scale, batch=1))
+
+
+@pytest.mark.parametrize("offset", [(1 << 31) - 1, (1 << 31) - 16, 1 << 30, -(1 << 31)])
+def test_offsets_that_pass_32_bits(offset):
+    """All pairs are far on one side of the band."""
+    check(*twins(rg.ClippedDistance(2)(20, 20, q_offset=offset), batch=1, heads=1, kv_heads=1))
+
+
+def test_rows_far_from_each_other(monkeypatch):
+    """Rows whose offsets would not fit 32 bits are copied."""
+    monkeypatch.setattr(launch, "FARTHEST_ROW", 8)
+    near = torch.randn(1, 1, 20, 4, device=DEVICE)
+    far = torch.randn(1, 1, 20, 16, device=DEVICE)[..., :4]
+    labels = rg.ClippedDistance(2)(20).to(DEVICE)
+    assert launch._rows(near) is near
+    assert launch._rows(far).is_contiguous()
+    ours = rg.relation_attention(far, far, far, labels, impl="triton")
+    torch.testing.assert_close(ours, rg.relation_attention(far, far, far, labels, impl="dense"))
 
 
 @pytest.mark.parametrize("size", [1, 16, 33, 64, 256])

@@ -56,6 +56,14 @@ def test_report():
     assert found["loops"]["mixed"] == {"instructions": 180, "cycles": 180, "tensor": ["HGMMA"]}
 
 
+def test_tiles_of_different_sizes_are_compared_by_pairs():
+    loop = {"uniform": Loop(100, 100, ("HGMMA",))}
+    plain, half = a_row("plain", loops=loop), a_row(loops=loop, baseline="plain")
+    plain.pairs, half.pairs = 64, 32
+    compare([plain, half])
+    assert half.ratios == {"uniform": 2.0}
+
+
 def test_loops_without_a_schedule_are_compared_by_instructions():
     rows = two_rows(105, cycles=False)
     assert rows[1].ratios["uniform"] == 1.05
@@ -81,9 +89,15 @@ def test_complaints():
     bare = [a_row("plain", loops={}), a_row(loops=some, baseline="plain")]
     compare(bare)
     assert "labels on sm_90 has nothing to be compared with: no loop in plain" in complaints(bare)
-    older = {"uniform": Loop(1, 1, ("HMMA",))}
-    assert complaints([a_row(loops=older)]) == ["labels on sm_90 uses HMMA, not HGMMA"]
-    assert complaints([a_row(arch=80, loops=older)]) == []
+    older = {"uniform": Loop(1, 1, ("HMMA",)), "mixed": Loop(1, 1)}
+    assert complaints([a_row(loops=older, turns={"uniform": 1})]) == [
+        "labels on sm_90 uses HMMA in uniform tiles, not HGMMA"
+    ]
+    assert complaints([a_row(arch=80, loops=older, turns={"uniform": 1})]) == []
+    assert complaints([a_row(arch=80, loops=older, turns={"mixed": 2})]) == [
+        "labels on sm_80 uses no tensor cores in mixed tiles, not HMMA"
+    ]
+    assert complaints([a_row(loops=some, turns={"mixed": 2})]) == ["labels on sm_90 has no mixed loop to read"]
 
 
 def test_loops_beyond_the_names_are_numbered():

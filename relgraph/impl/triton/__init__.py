@@ -7,8 +7,10 @@ In the order in which data meets them:
 - ``attend``: all pairs: tables to B and C, the primitive, P back to the output.
 - ``virtual``: columns by distance, for labels that are a function of the distance.
 - ``tiling``: tile sizes, warps and stages by head size, dtype and GPU.
+- ``tables``: what tables add: B and C before the kernels, the value term after them, and their gradients.
 - ``launch``: strides and arguments of each launch.
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
-- ``attention_kernels``: the kernels over tiles. P is summed here.
+- ``capture``: what a call may do while a CUDA graph is recorded.
+- ``attention_kernels``, ``attention_pieces``: the kernels over tiles, and what they have in common. P is summed here.
 - ``edges``, ``edge_kernels``: the same for listed pairs only.
 """

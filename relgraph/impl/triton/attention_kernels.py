@@ -35,6 +35,7 @@ from relgraph.impl.triton.attention_pieces import (
     keys_of_run,
     load_rows,
     masked,
+    negated,
     of_run,
     put,
     run_vector,
@@ -90,7 +91,7 @@ def forward(
     # load the query rows once
     q = load_rows(q_at, row, q_n, D, BD)
     if NEGATED:
-        q = -q
+        q = negated(q)
     last = tl.where(row_in, tl.minimum(rows + limit, other_stop - 1), -1)
 
     # maximum, total and weighted sum of values per row, updated tile by tile (online softmax)
@@ -287,7 +288,7 @@ def backward_rows(
     # load query rows, their output gradient, log-sum-exp and δ
     q = load_rows(q_at, row, q_n, D, BD)
     if NEGATED:
-        q = -q
+        q = negated(q)
     do = load_rows(do_ptr + first_row * DV, row, DV, DV, BDV)
     lse = tl.load(lse_ptr + first_row + m, mask=row_in, other=float("-inf")) * LOG2E
     lse = tl.where(lse == float("-inf"), float("inf"), lse)  # all weights of a row that sees nothing are zero
@@ -467,7 +468,7 @@ def backward_keys(
     # load keys and values; they stay in registers
     k = load_rows(k_at, key, k_n, D, BD)
     if NEGATED:
-        k = -k
+        k = negated(k)
     v = load_rows(v_at, key, v_n, DV, BDV)
     dk = tl.zeros([BN, BD], tl.float32)
     dvalue = tl.zeros([BN, BDV], tl.float32)

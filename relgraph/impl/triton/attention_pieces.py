@@ -34,6 +34,12 @@ def load_rows(base, row, stride, D: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
+def negated(x):
+    """``-x``; by way of float32, as Triton's interpreter holds the bits of bfloat16 as integers."""
+    return (-x.to(tl.float32)).to(x.dtype)
+
+
+@triton.jit
 def fetch(base, at, NVIDIA: tl.constexpr):
     """The float32 numbers at these offsets, below 2**30 and not negative."""
     if NVIDIA:

@@ -19,6 +19,9 @@ from relgraph.impl.triton.virtual import virtual_of
 
 LOG2E = 1.4426950408889634
 
+FARTHEST_ROW = 1 << 23
+"""From this stride on, rows are copied: 128 of them pass 2**30 numbers."""
+
 
 class _Launch:
     """The arguments that all three kernels share."""
@@ -152,8 +155,8 @@ def precision(dtype: torch.dtype) -> str:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """``x`` with contiguous rows."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    """``x`` with contiguous rows, so near to each other that offsets within a tile fit 32 bits."""
+    return x if (x.stride(-1) == 1 or x.shape[-1] == 1) and x.stride(-2) < FARTHEST_ROW else x.contiguous()
 
 
 def _pointers(tiles: TileMap, *, transposed: bool) -> tuple[Tensor, ...]:

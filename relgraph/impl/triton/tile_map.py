@@ -192,10 +192,11 @@ def _shift_and_limit(grid: Grid, own: Axis) -> tuple[Tensor, Tensor]:
     offset = offset_table(grid.plan.parts[0].offset, packed=grid.plan.q_ptr is not None, axis=grid.rows)
     size = grid.maps, own.blocks
     shift = apart + (offset if offset.shape[1] == 1 else offset[:, own.graph])
+    shift = shift.clamp(-NO_LIMIT, NO_LIMIT)  # beyond, all pairs are on one side of any band, and 32 bits overflow
     if grid.causal is None:
         return shift.expand(size), torch.full_like(apart, NO_LIMIT).expand(size)
     limit = apart + (grid.causal if grid.causal.shape[1] == 1 else grid.causal[:, own.graph])
-    return shift.expand(size), limit.expand(size)
+    return shift.expand(size), limit.clamp(-NO_LIMIT, NO_LIMIT).expand(size)
 
 
 def _map(

@@ -23,7 +23,7 @@ def tiling(
 ) -> Tiling:
     """The tiles for heads of this size on GPUs of this compute capability, (8, 0) or more.
 
-    Chosen so that no register spills with half types, without options: ``python -m docs.kernels``.
+    Chosen by spilled registers and cycles of half types without options: ``python -m docs.kernels``.
 
     Args:
         kernel: ``"forward"``, ``"backward_rows"`` or ``"backward_keys"``.
