@@ -141,18 +141,18 @@ NAMED = [rg.score.Softcap(1.5), rg.score.Softcap(50.0), rg.score.LeakyReLU(0.2),
 @pytest.mark.parametrize("score", NAMED, ids=str)
 @pytest.mark.parametrize("kind", ["distance", "dense batch", "edges default", "sum", "none"])
 def test_named_scores(kind, score):
-    check(*twins(KINDS[kind](37), score=score, batch=1))
+    check(*twins(KINDS[kind](20), score=score, batch=1, heads=1, kv_heads=1))
 
 
 @pytest.mark.parametrize("score", NAMED[::2], ids=str)
 @pytest.mark.parametrize("kind", ["distance", "block", "distance window"])
 def test_named_scores_with_every_option(kind, score):
     """A pair that does not attend stays hidden, whatever the function makes of minus infinity."""
-    labels = DistanceLabels(35, lookup=[-2, 0, 1, 2, -2], left=2) if kind == "distance window" else KINDS[kind](35)
-    options = {"n": 35, "heads": 2, "kv_heads": 1, "batch": 1, "score": score, "dropout_p": 0.25}
-    options["attn_mask"] = torch.rand(35, 35) > 0.2
-    exact, low = twins(labels, **options, **causal_options(labels, 35))
-    check(exact, low, keep=(torch.rand(1, 2, 35, 35) > 0.25).to(F64))
+    labels = DistanceLabels(20, lookup=[-2, 0, 1, 2, -2], left=2) if kind == "distance window" else KINDS[kind](20)
+    options = {"n": 20, "heads": 2, "kv_heads": 1, "batch": 1, "score": score, "dropout_p": 0.25}
+    options["attn_mask"] = torch.rand(20, 20) > 0.2
+    exact, low = twins(labels, **options, **causal_options(labels, 20))
+    check(exact, low, keep=(torch.rand(1, 2, 20, 20) > 0.25).to(F64))
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
