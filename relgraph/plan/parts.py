@@ -26,12 +26,18 @@ class DistanceIds:
     for all distances beyond.
 
     -1 is without a label, -2 does not attend. Ends are not repeated: ``lookup[1] != lookup[0]``, same on the right.
-    ``derived`` is a cache for the lookup as a tensor.
+    ``derived`` is a cache for the lookup as a tensor; ``dataclasses.replace`` makes a new one.
     """
 
     first: int
     lookup: tuple[int, ...]
-    derived: dict[Any, Tensor] = field(default_factory=dict, repr=False)
+    derived: dict[Any, Tensor] = field(default_factory=dict, repr=False, init=False)
+
+    def with_cache(self, derived: dict[Any, Tensor]) -> DistanceIds:
+        """The same ids with a cache that outlives them."""
+        same = DistanceIds(self.first, self.lookup)
+        object.__setattr__(same, "derived", derived)
+        return same
 
     @property
     def last(self) -> int:
@@ -123,7 +129,7 @@ class LabelPlan:
         parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
-        derived: a cache for what is looked up again and again for this plan.
+        derived: a cache for what is looked up again and again for this plan; ``dataclasses.replace`` makes a new one.
     """
 
     q_len: int
@@ -132,7 +138,7 @@ class LabelPlan:
     parts: tuple[Part, ...]
     q_ptr: Tensor | None = None
     k_ptr: Tensor | None = None
-    derived: dict[str, Any] = field(default_factory=dict, repr=False)
+    derived: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def num_labels(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ class PartInUnit:
         self.offset = offset_in(part.offset, unit)
         self.by_distance = self.ids = None
         if isinstance(part.ids, DistanceIds):
-            self.by_distance = replace(part.ids, derived=memo.setdefault(("lookup", index), {}))
+            self.by_distance = part.ids.with_cache(memo.setdefault(("lookup", index), {}))
         else:
             start = _start_of_block(part.ids, unit.graph, memo, index)
             self.ids = written_block(part.ids, unit.batch, unit.queries, unit.keys, unit.graph, start=start)
