@@ -299,6 +299,17 @@ def test_compiles_for_amd(tmp_path):
     assert len(done.stdout.splitlines()) == 3
 
 
+@needs_triton
+def test_amd_gets_tiles_that_fit_it(monkeypatch):
+    """A capability of 9.4 is an MI300 there, and no H100."""
+    import torch
+
+    from relgraph.impl.triton import tiling
+
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert tiling.capability(torch.device("cuda")) == (8, 0)
+
+
 def test_no_launch_makes_a_kernel_for_a_band_of_one_distance():
     """The compiler is told not to take a width of 1 for a constant, as a launch otherwise does."""
     program = """

@@ -67,7 +67,7 @@ class _Launch:
         )
 
     def numbers(self, tiles: TileMap) -> tuple[Any, ...]:
-        """Strides, sizes and factors, in the order of the kernels' arguments up to ``boost``."""
+        """Strides, sizes and factors, in the order of the kernels' arguments up to ``bend``."""
         problem, query, key, value = self.problem, self.query, self.key, self.value
         mask = (0, 0, 0, 0)
         if self.mask is not None:

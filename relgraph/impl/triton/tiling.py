@@ -41,7 +41,8 @@ def tiling(
         return Tiling(16, 32, 8, 2, 16) if backward else Tiling(32, 32, 8, 2, 32)
     if wide > 32:
         usual, written = _BY_GENERATION.get(capability[0], _BY_GENERATION[8])
-        return (usual if by_distance else usual | written)[kernel, wide]
+        own = None if by_distance else written.get((kernel, wide))
+        return own or usual[kernel, wide]
     return Tiling(64, 32, 8, 1, 32) if backward and wide == 16 else Tiling(32, 32, 8, 2, 32)
 
 
@@ -96,7 +97,12 @@ _BY_GENERATION = {
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability of a GPU; (10, 0) for the interpreter."""
+    """The compute capability of a GPU; (10, 0) for the interpreter.
+
+    AMD's GPUs count otherwise and have 64 KiB of shared memory: they get the tiles of (8, 0).
+    """
+    if torch.version.hip is not None:
+        return 8, 0
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (10, 0)
 
 
