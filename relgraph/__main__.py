@@ -9,6 +9,7 @@ they are not there yet: so this is also the command that builds them ahead, for 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import re
@@ -41,6 +42,10 @@ TOLERANCE = 1e-4
 """The largest error of float32, for values and gradients of about 1."""
 
 
+SIZES = (64, 128)
+"""The head sizes whose kernels are checked: those of most models. A call with heads of another size checks its own."""
+
+
 class Tried(NamedTuple):
     """Whether one implementation works on one kind of device, and why not."""
 
@@ -61,6 +66,7 @@ class Checked(NamedTuple):
     device: str
     dtype: str | None
     pairs: str | None
+    size: int | None
     passed: bool | None
     why: str | None
     worst: float | None = None
@@ -74,7 +80,8 @@ class Checked(NamedTuple):
         state = "passes" if self.passed else "FAILS"
         figures = f"largest error {self.worst:.1e}, allowed {self.allowed:g}, {self.seconds:.1f} s"
         reason = f": {self.why}" if self.why else ""
-        return f"{'self-check':<18}{self.device:<8}{self.dtype:<10}{self.pairs:<14}{state} ({figures}){reason}"
+        asked = f"{self.device:<8}{self.dtype:<10}{self.pairs:<14}{self.size:<5}"
+        return f"{'self-check':<18}{asked}{state} ({figures}){reason}"
 
 
 class Taken(NamedTuple):
@@ -131,23 +138,22 @@ def gpus() -> list[torch.device]:
 
 
 def check_kernels(gpu: torch.device) -> list[Checked]:
-    """The self-check for every dtype and family of kernels, or one reason why there is none."""
+    """The self-check for every dtype, family of kernels and size in ``SIZES``, or one reason why there is none."""
     x = torch.zeros(1, 1, 2, 16, device=gpu)
     refused = rg.which_impl(x, x, x, None, impl="dense").refused.get("triton")  # a call by name checks nothing
     if refused is not None:
-        return [Checked(str(gpu), None, None, None, refused)]
+        return [Checked(str(gpu), None, None, None, None, refused)]
     made = []
-    for dtype in limits.DTYPES:
-        for listed, pairs in ((False, "all pairs"), (True, "listed pairs")):
-            name = str(dtype).removeprefix("torch.")
-            try:
-                found = selfcheck.make_sure(gpu, dtype, listed=listed)
-            except torch.OutOfMemoryError as error:
-                made.append(Checked(str(gpu), None, None, None, f"{name}, {pairs}: {error}"))
-                continue
-            assert found is not None  # no graph is recorded here
-            figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
-            made.append(Checked(str(gpu), name, pairs, found.why is None, found.why, *figures))
+    for dtype, listed, size in itertools.product(limits.DTYPES, (False, True), SIZES):
+        name, pairs = str(dtype).removeprefix("torch."), "listed pairs" if listed else "all pairs"
+        try:
+            found = selfcheck.make_sure(selfcheck.Configuration(gpu, dtype, listed, size))
+        except torch.OutOfMemoryError as error:
+            made.append(Checked(str(gpu), None, None, None, None, f"{name}, {pairs}, {size}: {error}"))
+            continue
+        assert found is not None  # no graph is recorded here
+        figures = found.worst, selfcheck.allowed(dtype), found.seconds, found.trace
+        made.append(Checked(str(gpu), name, pairs, size, found.why is None, found.why, *figures))
     return made
 
 

@@ -167,9 +167,9 @@ def test_on_a_gpu(gpu, monkeypatch, capsys):
     assert "cuda              12.8, driver 550.54.15" in lines
     assert "cpu               NVIDIA Example, compute capability 9.0, 80.0 GiB" in lines
     checks = [line for line in lines if line.startswith("self-check")]
-    assert len(checks) == 6
+    assert len(checks) == 12
     passes = "passes (largest error 2.0e-04, allowed 0.005, 1.2 s)"
-    assert checks[0] == f"self-check        cpu     float16   all pairs     {passes}"
+    assert checks[0] == f"self-check        cpu     float16   all pairs     64   {passes}"
     taken = {line[36:]: line[26:36].strip() for line in lines if line.startswith("impl=None takes")}
     assert taken == {
         "distances, bfloat16": "triton",
@@ -192,7 +192,8 @@ def test_a_self_check_that_fails_is_reported_once_and_ends_with_1(gpu, monkeypat
         {"device": "cpu", "name": "NVIDIA Example", "capability": "9.0", "memory": 80.0}
     ]
     first = told["self_checks"][0]
-    assert (first["dtype"], first["passed"], first["trace"]) == ("float16", False, "Traceback ...")
+    assert (first["dtype"], first["size"], first["passed"]) == ("float16", 64, False)
+    assert first["trace"] == "Traceback ..."
     assert "triton" not in {one["impl"] for one in told["typical_calls"]}
     assert report.main([]) == 1
     assert "FAILS (largest error 0.0e+00, allowed 0.005, 2.0 s): RuntimeError: no such" in capsys.readouterr().out
@@ -211,7 +212,7 @@ def test_a_full_gpu_is_no_failure(gpu, monkeypatch, capsys):
     monkeypatch.setattr(selfcheck, "_check", check)
     assert report.main([]) == 0
     out = capsys.readouterr().out
-    assert "not made: float16, all pairs: no room" in out
+    assert "not made: float16, all pairs, 64: no room" in out
     assert "impl=None takes   cpu     no room   distances, bfloat16\n" in out
 
 

@@ -142,7 +142,7 @@ def triton_there(monkeypatch):
     monkeypatch.setattr(selfcheck, "make_sure", lambda *_, **__: pytest.fail("a check was made"))
 
 
-NOT_YET = "the self-check of impl='triton' was not made yet for this device and dtype"
+NOT_YET = "the self-check of impl='triton' was not made yet for this device, dtype and head size"
 
 
 @pytest.mark.parametrize("length", [1, 4, 1024])
@@ -159,7 +159,7 @@ def test_fake_tensors_of_a_gpu_take_the_fused_kernels(triton_there, length):
 
 def test_a_check_that_failed_is_told_and_takes_the_kernels_out_of_the_rule(triton_there):
     x = fake()
-    selfcheck._outcomes[x.device, x.dtype, False] = selfcheck.Outcome("output: 5.0e-01", 0.5, 1.0)
+    selfcheck._outcomes[selfcheck.configuration(x, x, listed=False)] = selfcheck.Outcome("output: 5.0e-01", 0.5, 1.0)
     choice = rg.which_impl(x, x, x, None)
     assert choice.impl == "dense"
     assert "triton" not in choice.refused

@@ -165,7 +165,7 @@ def _takes_triton(call: Call) -> bool:
         return False
     if traced:
         return selfcheck.failure(query.device, query.dtype, listed) is None
-    found = selfcheck.make_sure(query.device, query.dtype, listed=listed)
+    found = selfcheck.make_sure(selfcheck.configuration(query, call.value, listed=listed))
     return found is None or found.why is None
 
 
@@ -177,12 +177,12 @@ def notes(call: Call) -> tuple[str, ...]:
     if limits.not_run_now(query):
         failed, found = selfcheck.failure(query.device, query.dtype, listed), None
     else:
-        found = selfcheck.remembered(query.device, query.dtype, listed=listed)
+        found = selfcheck.remembered(selfcheck.configuration(query, call.value, listed=listed))
         failed = None if found is None else found.why
     if failed is not None:
         return (f"impl=None does not take 'triton', whose self-check failed here: {failed}; asked for by name it runs",)
     if found is None:
-        return ("the self-check of impl='triton' was not made yet for this device and dtype",)
+        return ("the self-check of impl='triton' was not made yet for this device, dtype and head size",)
     return (f"the self-check of impl='triton' passed here, in {found.seconds:.1f} s",)
 
 

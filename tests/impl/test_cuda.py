@@ -78,7 +78,8 @@ def test_the_rule_takes_the_kernels_and_they_are_right(kind, dtype):
     inputs = inputs_of(labels, dtype)
     choice = rg.which_impl(*inputs[:3], labels, *inputs[3:])
     assert choice.impl == "triton", choice
-    assert selfcheck.remembered(inputs[0].device, dtype, listed=kind == "edges alone").why is None
+    asked = selfcheck.configuration(inputs[0], inputs[2], listed=kind == "edges alone")
+    assert selfcheck.remembered(asked).why is None
     assert_near(solve(inputs, labels), reference(inputs, labels), ALLOWED[dtype])
 
 

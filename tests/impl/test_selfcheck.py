@@ -26,7 +26,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.cuda
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", torch.cuda.current_device()) if CUDA else torch.device("cpu")
-KEY = DEVICE, torch.float32
+KEY = selfcheck.Configuration(DEVICE, torch.float32, False, 16)
+LISTED = KEY._replace(listed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,6 @@ def tiny(monkeypatch):
     monkeypatch.setattr(
         selfcheck, "_problems", lambda listed: {"edges": (edges, False)} if listed else {"ids": (dense, True)}
     )
-    monkeypatch.setattr(selfcheck, "SIZE", 16)
 
 
 def break_kernels(monkeypatch, name="triton", *, forward=None, backward=None):
@@ -66,8 +66,8 @@ def counted(monkeypatch, outcome=None):
     """Replaces the check by one that only counts; the configurations that were checked."""
     made = []
 
-    def check(*key):
-        made.append(key)
+    def check(asked):
+        made.append(asked)
         return outcome or selfcheck.Outcome(None, 0.0, 0.5)
 
     monkeypatch.setattr(selfcheck, "_check", check)
@@ -75,13 +75,16 @@ def counted(monkeypatch, outcome=None):
 
 
 @pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("dtype", limits.DTYPES)
-def test_the_kernels_pass(dtype, listed):
-    found = selfcheck.make_sure(DEVICE, dtype, listed=listed)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 64), (torch.bfloat16, 64), (torch.float32, 64), (torch.float32, 16)]
+)
+def test_the_kernels_pass(dtype, size, listed):
+    asked = selfcheck.Configuration(DEVICE, dtype, listed, size)
+    found = selfcheck.make_sure(asked)
     assert found.why is None
     assert 0 < found.worst <= selfcheck.allowed(dtype) / 3
     assert found.seconds > 0
-    assert selfcheck.make_sure(DEVICE, dtype, listed=listed) is found
+    assert selfcheck.make_sure(asked) is found
 
 
 def test_the_problems_have_tiles_of_all_sorts():
@@ -103,7 +106,7 @@ def test_what_passes_is_taken_and_remembered(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [choose(on_device(), None) for _ in range(3)] == ["triton"] * 3
-    assert made == [(*KEY, False)]
+    assert made == [KEY]
     assert choose(on_device(need_weights=True), None) == "dense"
     assert choose(on_device(q_len=2048, k_len=2048, score=torch.sin), None) == "chunked"
     assert len(made) == 1
@@ -138,7 +141,37 @@ def test_each_dtype_and_family_is_checked_once(monkeypatch):
     for dtype in (torch.float32, torch.bfloat16):
         for labels in (None, edges, None):
             assert rg.which_impl(x.to(dtype), x.to(dtype), x.to(dtype), labels).impl == "triton"
-    assert made == [(DEVICE, dtype, listed) for dtype in (torch.float32, torch.bfloat16) for listed in (False, True)]
+    dtypes = torch.float32, torch.bfloat16
+    assert made == [KEY._replace(dtype=dtype, listed=listed) for dtype in dtypes for listed in (False, True)]
+
+
+def test_each_size_is_checked_once_as_the_kernels_round_it(monkeypatch):
+    made = counted(monkeypatch)
+    for size, value_size in [(2, 3), (64, 5), (33, 33), (5, 64), (65, 2), (200, 256)]:
+        query, value = (torch.zeros(1, 1, 3, n, device=DEVICE) for n in (size, value_size))
+        assert rg.which_impl(query, query, value, None).impl == "triton"
+    assert made == [KEY._replace(size=size) for size in (16, 64, 128, 256)]
+    assert {one.size for one in made} < set(selfcheck.SIZES)
+
+
+def test_a_size_that_does_not_compile_takes_out_that_size_only(monkeypatch):
+    """Kernels for wide heads ask for more shared memory, which a GPU may not have."""
+    right = op._KERNELS["triton"]
+
+    def forward(problem):
+        if problem.query.shape[-1] > 16:
+            raise RuntimeError("out of resource: shared memory")
+        return right.forward(problem)
+
+    monkeypatch.setitem(op._KERNELS, "triton", right._replace(forward=forward))
+    narrow, wide = (torch.randn(1, 1, 5, size, device=DEVICE) for size in (16, 20))
+    with pytest.warns(UserWarning, match="all pairs, heads of 32: RuntimeError: out of resource"):
+        found = rg.relation_attention(wide, wide, wide, None)
+    torch.testing.assert_close(found, rg.relation_attention(wide, wide, wide, None, impl="reference"))
+    assert rg.which_impl(wide, wide, wide, None).impl == "dense"
+    assert rg.which_impl(narrow, narrow, narrow, None).impl == "triton"
+    # a traced call may not know its size: it takes no kernels that some size has not passed
+    assert selfcheck.failure(DEVICE, torch.float32, False) == "RuntimeError: out of resource: shared memory"
 
 
 def add_a_half(outputs):
@@ -184,11 +217,13 @@ def test_kernels_that_do_not_compile_are_told_once_and_not_used(monkeypatch, tin
     break_kernels(monkeypatch, "triton edges", forward=forward)
     x = torch.randn(1, 1, 3, 4, device=DEVICE)
     edges = EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 1, q_len=3).to(DEVICE)
-    with pytest.warns(UserWarning, match="listed pairs: RuntimeError: no such instruction on this GPU. rel") as told:
+    with pytest.warns(
+        UserWarning, match="listed pairs, heads of 16: RuntimeError: no such instruction on this GPU. rel"
+    ) as told:
         found = rg.relation_attention(x, x, x, edges)
     assert len(told) == 1
     torch.testing.assert_close(found, rg.relation_attention(x, x, x, edges, impl="reference"))
-    outcome = selfcheck.remembered(*KEY, listed=True)
+    outcome = selfcheck.remembered(LISTED)
     assert "at line 7" in outcome.trace
     assert rg.which_impl(x, x, x, None).impl == "triton"  # the other family is not concerned
 
@@ -241,10 +276,10 @@ def on_meta():
 
 @pytest.mark.parametrize("state", [torch.no_grad, in_inference_mode, in_autocast, on_meta, Recorded])
 def test_the_state_of_the_caller_does_not_matter(state, tiny):
-    plain = selfcheck.make_sure(*KEY, listed=False)
+    plain = selfcheck.make_sure(KEY)
     selfcheck._outcomes.clear()
     with state() as mode:
-        found = selfcheck.make_sure(*KEY, listed=False)
+        found = selfcheck.make_sure(KEY)
     assert (found.why, found.worst) == (None, plain.worst)
     if isinstance(mode, Recorded):
         assert not mode.seen
@@ -254,8 +289,8 @@ def test_another_default_dtype_does_not_matter(tiny):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        assert selfcheck.make_sure(*KEY, listed=False).why is None
-        assert selfcheck.make_sure(*KEY, listed=True).why is None
+        assert selfcheck.make_sure(KEY).why is None
+        assert selfcheck.make_sure(LISTED).why is None
     finally:
         torch.set_default_dtype(before)
 
@@ -263,7 +298,7 @@ def test_another_default_dtype_does_not_matter(tiny):
 def test_no_random_number_is_drawn(tiny):
     torch.manual_seed(3)
     before = random_states()
-    selfcheck.make_sure(*KEY, listed=False)
+    selfcheck.make_sure(KEY)
     for one, other in zip(random_states(), before, strict=True):
         assert torch.equal(one, other)
 
@@ -275,8 +310,8 @@ def random_states():
 def test_threads_wait_for_one_check(monkeypatch):
     begun, go, made = threading.Event(), threading.Event(), []
 
-    def check(*key):
-        made.append(key)
+    def check(asked):
+        made.append(asked)
         begun.set()
         assert go.wait(20)
         return selfcheck.Outcome("wrong", 1.0, 0.1)
@@ -295,7 +330,7 @@ def test_threads_wait_for_one_check(monkeypatch):
 
     with pytest.warns(UserWarning, match="self-check") as told:
         all_at_once()
-    assert (made, taken, len(told)) == ([(*KEY, False)], ["dense"] * 4, 1)
+    assert (made, taken, len(told)) == ([KEY], ["dense"] * 4, 1)
 
 
 def test_a_check_inside_backward_does_not_wait_for_itself(tiny):
@@ -308,7 +343,7 @@ def test_a_check_inside_backward_does_not_wait_for_itself(tiny):
 
         @staticmethod
         def backward(ctx, grad):
-            assert selfcheck.make_sure(*KEY, listed=False).why is None
+            assert selfcheck.make_sure(KEY).why is None
             return grad
 
     x = torch.ones(2, device=DEVICE, requires_grad=True)
@@ -319,13 +354,13 @@ def test_a_check_inside_backward_does_not_wait_for_itself(tiny):
 def test_nothing_is_checked_while_a_graph_is_recorded(monkeypatch):
     made = counted(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    pretended = torch.device("cuda", 0)
-    assert selfcheck.make_sure(pretended, torch.float32, listed=False) is None
+    pretended = KEY._replace(device=torch.device("cuda", 0))
+    assert selfcheck.make_sure(pretended) is None
     assert not made
     assert not selfcheck._outcomes
     failed = selfcheck.Outcome("wrong", 1.0, 0.1)
-    selfcheck._outcomes[pretended, torch.float32, False] = failed
-    assert selfcheck.make_sure(pretended, torch.float32, listed=False) is failed
+    selfcheck._outcomes[pretended] = failed
+    assert selfcheck.make_sure(pretended) is failed
 
 
 # ---- traced calls ----
@@ -343,7 +378,7 @@ def test_a_traced_call_is_checked_when_it_runs(monkeypatch, compiled):
     x = torch.randn(1, 1, 5, 16, device=DEVICE)
     wanted = rg.relation_attention(x, x, x, None, impl="reference")
     torch.testing.assert_close(compiled(x), wanted)
-    assert made == [(*KEY, False)]
+    assert made == [KEY]
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     torch.testing.assert_close(compiled(x), wanted)
     assert len(made) == 1
@@ -363,7 +398,7 @@ def test_a_traced_call_raises_if_the_check_then_fails(monkeypatch, compiled):
 
 
 def test_a_traced_call_takes_what_is_known_to_work(monkeypatch, compiled):
-    selfcheck._outcomes[(*KEY, False)] = selfcheck.Outcome("wrong", 1.0, 0.1)
+    selfcheck._outcomes[KEY] = selfcheck.Outcome("wrong", 1.0, 0.1)
     monkeypatch.setattr(selfcheck, "_check", lambda *key: pytest.fail("checked again"))
     x = torch.randn(1, 1, 5, 16, device=DEVICE)
     torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, None, impl="reference"))
@@ -376,5 +411,5 @@ def test_listed_pairs_are_checked_when_they_run(monkeypatch):
     compiled = torch.compile(lambda x: rg.relation_attention(x, x, x, edges), backend="eager", fullgraph=True)
     x = torch.randn(1, 1, 3, 16, device=DEVICE)
     torch.testing.assert_close(compiled(x), rg.relation_attention(x, x, x, edges, impl="reference"))
-    assert made == [(*KEY, True)]
+    assert made == [LISTED]
     torch.compiler.reset()

@@ -1,15 +1,17 @@
 """The self-check: before ``impl=None`` trusts the kernels on a device, they are compared with ``reference`` there.
 
 A compiler that was not tried with these kernels, or a GPU that nobody had, may give wrong numbers or none. So tiny
-problems go through the kernels once per process, device, dtype and family of kernels (all pairs, listed pairs), with
-values and all gradients; the outcome is remembered. The time is that of compiling: Triton keeps what it compiled on
+problems go through the kernels once per process, device, dtype, family of kernels (all pairs, listed pairs) and head
+size rounded up as the kernels round it (a program of its own), with values and all gradients; the outcome is
+remembered. The time is that of compiling: Triton keeps what it compiled on
 disk, and later processes take milliseconds.
 
 The check runs in a thread of its own. Grad mode, inference mode, autocast, modes of torch, default devices, streams and
 torch.func belong to a thread, so whatever the caller's are, the check sees none of them.
 
-While a call is traced nothing can be checked. It takes kernels of another name, which make sure of the check when they
-run, and raise if it fails. While a CUDA graph is recorded nothing is checked: a check would synchronize.
+While a call is traced nothing can be checked, and its head size may be unknown. It takes the kernels unless a check of
+any size has failed. They have another name there, make sure of the check when they run, and raise if it fails. While a
+CUDA graph is recorded nothing is checked: a check would synchronize.
 """
 
 from __future__ import annotations
@@ -31,11 +33,9 @@ from relgraph.impl import op, reference
 from relgraph.impl.call import Call, Problem, Tables
 from relgraph.impl.triton import attend as all_pairs
 from relgraph.impl.triton import limits
+from relgraph.impl.triton.tiling import product_size
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels
 from relgraph.plan import lower
-
-SIZE = 64
-"""Numbers per head: the size that most models have."""
 
 HEADS, KV_HEADS, NUM_LABELS = 2, 1, 5
 
@@ -69,28 +69,58 @@ class Outcome(NamedTuple):
     trace: str | None = None
 
 
-Key = tuple[torch.device, torch.dtype, bool]
+class Configuration(NamedTuple):
+    """What one check covers.
 
-_outcomes: dict[Key, Outcome] = {}
+    Attributes:
+        device: the GPU.
+        dtype: of query, key and value.
+        listed: whether the kernels are those over listed pairs.
+        size: numbers per head, of a key or of a value if they have more; rounded up to what a product takes.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    listed: bool
+    size: int
+
+    def __str__(self) -> str:
+        pairs = "listed pairs" if self.listed else "all pairs"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"on {device_name(self.device)}, {dtype}, {pairs}, heads of {self.size}"
+
+
+SIZES = (16, 32, 64, 128, 256)
+"""All sizes of configurations."""
+
+_outcomes: dict[Configuration, Outcome] = {}
 _lock = threading.Lock()
 
 
-def remembered(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outcome | None:
-    """The outcome for a device, a dtype and listed or all pairs; None if the check was not made yet."""
-    return _outcomes.get((device, dtype, listed))
+def configuration(query: Tensor, value: Tensor, *, listed: bool) -> Configuration:
+    """The configuration of a call on these tensors."""
+    return Configuration(query.device, query.dtype, listed, product_size(max(query.shape[-1], value.shape[-1])))
+
+
+def remembered(asked: Configuration) -> Outcome | None:
+    """The outcome of a check; None if it was not made yet."""
+    return _outcomes.get(asked)
 
 
 def failure(device: torch.device, dtype: torch.dtype, listed: bool) -> str | None:
-    """What failed, if the check was made and failed; checks nothing."""
-    found = _outcomes.get((device, dtype, listed))
-    return None if found is None else found.why
+    """What failed, if a check for heads of any size was made and failed; checks nothing."""
+    for size in SIZES:
+        found = _outcomes.get(Configuration(device, dtype, listed, size))
+        if found is not None and found.why is not None:
+            return found.why
+    return None
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo
 failure._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def make_sure(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outcome | None:
+def make_sure(asked: Configuration) -> Outcome | None:
     """The outcome of the check, which is made if it was not; None while a CUDA graph is recorded.
 
     Threads that come meanwhile wait. A failure gives one warning.
@@ -98,36 +128,29 @@ def make_sure(device: torch.device, dtype: torch.dtype, *, listed: bool) -> Outc
     Raises:
         torch.OutOfMemoryError: there is no room on the device. Nothing is remembered.
     """
-    key = device, dtype, listed
-    found = _outcomes.get(key)
+    found = _outcomes.get(asked)
     if found is not None:
         return found
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if asked.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return None
     with _lock:
-        found = _outcomes.get(key)
+        found = _outcomes.get(asked)
         if found is not None:
             return found
-        found = _outcomes[key] = _in_a_thread(device, dtype, listed)
+        found = _outcomes[asked] = _in_a_thread(asked)
     if found.why is not None:
-        warnings.warn(_warning(device, dtype, listed, found), UserWarning, stacklevel=2)
+        warnings.warn(_warning(asked, found), UserWarning, stacklevel=2)
     return found
 
 
-def _warning(device: torch.device, dtype: torch.dtype, listed: bool, found: Outcome) -> str:
+def _warning(asked: Configuration, found: Outcome) -> str:
     """The warning about a failure."""
-    instead = "'edges'" if listed else "'dense' or 'chunked'"
+    instead = "'edges'" if asked.listed else "'dense' or 'chunked'"
     return (
-        f"the fused GPU kernels of relgraph (impl='triton') failed their self-check {where(device, dtype, listed)}: "
+        f"the fused GPU kernels of relgraph (impl='triton') failed their self-check {asked}: "
         f"{found.why}. {versions()}. impl=None takes {instead} instead, which is right and slower. "
         "Please report what `python -m relgraph` prints"
     )
-
-
-def where(device: torch.device, dtype: torch.dtype, listed: bool) -> str:
-    """A configuration in words."""
-    pairs = "listed pairs" if listed else "all pairs"
-    return f"on {device_name(device)}, {str(dtype).removeprefix('torch.')}, {pairs}"
 
 
 def device_name(device: torch.device) -> str:
@@ -149,14 +172,14 @@ def versions() -> str:
 # ---- the check ----
 
 
-def _in_a_thread(device: torch.device, dtype: torch.dtype, listed: bool) -> Outcome:
+def _in_a_thread(asked: Configuration) -> Outcome:
     """The outcome, worked out in a thread of its own; see the module."""
     found: list[Outcome | BaseException] = []
 
     def work() -> None:
         try:
-            with _undisturbed(device):
-                found.append(_check(device, dtype, listed))
+            with _undisturbed(asked.device):
+                found.append(_check(asked))
         except BaseException as error:
             found.append(error)
 
@@ -187,12 +210,13 @@ def _undisturbed(device: torch.device) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(mode)
 
 
-def _check(device: torch.device, dtype: torch.dtype, listed: bool) -> Outcome:
+def _check(asked: Configuration) -> Outcome:
     """Compare values and gradients of all problems of a family."""
+    device, dtype, listed, size = asked
     began, worst, wrong = time.perf_counter(), 0.0, []
     try:
         for name, (labels, causal) in _problems(listed).items():
-            inputs = _inputs(labels, dtype)
+            inputs = _inputs(labels, dtype, size)
             mine = _solve(labels.to(device), [x.to(device) for x in inputs], causal, ours=True)
             truth = _solve(labels, [x.double() for x in inputs], causal, ours=False)
             for what, got, wanted in zip(NAMES, mine, truth, strict=True):
@@ -233,12 +257,14 @@ def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:
     return {"distances": (distances, False), "written-out labels, causal": (DenseLabels(ids, NUM_LABELS), True)}
 
 
-def _inputs(labels: Labels, dtype: torch.dtype) -> list[Tensor]:
+def _inputs(labels: Labels, dtype: torch.dtype, size: int) -> list[Tensor]:
     """Query, key, value, four tables and the gradient of the output, drawn without the generator of the process."""
     generator = torch.Generator().manual_seed(1)
-    shapes = [(1, HEADS, labels.q_len, SIZE), *((1, KV_HEADS, labels.k_len, SIZE),) * 2]
-    shapes += [*((NUM_LABELS, SIZE),) * 3, (NUM_LABELS,), shapes[0]]
-    drawn = (torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") for shape in shapes)
+    shapes = [(1, HEADS, labels.q_len, size), *((1, KV_HEADS, labels.k_len, size),) * 2]
+    shapes += [*((NUM_LABELS, size),) * 3, (NUM_LABELS,), shapes[0]]
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") for shape in shapes]
+    # all rows want more of label 0: else the gradient of a bias, summed over all pairs, may cancel down to its rounding
+    drawn[-1] += drawn[4][0]
     return [x.to(dtype) for x in drawn]
 
 
@@ -247,7 +273,7 @@ def _solve(labels: Labels, inputs: list[Tensor], causal: bool, *, ours: bool) ->
     *leaves, incoming = (x.requires_grad_() for x in inputs)
     query, key, value, key_table, value_table, query_table, bias = leaves
     tables = Tables(key_table, value_table, query_table, bias)
-    call = Call(query, key, value, lower(labels), (tables,), SIZE**-0.5, is_causal=causal)
+    call = Call(query, key, value, lower(labels), (tables,), query.shape[-1] ** -0.5, is_causal=causal)
     output = (all_pairs.attend if ours else reference.attend)(call).output
     return [output.detach(), *torch.autograd.grad(output, leaves, incoming.detach().to(output.dtype))]
 
@@ -266,13 +292,13 @@ def _require(listed: bool, problem: Problem) -> None:
     Raises:
         RuntimeError: the check fails.
     """
-    device, dtype = problem.query.device, problem.query.dtype
-    found = _outcomes.get((device, dtype, listed)) or make_sure(device, dtype, listed=listed)
+    asked = configuration(problem.query, problem.value, listed=listed)
+    found = make_sure(asked)
     if found is not None and found.why is not None:
         raise RuntimeError(
-            f"impl='triton' failed its self-check {where(device, dtype, listed)}: {found.why}. This call was traced "
-            f"before that was known; trace it again (torch.compiler.reset()), and impl=None takes another "
-            f"implementation, or pass impl={'edges' if listed else 'chunked'!r}"
+            f"impl='triton' failed its self-check {asked}: {found.why}. This call was traced before that was known; "
+            "trace it again (torch.compiler.reset()), and impl=None takes another implementation, or pass "
+            f"impl={'edges' if listed else 'chunked'!r}"
         )
 
 
