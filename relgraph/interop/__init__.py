@@ -1,8 +1,10 @@
-"""Graphs from other packages and formats: each module imports its package at its top and loads on first use.
+"""Graphs and models from other packages and formats: each module imports its package at its top and loads on first use.
 
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
+- ``relgraph.interop.transformers``: models of Hugging Face whose attention has learned tables, computed here; needs the
+  extra ``relgraph[transformers]``.
 
 A module whose package is missing raises an ImportError that names the extra.
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-MODULES = ("conllu", "networkx", "python")
+MODULES = ("conllu", "networkx", "python", "transformers")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -1,0 +1,23 @@
+"""Models of Hugging Face whose attention has learned tables, computed by relgraph; needs ``relgraph[transformers]``.
+
+- :func:`~relgraph.interop.transformers.patch`: replaces how the attention of a model is computed, in place.
+- :func:`~relgraph.interop.transformers.unpatch`: gives the model its own computation back.
+- :class:`~relgraph.interop.transformers.Report`: what was patched, what was not, and why.
+
+In the order in which a model meets the files:
+
+- ``patching``: finds the modules of a model, gives them their class here, and back.
+- ``families``: what a family is, and the list of all.
+- ``common``: masks, weights and options, the same for all families.
+- ``t5`` and the other families, one file each: the forward of their attention modules.
+"""
+
+from __future__ import annotations
+
+from relgraph.interop.transformers.common import check_version
+
+check_version()
+
+from relgraph.interop.transformers.patching import Left, Patched, Report, patch, unpatch  # noqa: E402
+
+__all__ = ["Left", "Patched", "Report", "patch", "unpatch"]

@@ -1,0 +1,161 @@
+"""What the attention modules of all families share: the version of transformers, masks, weights, refusals."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relgraph.functional import relation_attention, relation_attention_with_aux
+from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.labels import Labels
+
+OLDEST, TOO_NEW = (4, 56), (6, 0)
+"""Versions of transformers from the first on, below the second."""
+
+IMPL = "_relgraph_impl"
+"""The attribute of a patched module that names the implementation it was given."""
+
+KEPT_LABELS = 64
+"""How many labels of lengths are kept."""
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """Major and minor version of transformers."""
+    import transformers
+
+    found = re.match(r"(\d+)\.(\d+)", transformers.__version__)
+    assert found is not None, transformers.__version__
+    return int(found[1]), int(found[2])
+
+
+def check_version() -> None:
+    """Raise ImportError unless transformers is there in a version whose modules are known."""
+    try:
+        import transformers
+    except ImportError:
+        message = "relgraph.interop.transformers needs transformers: pip install 'relgraph[transformers]'"
+        raise ImportError(message) from None
+    if not OLDEST <= version() < TOO_NEW:
+        wanted = f"transformers {'.'.join(map(str, OLDEST))} or newer, before {'.'.join(map(str, TOO_NEW))}"
+        raise ImportError(f"relgraph.interop.transformers needs {wanted}, got {transformers.__version__}")
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    labels: Labels | None,
+    *,
+    mask: Tensor | None,
+    dropout: float,
+    scale: float,
+    need_weights: bool = False,
+    **terms: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The attention of a patched module, and its weights on request.
+
+    Args:
+        module: the patched module; it drops weights while it trains.
+        query: ``[B, H, N_q, D]``.
+        key: ``[B, H_kv, N_k, D]``.
+        value: ``[B, H_kv, N_k, D_v]``.
+        labels: of all pairs; None without tables.
+        mask: what transformers hands over: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least
+            N_k]``, bool or added to scores.
+        dropout: the probability of the module.
+        scale: factor on products.
+        need_weights: whether the weights are wanted too; this takes ``impl="dense"``.
+        terms: tables and other options of :func:`~relgraph.relation_attention`.
+
+    Returns:
+        The output ``[B, N_q, H · D_v]``, and the weights ``[B, H, N_q, N_k]`` before dropout or None.
+    """
+    # from 5.0 on, a causal model hands over no mask where a fused implementation can do without: see sdpa_mask there
+    causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
+    options: dict[str, Any] = dict(
+        is_causal=causal,
+        attn_mask=trimmed(mask, key.shape[-2]),
+        scale=scale,
+        dropout_p=dropout if module.training else 0.0,
+        enable_gqa=key.shape[1] != query.shape[1],
+        **terms,
+    )
+    weights = None
+    if need_weights:
+        output, aux = relation_attention_with_aux(query, key, value, labels, impl="dense", need_weights=True, **options)
+        weights = aux.weights
+    else:
+        output = relation_attention(query, key, value, labels, impl=getattr(module, IMPL), **options)
+    return output.transpose(1, 2).flatten(2), weights
+
+
+def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
+    """A mask cut to the number of keys (a static cache has room for more), and to one row if all rows are the same one.
+
+    transformers expands a mask of keys along queries; read as N_q · N_k numbers it costs as much as the products.
+    """
+    if mask is None:
+        return None
+    if mask.shape[-1] != keys:
+        mask = mask[..., :keys]
+    if mask.shape[-2] > 1 and mask.stride(-2) == 0:
+        mask = mask[..., :1, :]
+    return mask
+
+
+def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:
+    """Whether the caller asks for attention weights, by argument or by the configuration."""
+    asked = given.get("output_attentions")
+    if asked is None:
+        asked = getattr(getattr(module, "config", None), "output_attentions", False)
+    return bool(asked)
+
+
+def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
+    """Raise NotImplementedError for arguments that change attention in a way that fused attention cannot.
+
+    Args:
+        module: the patched module, for the message.
+        given: all arguments that its forward does not name.
+        names: those that must be None or left out.
+    """
+    for name in names:
+        if given.get(name) is not None:
+            kind = type(module).__name__
+            raise NotImplementedError(
+                f"{name} must be None in a patched {kind}, got {type(given[name]).__name__}: a mask of heads acts on "
+                "attention weights, which are never held; unpatch(model) first"
+            )
+
+
+_labels: dict[tuple[DistanceLabeler, int, int, int], Labels] = {}
+
+
+def labels_by_distance(labeler: DistanceLabeler, q_len: int, k_len: int, q_offset: int | Tensor = 0) -> Labels:
+    """The labels of these lengths; kept, so that all layers share what is worked out for them once.
+
+    Args:
+        labeler: a labeler of distances.
+        q_len: N_q.
+        k_len: N_k.
+        q_offset: key position of query row 0; a tensor for a static cache.
+    """
+    if torch.compiler.is_compiling() or isinstance(q_offset, Tensor):
+        return labeler(q_len, k_len, q_offset=q_offset)
+    found = _labels.get((labeler, q_len, k_len, q_offset))
+    if found is None:
+        while len(_labels) >= KEPT_LABELS:
+            _labels.pop(next(iter(_labels)))
+        found = _labels[labeler, q_len, k_len, q_offset] = labeler(q_len, k_len, q_offset=q_offset)
+    return found
+
+
+def split_heads(x: Tensor, size: int) -> Tensor:
+    """``[B, N, H · D]`` as ``[B, H, N, D]``, with heads of ``size`` numbers."""
+    return x.unflatten(-1, (-1, size)).transpose(1, 2)

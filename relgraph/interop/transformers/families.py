@@ -1,0 +1,44 @@
+"""What a family of models is, and the list of all families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+from torch import nn
+
+FILES = ("t5",)
+"""The file of each family."""
+
+
+class Family(NamedTuple):
+    """Models whose attention has the same formula.
+
+    Attributes:
+        name: what ``families=`` of :func:`~relgraph.interop.transformers.patch` names.
+        models: the models in words, for messages.
+        kinds: a class with the forward that replaces its own, by the class of transformers: ``"t5.T5Attention"`` for
+            ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else is of transformers.
+        why_not: says why one module of such a class is left as it is, None if it is patched.
+    """
+
+    name: str
+    models: str
+    kinds: Mapping[str, type]
+    why_not: Callable[[nn.Module], str | None] = lambda _: None
+
+
+def all_families() -> dict[str, Family]:
+    """All families by name."""
+    found = [import_module(f"{__package__}.{name}").FAMILY for name in FILES]
+    return {family.name: family for family in found}
+
+
+def kind_of(module: nn.Module) -> str:
+    """The class of transformers whose forward a module has: ``"t5.T5Attention"``; "" if it is not of transformers."""
+    for cls in type(module).__mro__:
+        if "forward" in vars(cls) and not getattr(cls, "_relgraph_mixin", False):
+            parts = cls.__module__.split(".")
+            return f"{parts[2]}.{cls.__name__}" if parts[:2] == ["transformers", "models"] else ""
+    return ""

@@ -1,0 +1,246 @@
+"""Find the attention modules of a model, give each the class that computes by relgraph, and give its own back.
+
+A patched module is the same object with the same parameters, submodules and hooks. Its class is a new one, which
+inherits from its own and takes nothing but ``forward`` from the mixin of its family. So names, state dicts, checkpoints
+and ``isinstance`` stay as they were, adapters that wrap projections work, and a deep copy is patched too.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from relgraph.arguments import check
+from relgraph.impl import IMPLEMENTATIONS
+from relgraph.interop.transformers.common import IMPL
+from relgraph.interop.transformers.families import Family, all_families, kind_of
+
+
+@dataclass(frozen=True)
+class Patched:
+    """A module that relgraph computes.
+
+    Attributes:
+        name: the module within the model.
+        kind: its class in transformers.
+        family: the family of models.
+    """
+
+    name: str
+    kind: str
+    family: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """An attention module that stays as it is.
+
+    Attributes:
+        name: the module within the model.
+        kind: its class.
+        why: the reason.
+    """
+
+    name: str
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`~relgraph.interop.transformers.patch` did.
+
+    Attributes:
+        patched: the modules that relgraph computes now.
+        left: the attention modules that stay as they are.
+    """
+
+    patched: tuple[Patched, ...]
+    left: tuple[Left, ...]
+
+    def __str__(self) -> str:
+        """One line for all layers that differ in their number only."""
+        lines = [f"patched: {name} ({one.kind}, family {one.family})" for name, one in _by_layers(self.patched)]
+        lines += [f"left as it is: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.left)]
+        return "\n".join(lines)
+
+
+def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str | None = None) -> Report:
+    """Compute the attention of a model of Hugging Face by relgraph, in place.
+
+    Only the computation changes. Parameters, their names, ``state_dict``, ``save_pretrained``, adapters, gradient
+    checkpointing, ``torch.compile``, key and value caches and generation work as before, and results agree up to
+    rounding. Tensors of N² numbers that a model makes of its tables are not made any more. Weights are never held:
+    ``output_attentions=True`` computes them by ``impl="dense"``, and they are those before dropout. Masks of heads
+    raise NotImplementedError when the model is called.
+
+    Args:
+        model: a model, or any module with attention modules within. A second call changes ``impl``.
+        families: names of the families to patch, such as ``("t5",)``; all by default.
+        impl: as in :func:`~relgraph.relation_attention`; None picks one.
+
+    Returns:
+        What was patched, and which attention modules were left as they are and why.
+
+    Raises:
+        TypeError: a model that is no module, or ``families`` that are one string.
+        ValueError: an unknown family or ``impl``; or a model without any module that can be patched, which
+            is left as it was.
+
+    Example:
+        >>> from transformers import T5Config, T5EncoderModel
+        >>> config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2)
+        >>> model = T5EncoderModel(config).eval()
+        >>> tokens = torch.tensor([[5, 9, 2, 1]])
+        >>> before = model(tokens).last_hidden_state
+        >>> print(rg.interop.transformers.patch(model))
+        patched: encoder.block.0-1.layer.0.SelfAttention (T5Attention, family t5)
+        >>> torch.allclose(model(tokens).last_hidden_state, before, atol=1e-5)
+        True
+    """
+    chosen = _chosen(families)
+    if impl is not None:
+        check.choice("impl", impl, tuple(IMPLEMENTATIONS))
+    found, left = [], []
+    for name, module in _candidates(model):
+        mixin, family, why = _looked_up(module, chosen)
+        if mixin is None:
+            left.append(Left(name, _own_class(module).__name__, why))
+        else:
+            found.append((name, module, mixin, family))
+    if not found:
+        raise ValueError(_nothing_found(model, chosen, left))
+    for _, module, mixin, _ in found:
+        setattr(module, IMPL, impl)
+        module.__class__ = _patched_class(mixin, _own_class(module))
+    patched = tuple(Patched(name, _own_class(module).__name__, family) for name, module, _, family in found)
+    return Report(patched, tuple(left))
+
+
+def unpatch(model: nn.Module) -> int:
+    """Give the attention modules of a model their own computation back.
+
+    Args:
+        model: what :func:`~relgraph.interop.transformers.patch` was given, or a module within.
+
+    Returns:
+        How many modules were patched.
+
+    Raises:
+        TypeError: a model that is no module.
+
+    Example:
+        >>> from transformers import T5Config, T5EncoderModel
+        >>> model = T5EncoderModel(T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
+        >>> _ = rg.interop.transformers.patch(model)
+        >>> rg.interop.transformers.unpatch(model)
+        1
+    """
+    patched = [module for _, module in _modules(model) if _is_patched(module)]
+    for module in patched:
+        module.__class__ = _own_class(module)
+        delattr(module, IMPL)
+    return len(patched)
+
+
+def _chosen(families: Any) -> dict[str, Family]:
+    """The families of these names."""
+    known = all_families()
+    if families is None:
+        return known
+    if isinstance(families, str) or not isinstance(families, Iterable):
+        raise TypeError(f"families must be a sequence of names or None, got {families!r}")
+    names = tuple(families)
+    for name in names:
+        check.choice("families", name, tuple(known))
+    return {name: known[name] for name in names}
+
+
+def _modules(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    return model.named_modules()
+
+
+def _candidates(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that a family knows, and innermost ones whose class is called an attention."""
+    known = {kind for family in all_families().values() for kind in family.kinds}
+    inside = {}
+    for name, module in _modules(model):
+        if kind_of(module) in known or "Attention" in type(module).__name__:
+            inside[name] = module
+    for name, module in inside.items():
+        holds_another = any(other.startswith(f"{name}." if name else "") for other in inside if other != name)
+        if kind_of(module) in known or not holds_another:
+            yield name, module
+
+
+def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | None, str, str]:
+    """The mixin for a module and its family, or None and why there is none."""
+    kind = kind_of(module)
+    for family in all_families().values():
+        if kind in family.kinds:
+            why = family.why_not(module)
+            if why is None and family.name not in chosen:
+                why = f"family {family.name} is not among families"
+            return (family.kinds[kind], family.name, "") if why is None else (None, "", why)
+    return None, "", "relgraph knows no learned tables in this class"
+
+
+def _nothing_found(model: nn.Module, chosen: dict[str, Family], left: list[Left]) -> str:
+    """The message about a model without any module to patch."""
+    supported = "; ".join(f"{family.name} ({family.models})" for family in chosen.values())
+    seen = "; ".join(f"{name or 'itself'} ({one.kind}): {one.why}" for name, one in _by_layers(left)) or "no attention"
+    return f"model has no attention that can be patched, got {type(model).__name__} with {seen}. Supported: {supported}"
+
+
+@functools.cache
+def _patched_class(mixin: type, own: type) -> type:
+    """The class of a patched module: its own with the forward of the mixin."""
+    return type(own.__name__, (mixin, own), {"__module__": mixin.__module__, "_relgraph_own": own})
+
+
+def _is_patched(module: nn.Module) -> bool:
+    return hasattr(type(module), "_relgraph_own")
+
+
+def _own_class(module: nn.Module) -> type:
+    """The class that transformers gave a module."""
+    return getattr(type(module), "_relgraph_own", type(module))
+
+
+def _by_layers(found: Iterable[Any]) -> list[tuple[str, Any]]:
+    """One entry for all modules that differ in the first number of their names only: ``layer.0-11.attention``."""
+    groups: dict[tuple[str, ...], list[Any]] = {}
+    for one in found:
+        before, number, after = _numbered(one.name)
+        facts = tuple(str(value) for name, value in vars(one).items() if name != "name")
+        groups.setdefault((before, after, "many" if number else one.name, *facts), []).append((number, one))
+    lines = []
+    for (before, after, *_), members in groups.items():
+        numbers = [int(number) for number, _ in members if number]
+        spans = f"{before}{_spans(numbers)}{after}" if numbers else members[0][1].name
+        lines.append((spans, members[0][1]))
+    return lines
+
+
+def _numbered(name: str) -> tuple[str, str, str]:
+    """A name cut at its first number."""
+    match = re.match(r"(.*?\.)(\d+)(\..*|$)", name)
+    return (match[1], match[2], match[3]) if match else (name, "", "")
+
+
+def _spans(numbers: list[int]) -> str:
+    """Numbers in order, in words: ``0-3,5``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

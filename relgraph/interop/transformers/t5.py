@@ -1,0 +1,177 @@
+"""T5 and its kin: a bias per head and bucket of the distance, products that are not scaled.
+
+    e_ij = q_i·k_j + b[bucket(j − i)]
+
+T5 learns b in the first layer of a stack and hands the bias of all pairs to the other layers. Here the first layer
+hands its table over instead, ``[H, R]`` numbers, in the same place. UMT5 learns a table in each layer.
+
+Source: Raffel et al. 2020, section 2.1; the code of transformers for the bucket rule, which
+:class:`~relgraph.BucketedDistance` follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import EncoderDecoderCache
+
+from relgraph.interop.transformers.common import (
+    attend,
+    labels_by_distance,
+    refuse,
+    split_heads,
+    version,
+    wants_weights,
+)
+from relgraph.interop.transformers.families import Family
+from relgraph.labelers import BucketedDistance
+
+
+def labeler_of(module: Any) -> BucketedDistance:
+    """The buckets of a module."""
+    return BucketedDistance(
+        module.relative_attention_num_buckets,
+        module.relative_attention_max_distance,
+        bidirectional=not module.is_decoder,
+    )
+
+
+class T5Mixin:
+    """The forward of ``T5Attention`` and of its copies."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        **given: Any,
+    ) -> tuple[Any, ...]:
+        """Self-attention; or attention over ``key_value_states`` if they are given.
+
+        Returns:
+            The output, the table ``[H, R]`` in place of a position bias (None for attention over other states), and
+            the weights or None.
+        """
+        refuse(self, given, "layer_head_mask")
+        need_weights = wants_weights(self, given)
+        cross = key_value_states is not None
+        query, key, value, offset = _projected(
+            self, hidden_states, key_value_states, past_key_values, given.get("cache_position")
+        )
+        table = None if cross else _table(self, position_bias)
+        labels = None if table is None else labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
+        output, weights = attend(
+            self, query, key, value, labels, mask=mask, dropout=self.dropout, scale=1.0, need_weights=need_weights,
+            bias_table=table,
+        )  # fmt: skip
+        output = self.o(output)
+        if version() >= (5, 0):
+            return output, table, weights
+        return (output, table, weights) if need_weights else (output, table)
+
+
+class UMT5Mixin:
+    """The forward of ``UMT5Attention``, which has a table of its own."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **given: Any,
+    ) -> tuple[Any, ...]:
+        """Self-attention; or attention over ``encoder_hidden_states`` if they are given.
+
+        Returns:
+            The output, and the weights or None.
+        """
+        refuse(self, given, "layer_head_mask")
+        query, key, value, offset = _projected(
+            self, hidden_states, encoder_hidden_states, past_key_values, given.get("cache_position")
+        )
+        table = labels = None
+        if self.has_relative_attention_bias:
+            table = self.relative_attention_bias.weight.t()
+            labels = labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
+        output, weights = attend(
+            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
+            need_weights=version() < (5, 0) or wants_weights(self, given), bias_table=table,
+        )  # fmt: skip
+        return self.o(output), weights
+
+
+def _labeler(module: Any) -> BucketedDistance:
+    """The labeler of a module, made once."""
+    found = module.__dict__.get("_relgraph_labeler")
+    if found is None:
+        found = module.__dict__["_relgraph_labeler"] = labeler_of(module)
+    return found
+
+
+def _table(module: Any, given: Tensor | None) -> Tensor | None:
+    """The table ``[H, R]``: that of the first layer, if this is not the first."""
+    if given is not None:
+        if given.dim() != 2:
+            shape = list(given.shape)
+            raise ValueError(
+                f"position_bias must be the table [H, R] of a patched layer, got shape {shape}: all layers of a stack "
+                "share one bias, so patch all of them"
+            )
+        return given
+    return module.relative_attention_bias.weight.t() if module.has_relative_attention_bias else None
+
+
+def _projected(
+    module: Any, states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, int | Tensor]:
+    """Queries, keys and values ``[B, H, N, D]`` with those of the cache, and the position of the first query."""
+    size, layer = module.key_value_proj_dim, module.layer_idx
+    query = split_heads(module.q(states), size)
+    if cache is None:
+        source = states if others is None else others
+        return query, split_heads(module.k(source), size), split_heads(module.v(source), size), 0
+    offset = cache.get_seq_length(layer)
+    if isinstance(offset, Tensor):
+        offset = offset.clone()  # a static cache counts on in place
+    two = isinstance(cache, EncoderDecoderCache)
+    if others is None:
+        own = cache.self_attention_cache if two else cache
+        more = ({"cache_position": position},) if version() < (5, 0) else ()
+        key, value = split_heads(module.k(states), size), split_heads(module.v(states), size)
+        key, value = own.update(key, value, layer, *more)
+        return query, key, value, offset
+    own = cache.cross_attention_cache if two else cache
+    if two and cache.is_updated.get(layer):
+        return query, own.layers[layer].keys, own.layers[layer].values, 0
+    key, value = own.update(split_heads(module.k(others), size), split_heads(module.v(others), size), layer)
+    if two:
+        cache.is_updated[layer] = True
+    return query, key, value, 0
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Pruned heads share tables with those that are left, by their old numbers."""
+    return "its heads were pruned" if getattr(module, "pruned_heads", None) else None
+
+
+_KINDS = (
+    "t5.T5Attention",
+    "mt5.MT5Attention",
+    "switch_transformers.SwitchTransformersAttention",
+    "pop2piano.Pop2PianoAttention",
+    "longt5.LongT5Attention",
+)
+FAMILY = Family(
+    "t5",
+    "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoder of LongT5",
+    {**dict.fromkeys(_KINDS, T5Mixin), "umt5.UMT5Attention": UMT5Mixin},
+    _why_not,
+)

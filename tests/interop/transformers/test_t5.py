@@ -1,0 +1,168 @@
+"""T5 and its kin against the code of transformers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import relgraph as rg  # noqa: E402
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+ALLOWED = judge.EXACT if FIVE else judge.SINGLE  # before 5.0 its softmax is in float32
+IMPLEMENTATIONS = ("eager", "sdpa") if FIVE else ("eager",)
+BORDERS = (1, 8, 9, 15, 16, 17, 127, 128, 129, 150)
+"""Lengths on both sides of the borders of buckets."""
+
+
+def tiny(name="T5ForConditionalGeneration", attention="eager", **options):
+    config = getattr(
+        transformers, name.removesuffix("ForConditionalGeneration").removesuffix("EncoderModel") + "Config"
+    )
+    sizes = {
+        "vocab_size": 50,
+        "d_model": 24,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_heads": 3,
+    }
+    more = {"decoder_start_token_id": 0, "dropout_rate": 0.0, "attn_implementation": attention}
+    return judge.randomized(getattr(transformers, name)(config(**sizes, **more, **options))).double()
+
+
+def inputs_of(length, target, batch=2):
+    mask = judge.padded(batch, length, left=min(3, length - 1), right=min(5, length - 1))
+    ids = torch.randint(1, 50, (batch, length))
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.randint(1, 50, (batch, target))}
+
+
+@pytest.mark.parametrize("attention", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "name",
+    ["T5", "MT5", "UMT5", "SwitchTransformers", "LongT5"],
+)
+def test_outputs_and_all_gradients(name, attention):
+    options = {"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0} if name == "SwitchTransformers" else {}
+    try:
+        model = tiny(f"{name}ForConditionalGeneration", attention, **options)
+    except ValueError as error:
+        pytest.skip(f"transformers: {str(error)[:80]}")
+    inputs = inputs_of(40, 37) | {"output_hidden_states": True}
+    report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+    if name == "LongT5":
+        assert {one.kind for one in report.left} == {"LongT5LocalAttention"}
+        assert all(one.name.startswith("decoder.") for one in report.patched)
+    else:
+        assert not report.left
+        assert len(report.patched) == 6
+
+
+@pytest.mark.parametrize("length", BORDERS)
+def test_lengths_on_both_sides_of_every_border(length):
+    inputs = inputs_of(length, length)
+    judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("name", ["T5", "UMT5"])
+def test_generates_the_same_tokens(name, beams, cache):
+    model = tiny(f"{name}ForConditionalGeneration")
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    inputs = inputs_of(20, 1)
+    del inputs["labels"]
+    options = {"max_new_tokens": 25, "min_new_tokens": 25, "num_beams": beams, "cache_implementation": cache}
+    options |= {"output_scores": True, "return_dict_in_generate": True}
+    wanted, found = (x.generate(**inputs, **options) for x in (model, mine))
+    assert torch.equal(found.sequences, wanted.sequences)
+    for one, two in zip(found.scores, wanted.scores, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_gives_what_the_whole_gives():
+    model = tiny()
+    ours.patch(model)
+    inputs = inputs_of(9, 1)
+    target = torch.randint(1, 50, (2, 12))
+    encoded = model.encoder(inputs["input_ids"], inputs["attention_mask"])
+    given = {"encoder_outputs": encoded, "attention_mask": inputs["attention_mask"]}
+    whole = model(**given, decoder_input_ids=target).logits
+    cache, steps = None, []
+    for begin, end in ((0, 5), (5, 6), (6, 12)):
+        step = model(**given, decoder_input_ids=target[:, begin:end], past_key_values=cache, use_cache=True)
+        cache = step.past_key_values
+        steps.append(step.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+def test_training_and_files(tmp_path):
+    inputs = inputs_of(30, 20)
+    judge.assert_same_training(tiny(), inputs)
+    judge.assert_saved_and_loaded(tiny(), inputs, tmp_path)
+
+
+def test_weights_on_request():
+    inputs = inputs_of(20, 17) | {"output_attentions": True}
+    judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+
+
+def test_gradient_checkpointing():
+    model = tiny()
+    ours.patch(model)
+    inputs = inputs_of(20, 17)
+    wanted = judge.everything(model, inputs, training=True)
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+
+
+def test_nothing_of_size_n_squared_is_made():
+    """The table goes from layer to layer in place of the bias of all pairs."""
+    model = tiny("T5EncoderModel")
+    ours.patch(model)
+    seen = []
+    attention = model.encoder.block[1].layer[0].SelfAttention
+    attention.register_forward_pre_hook(lambda _, args, given: seen.append(given["position_bias"]), with_kwargs=True)
+    model(torch.randint(1, 50, (1, 300)))
+    assert seen[0].shape == (3, 32)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.parametrize("backend", ["aot_eager"])
+def test_compiled(backend):
+    model = tiny("T5EncoderModel")
+    ours.patch(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=backend)
+    for length in (9, 14):
+        ids = torch.randint(1, 50, (2, length))
+        torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
+    torch.compiler.reset()
+
+
+def test_refused():
+    model = tiny("T5EncoderModel")
+    ours.patch(model)
+    attention = model.encoder.block[0].layer[0].SelfAttention
+    x = torch.randn(1, 4, 24, dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="layer_head_mask must be None in a patched T5Attention, got Tensor"):
+        attention(x, layer_head_mask=torch.ones(3))
+    with pytest.raises(ValueError, match=r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"):
+        attention(x, position_bias=torch.zeros(1, 3, 4, 4))
+
+
+def test_the_labeler_is_what_the_module_computes():
+    for model in (tiny("T5EncoderModel"), tiny("T5EncoderModel", relative_attention_num_buckets=8,
+                                               relative_attention_max_distance=20)):  # fmt: skip
+        module = model.encoder.block[0].layer[0].SelfAttention
+        table = module.relative_attention_bias.weight
+        ids = rg.interop.transformers.t5.labeler_of(module)(70).to_dense()[0]
+        assert torch.equal(table[ids].permute(2, 0, 1)[None], module.compute_bias(70, 70))
