@@ -56,7 +56,7 @@ from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
 from relgraph.labelers.schema import Schema as Schema
 from relgraph.labelers.schema import SchemaRelations as SchemaRelations
-from relgraph.labelers.sequence.distance import BucketedDistance as BucketedDistance
+from relgraph.labelers.sequence.buckets import BucketedDistance as BucketedDistance
 from relgraph.labelers.sequence.distance import ClippedDistance as ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler as DistanceLabeler
 from relgraph.labelers.sequence.distance import Window as Window

@@ -88,8 +88,13 @@ GOOD_CALLS = {
     "ClippedDistance": lambda: Good(rg.ClippedDistance, {"left": 2, "right": 1}),
     "BucketedDistance": lambda: Good(
         rg.BucketedDistance,
-        {"num_buckets": 8, "max_distance": 20, "bidirectional": True},
-        also={"num_buckets": ("max_distance",)},
+        {"num_buckets": 8, "max_distance": 20, "bidirectional": True, "rule": "t5"},
+        also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
+    ),
+    "BucketedDistance (iRPE)": lambda: Good(
+        partial(rg.BucketedDistance, rule="irpe"),
+        {"alpha": 1.9, "beta": 3.8, "gamma": 15.2},
+        also={"alpha": ("beta", "gamma")},
     ),
     "Window": lambda: Good(rg.Window, {"left": 2, "right": 1}),
     "DistanceLabeler.__call__": lambda: Good(

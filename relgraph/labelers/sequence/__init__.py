@@ -1,6 +1,7 @@
 """Labelers of sequences, grids and segments, called with a length.
 
-- ``distance``: clipped and bucketed distance, windows; the base of labelers by distance.
+- ``distance``: clipped distance, windows; the base of labelers by distance.
+- ``buckets``: distances in buckets, by the rules of T5, DeBERTa and iRPE.
 - ``grid``: offsets between the cells of a grid, by row and by column.
 - ``segments``: pairs of segments.
 - ``function``: any vectorised function of two positions.

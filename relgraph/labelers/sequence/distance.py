@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from itertools import groupby
 from typing import final
 
-import torch
 from torch import Tensor
 
 from relgraph.arguments import check
@@ -152,72 +149,6 @@ class ClippedDistance(DistanceLabeler):
 
 
 @final
-@dataclass(frozen=True)
-class BucketedDistance(DistanceLabeler):
-    """T5's buckets: each small distance has its own, larger ones share buckets that widen with the logarithm.
-
-    On each side, the first half of the buckets hold one distance each. The others are spaced evenly in log distance,
-    and the last holds everything from slightly below ``max_distance`` on. If bidirectional, the first half of all ids
-    is for keys at or before the query and the second half for keys after it (its first id is never used). Otherwise
-    every key after the query is in bucket 0.
-
-    Source: Raffel et al. 2020 (T5), section 2.1, and the code released with it.
-
-    Args:
-        num_buckets: R, at least 2, or 4 if bidirectional.
-        max_distance: where the logarithm ends; more than the number of single distances on one side.
-        bidirectional: whether keys after the query have buckets of their own.
-
-    Raises:
-        TypeError, ValueError: a wrong type, too few buckets, ``max_distance`` within the single
-            distances, or more than 2^20 of either.
-
-    Example:
-        >>> rg.BucketedDistance(8, 20).names
-        ('0', '-1', '-6..-2', '<=-7', 'unused 4', '1', '2..6', '>=7')
-        >>> rg.BucketedDistance(8, 20)(4).to_dense()[0]
-        tensor([[[0, 5, 6, 6],
-                 [1, 0, 5, 6],
-                 [2, 1, 0, 5],
-                 [2, 2, 1, 0]]])
-    """
-
-    num_buckets: int = 32
-    max_distance: int = 128
-    bidirectional: bool = True
-
-    def __post_init__(self) -> None:
-        check.boolean("bidirectional", self.bidirectional)
-        most = check.MOST_LABELS
-        check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2, maximum=most)
-        side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
-        check.integer("max_distance", self.max_distance, minimum=side // 2 + 1, maximum=most)
-        buckets = _log_buckets(side, self.max_distance)
-        after = [bucket + side for bucket in buckets[1:]] if self.bidirectional else []
-        self._set(lookup=(*reversed(buckets), *after), reach=len(buckets) - 1)
-
-    @property
-    def num_labels(self) -> int:
-        return self.num_buckets
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The distances in each bucket, such as ``"-8"``, ``"-12..-9"`` and ``"<=-91"``."""
-        names = [f"unused {bucket}" for bucket in range(self.num_buckets)]
-        last = len(self.lookup) - 1
-        for bucket, run in groupby(range(last + 1), key=self.lookup.__getitem__):
-            slots = list(run)
-            low, high = slots[0] - self.reach, slots[-1] - self.reach
-            if slots[0] == 0:
-                names[bucket] = f"<={high}"
-            elif slots[-1] == last:
-                names[bucket] = f">={low}"
-            else:
-                names[bucket] = str(low) if low == high else f"{low}..{high}"
-        return tuple(names)
-
-
-@final
 @dataclass(frozen=True, init=False, repr=False)
 class Window(DistanceLabeler):
     """Attends only within a distance, without labels: made for restriction, ``labeler & Window(64)``.
@@ -271,14 +202,3 @@ class Window(DistanceLabeler):
 def _checked_sides(left: int, right: int | None) -> tuple[int, int]:
     check.integer("left", left, minimum=0)
     return left, left if right is None else check.integer("right", right, minimum=0)
-
-
-def _log_buckets(count: int, max_distance: int) -> list[int]:
-    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket."""
-    # In float32 like the published code, so that a distance on a bucket's edge has the bucket that checkpoints expect.
-    exact = count // 2
-    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
-    steps = torch.log(distance / exact) / math.log(max_distance / exact) * (count - exact)
-    spaced = (exact + steps.to(torch.int64)).clamp(max=count - 1)
-    buckets = [*range(exact), *spaced.tolist()]
-    return buckets[: buckets.index(count - 1) + 1]
