@@ -5,7 +5,7 @@ or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~re
 :class:`~relgraph.labelers.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
-  ``GridColumns``.
+  ``GridColumns``, ``BucketedGrid``.
 - For your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into labels.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
   ``NodeType``, ``VirtualNode``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
@@ -56,6 +56,7 @@ from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
 from relgraph.labelers.schema import Schema as Schema
 from relgraph.labelers.schema import SchemaRelations as SchemaRelations
+from relgraph.labelers.sequence.bucketed_grid import BucketedGrid as BucketedGrid
 from relgraph.labelers.sequence.buckets import BucketedDistance as BucketedDistance
 from relgraph.labelers.sequence.distance import ClippedDistance as ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler as DistanceLabeler

@@ -13,6 +13,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.labelers.base import unusual
 from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.labelers.sequence.rows import KEY_QUERY, QUERY_KEY
 
 RULES = ("t5", "deberta", "irpe")
 DEFAULT_BUCKETS = {"t5": 32, "deberta": 512}
@@ -141,6 +142,9 @@ class BucketedDistance(DistanceLabeler):
             else:
                 names[bucket] = str(low) if low == high else f"{low}..{high}"
         return tuple(names)
+
+    def _order(self) -> str:
+        return KEY_QUERY if self.rule == "t5" else QUERY_KEY
 
     def __repr__(self) -> str:
         if self.rule == "irpe":

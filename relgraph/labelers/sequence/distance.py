@@ -10,11 +10,13 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
-from relgraph.labelers.base import Labeler, one_or_both, why_all_labeled
-from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
+from relgraph.labelers.base import one_or_both, why_all_labeled
+from relgraph.labelers.sequence.positions import checked_positions, distances, labels_by_distance
+from relgraph.labelers.sequence.rows import ByDifference, mirrored_ids
+from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
 
 
-class DistanceLabeler(Labeler):
+class DistanceLabeler(ByDifference):
     """A labeler that reads only the distance j - i, key position minus query position.
 
     This class is abstract. Your own subclass defines ``lookup``, ``reach``, ``num_labels`` and ``names``, as properties
@@ -97,6 +99,39 @@ class DistanceLabeler(Labeler):
             q_ptr=q_ptr,
         )
 
+    @final
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
+        """The labels of queries and keys at any positions, such as ``position_ids`` or an edge of each box.
+
+        Every pair is written out. For positions 0, 1, 2, ... call the labeler with lengths instead, which stores
+        nothing per pair.
+
+        Args:
+            q_positions: ``[N_q]`` or ``[B, N_q]``, integer within ±2³¹, where each query is.
+            k_positions: ``[N_k]`` or ``[B, N_k]``, where each key is; ``q_positions`` by default.
+
+        Returns:
+            Dense labels, for query i and key j those of distance ``k_positions[j] - q_positions[i]``.
+
+        Raises:
+            TypeError: positions that are not a tensor.
+            ValueError: positions of a wrong rank, dtype, device or batch size, or beyond ±2³¹; more than 2^32 pairs.
+
+        Example:
+            >>> rg.ClippedDistance(2).at(torch.tensor([0, 1, 5]), torch.tensor([1, 4])).to_dense()[0]
+            tensor([[[3, 4],
+                     [2, 4],
+                     [0, 1]]])
+        """
+        query, key = checked_positions(q_positions, k_positions, axes=1)
+        return labels_by_distance(distances(query, key), self.lookup, self.reach, self.num_labels)
+
+    def _mirror(self) -> list[int] | None:
+        # One step beyond either end stands for all farther distances.
+        span = range(-len(self.lookup) - 1, len(self.lookup) + 2)
+        ids = {distance: self.lookup[min(max(distance + self.reach, 0), len(self.lookup) - 1)] for distance in span}
+        return mirrored_ids(((ids[distance], ids[-distance]) for distance in span), self.num_labels)
+
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
@@ -143,6 +178,9 @@ class ClippedDistance(DistanceLabeler):
     def names(self) -> tuple[str, ...]:
         """The distances, ``"-2"`` to ``"2"``."""
         return tuple(str(distance) for distance in range(-self.left, self.right + 1))
+
+    def _mirror(self) -> list[int]:
+        return [*reversed(range(self.num_labels))]  # also if left and right differ, and so do those of the other code
 
     def __repr__(self) -> str:
         return f"ClippedDistance({one_or_both(self.left, self.right)})"
