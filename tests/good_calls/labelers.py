@@ -175,8 +175,20 @@ GOOD_CALLS = {
     "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
     "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
     "graphormer": lambda: Good(
-        rg.labelers.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
+        rg.labelers.graphormer,
+        {
+            "max_distance": 2,
+            "types": ["bond", "hop"],
+            "max_path": 2,
+            "beyond": "clip",
+            "unreachable": "label",
+            "virtual_node": 1,
+            "start": "query",
+        },
+        accepts={"types": WORDS},
     ),
+    "Reversed": lambda: Good(rg.labelers.Reversed, {"labeler": rg.EdgeType(2)}, also={"labeler": ("operand",)}),
+    "Reversed.__call__": lambda: _of_graph(rg.labelers.Reversed(rg.EdgeType(2))),
     "grpe": lambda: Good(
         rg.labelers.grpe,
         {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},

@@ -39,6 +39,11 @@ SUBJECTS = (
     Subject(rg.NodeType(2)),
     Subject(rg.VirtualNode(1)),
     Subject(rg.labelers.graphormer(3, 3, max_path=2), ties=True),
+    Subject(
+        rg.labelers.graphormer(2, 3, max_path=2, beyond="unreachable", unreachable=None, virtual_node=1, start="query"),
+        ties=True,
+    ),
+    Subject(rg.labelers.Reversed(rg.EdgeType(3, inverse=True))),
     Subject(rg.PathEdges(2, 3), ties=True),
     Subject(rg.labelers.grpe(3, 3, duplicates="sum")),
     Subject(rg.CodeRelations()),
