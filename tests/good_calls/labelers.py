@@ -241,7 +241,9 @@ GOOD_CALLS = {
         accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
     ),
     "SchemaRelations": lambda: Good(
-        rg.labelers.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
+        rg.labelers.SchemaRelations,
+        {"clip": 2, "spelled": False, "stopwords": ["the"], "released": False},
+        accepts={"stopwords": WORDS},
     ),
     "SchemaRelations.__call__": lambda: Good(
         rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}
