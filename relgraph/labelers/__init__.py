@@ -8,7 +8,8 @@ or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~re
   ``GridColumns``, ``BucketedGrid``.
 - For your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into labels.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
-  ``NodeType``, ``VirtualNode``, ``Reversed``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
+  ``NodeType``, ``VirtualNode``, ``Reversed``, ``graphormer``, ``grpe``,
+  ``ReleasedGRPE``, ``shortest_path_lengths``.
 - Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
   ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
@@ -52,6 +53,7 @@ from relgraph.labelers.graph.published import graphormer as graphormer
 from relgraph.labelers.graph.published import grpe as grpe
 from relgraph.labelers.graph.random_walk import PersonalizedPageRank as PersonalizedPageRank
 from relgraph.labelers.graph.random_walk import RandomWalk as RandomWalk
+from relgraph.labelers.graph.released import ReleasedGRPE as ReleasedGRPE
 from relgraph.labelers.graph.reversed import Reversed as Reversed
 from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths

@@ -191,9 +191,18 @@ GOOD_CALLS = {
     "Reversed.__call__": lambda: _of_graph(rg.labelers.Reversed(rg.EdgeType(2))),
     "grpe": lambda: Good(
         rg.labelers.grpe,
-        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first", "task_node": 1},
         accepts={"types": WORDS},
     ),
+    "grpe (released)": lambda: Good(
+        rg.labelers.grpe, {"max_distance": 2, "types": 2, "released": True}, also={"released": ("duplicates",)}
+    ),
+    "ReleasedGRPE": lambda: Good(
+        rg.labelers.ReleasedGRPE,
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "task_node": 1},
+        accepts={"types": WORDS},
+    ),
+    "ReleasedGRPE.__call__": lambda: _of_graph(rg.labelers.ReleasedGRPE(2, 2, task_node=1)),
     "label_pairs": lambda: Good(
         rg.labelers.label_pairs,
         {

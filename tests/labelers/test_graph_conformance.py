@@ -46,6 +46,7 @@ SUBJECTS = (
     Subject(rg.labelers.Reversed(rg.EdgeType(3, inverse=True))),
     Subject(rg.PathEdges(2, 3), ties=True),
     Subject(rg.labelers.grpe(3, 3, duplicates="sum")),
+    Subject(rg.labelers.ReleasedGRPE(3, 3, task_node=1), ties=True),
     Subject(rg.CodeRelations()),
     Subject(rg.TreeRelation(), trees=True),
     Subject(rg.UpDown(2), trees=True),

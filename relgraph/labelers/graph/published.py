@@ -10,8 +10,10 @@ from relgraph.labelers.base import Labeler
 from relgraph.labelers.graph.edge_type import EdgeType
 from relgraph.labelers.graph.node_type import VirtualNode
 from relgraph.labelers.graph.path_edges import PathEdges
+from relgraph.labelers.graph.released import ReleasedGRPE
 from relgraph.labelers.graph.reversed import Reversed
 from relgraph.labelers.graph.shortest_path import ShortestPath
+from relgraph.labels.edge import DUPLICATES
 
 STARTS = ("key", "query")
 
@@ -83,12 +85,21 @@ def graphormer(
     return Sum(distance, edges)
 
 
-def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = False, duplicates: str = "error") -> Sum:
+def grpe(
+    max_distance: int,
+    types: int | Sequence[str],
+    *,
+    directed: bool = False,
+    duplicates: str = "error",
+    task_node: int | None = None,
+    released: bool = False,
+) -> Sum | ReleasedGRPE:
     """GRPE's two channels: the clipped distance in hops, and the edge's type, ``self`` or ``none``.
 
     The paper gives each channel a query and a key table in the scores and a value table: use tables of the kinds
-    ``("key", "value", "query")``. Its task token is a node without edges whose labels come first:
-    ``VirtualNode(9) | ShortestPath(4)`` instead of the first part, and the same for the second.
+    ``("key", "value", "query")``. Its task token is a node without edges, whose labels come first in both channels.
+
+    The released code differs: see :class:`~relgraph.labelers.ReleasedGRPE`, which ``released=True`` gives.
 
     Source: Park et al. 2022 (GRPE).
 
@@ -97,14 +108,19 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
         directed: whether paths follow edges only from source to target; otherwise either way.
         duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`). A self-loop is parallel to ``self``, so
-            graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``.
+            graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``. Not with ``released``, where the
+            last counts.
+        task_node: the node type of the task token, whose pairs then have the labels of
+            :class:`~relgraph.VirtualNode`, before the others.
+        released: whether to give the labels of the released code, with its ids.
 
     Returns:
         A labeler of a sum of two parts, distances named ``"0"`` to ``f">={max_distance}"`` and ``"unreachable"``, then
         the types, ``"self"`` and ``"none"``.
 
     Raises:
-        TypeError, ValueError: a wrong type, sizes out of range, an unknown choice, or repeated names.
+        TypeError, ValueError: a wrong type, sizes out of range, an unknown choice, ``duplicates`` with ``released``, or
+            repeated names.
 
     Example:
         >>> labeler = rg.labelers.grpe(5, ["single", "double"])
@@ -115,6 +131,19 @@ def grpe(max_distance: int, types: int | Sequence[str], *, directed: bool = Fals
         >>> labeler(rg.Graph(torch.tensor([[0], [1]]), 2, edge_type=torch.tensor([1]))).parts[1].to_dense()[0]
         tensor([[[2, 3],
                  [1, 2]]])
+        >>> rg.labelers.grpe(5, ["single", "double"], released=True).num_labels
+        (8, 6)
     """
-    edges = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
-    return Sum(ShortestPath(max_distance, directed=directed), edges)
+    if check.boolean("released", released):
+        if check.choice("duplicates", duplicates, DUPLICATES) != "error":
+            raise ValueError(
+                "duplicates must be left out with released=True, where the last of several edges counts, "
+                f"got {duplicates!r}"
+            )
+        return ReleasedGRPE(max_distance, types, directed=directed, task_node=task_node)
+    distance: Labeler = ShortestPath(max_distance, directed=directed)
+    edges: Labeler = EdgeType(types, self_loop=True, default="none", duplicates=duplicates)
+    if task_node is not None:
+        check.integer("task_node", task_node, minimum=0)
+        distance, edges = VirtualNode(task_node) | distance, VirtualNode(task_node) | edges
+    return Sum(distance, edges)
