@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import relgraph as rg
@@ -104,6 +106,26 @@ def test_graphormer_as_released(hidden_from):
     ]
     got = rg.relation_attention(q, k, v, labeler(ONE), bias_table=(distances, *per_hop))
     torch.testing.assert_close(got, wanted)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=16), st.integers(1, 5))
+def test_distances_of_graphormer_as_released(edges, hidden_from):
+    index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).T
+    graph = rg.Graph(
+        index, 8, edge_type=torch.zeros(len(edges), dtype=torch.int64), node_type=torch.tensor([0] * 7 + [1])
+    )
+    released = {"beyond": "unreachable", "unreachable": None, "virtual_node": 1, "start": "query"}
+    labels = rg.labelers.graphormer(hidden_from - 1, 1, max_path=1, **released)(graph)
+    ids, attend = labels.parts[0].to_dense()
+    for i in range(7):
+        found = hops_from(i, edges, [0] * len(edges))
+        for j in range(7):
+            seen = j in found and len(found[j]) < hidden_from
+            assert bool(attend[0, i, j]) == seen
+            assert not seen or int(ids[0, i, j]) == 3 + len(found[j])
+    assert ids[0, 7].tolist() == [1] * 7 + [2]
+    assert ids[0, :, 7].tolist() == [0] * 7 + [2]
+    assert bool(attend[0, 7].all() & attend[0, :, 7].all())
 
 
 def test_graphormer_from_the_query_reads_the_reversed_graph():

@@ -80,7 +80,8 @@ class VirtualNode(Labeler):
     """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 
     Made for priority: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own labels, whatever
-    edges it has. Edges from it to all nodes would shorten every path: leave them out.
+    edges it has. Edges from it to all nodes would shorten every path: leave them out. No sum can follow another
+    labeler, so :func:`~relgraph.labelers.graphormer` and :func:`~relgraph.labelers.grpe` take the node type themselves.
 
     The id is 0 if only the key is virtual, 1 if only the query is, 2 if both are. A name reads query→key.
 

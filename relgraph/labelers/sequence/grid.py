@@ -62,9 +62,10 @@ class GridLabeler(ByDifference):
         rows, columns = _differences(height), _differences(width)
         self._check_within("height and width", rows, columns)
         by_distance = self._cell_ids(rows[:, None], columns[None]).to(smallest_dtype(self.num_labels))
-        row = _distances_along(height)[:, None, :, None] + height - 1
-        column = _distances_along(width)[None, :, None, :] + width - 1
-        cells = by_distance[row, column]
+        # Columns first and then whole blocks of them: much less to look up than every pair by itself.
+        blocks = by_distance[:, _distances_along(width) + width - 1]  # [2 · height - 1, width, width]
+        cells = blocks.index_select(0, (_distances_along(height) + height - 1).flatten())
+        cells = cells.view(height, height, width, width).transpose(1, 2)
         return self._labels(cells.reshape(1, height * width, height * width))
 
     @final
