@@ -5,10 +5,11 @@ or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~re
 :class:`~relgraph.labelers.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
-  ``GridColumns``.
+  ``GridColumns``, ``BucketedGrid``.
 - For your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into labels.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
-  ``NodeType``, ``VirtualNode``, ``graphormer``, ``grpe``, ``shortest_path_lengths``.
+  ``NodeType``, ``VirtualNode``, ``Reversed``, ``graphormer``, ``grpe``,
+  ``ReleasedGRPE``, ``shortest_path_lengths``.
 - Trees: ``TreeRelation``, ``UpDown``, ``AncestorDistance``, ``SiblingDistance``, ``StructuralPosition``,
   ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
@@ -52,11 +53,14 @@ from relgraph.labelers.graph.published import graphormer as graphormer
 from relgraph.labelers.graph.published import grpe as grpe
 from relgraph.labelers.graph.random_walk import PersonalizedPageRank as PersonalizedPageRank
 from relgraph.labelers.graph.random_walk import RandomWalk as RandomWalk
+from relgraph.labelers.graph.released import ReleasedGRPE as ReleasedGRPE
+from relgraph.labelers.graph.reversed import Reversed as Reversed
 from relgraph.labelers.graph.shortest_path import ShortestPath as ShortestPath
 from relgraph.labelers.graph.shortest_path import shortest_path_lengths as shortest_path_lengths
 from relgraph.labelers.schema import Schema as Schema
 from relgraph.labelers.schema import SchemaRelations as SchemaRelations
-from relgraph.labelers.sequence.distance import BucketedDistance as BucketedDistance
+from relgraph.labelers.sequence.bucketed_grid import BucketedGrid as BucketedGrid
+from relgraph.labelers.sequence.buckets import BucketedDistance as BucketedDistance
 from relgraph.labelers.sequence.distance import ClippedDistance as ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler as DistanceLabeler
 from relgraph.labelers.sequence.distance import Window as Window

@@ -8,6 +8,8 @@ from itertools import product as combinations
 from math import prod
 from typing import Any, ClassVar, Self, final
 
+from torch import Tensor
+
 from relgraph.arguments import check
 from relgraph.labelers.base import OPERATORS, Labeler, check_made, check_operand, distinct
 from relgraph.labels import Labels, SumLabels
@@ -58,6 +60,37 @@ class Composed(Labeler):
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
         return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
+
+    @final
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> Labels:
+        """The labels of queries and keys at any positions, where every part is a labeler by distance or of a grid.
+
+        Args:
+            q_positions: ``[N_q]`` or ``[B, N_q]``, integer; for grids ``[N_q, 2]`` or ``[B, N_q, 2]``.
+            k_positions: the same of the keys, ``[N_k]`` and so on; ``q_positions`` by default.
+
+        Returns:
+            Dense labels; for ``+`` a sum of them.
+
+        Raises:
+            TypeError: a part that cannot be called so, or positions that are not a tensor.
+            ValueError: positions that a part does not accept.
+
+        Example:
+            >>> sam = rg.labelers.GridRows(1) + rg.labelers.GridColumns(1)
+            >>> sam.at(torch.tensor([[0, 0], [2, 5]])).parts[1].to_dense()[0]
+            tensor([[[1, 2],
+                     [0, 1]]])
+        """
+        made: list[Labels] = []
+        for part in self.parts:
+            call = getattr(part, "at", None)
+            if call is None:
+                raise TypeError(
+                    f"every part must be a labeler by distance or of a grid to give labels at positions, got {part!r}"
+                )
+            made.append(call(q_positions, k_positions))
+        return type(self)._combine(*made)
 
     def __repr__(self) -> str:
         return f" {self.symbol} ".join(_bracketed(part) for part in self.parts)

@@ -49,7 +49,7 @@ class EdgeLabels(Labels):
         ptr: ``[G+1]``, integer, borders of a packed batch; no edge crosses a border.
         q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
         batch: ``[P]``, integer, the batch row of each edge, for padded batches.
-        batch_size: B, given with ``batch``.
+        batch_size: B, given with ``batch``: how many batch rows there are, also those without an edge.
 
     Raises:
         TypeError: an argument of the wrong type; a sum is not accepted as ``default``.
@@ -166,7 +166,7 @@ class EdgeLabels(Labels):
         check.id_range("edge_index: every source (key)", source, self.k_len, minimum=0)
         check.id_range("edge_index: every target (query)", target, self.q_len, minimum=0)
         if self.batch is not None:
-            check.id_range("batch", self.batch, batch_size, minimum=0)
+            _check_batch_rows(self.batch, batch_size)
         if self.q_ptr is not None and self.k_ptr is not None:
             across = graph_of(self.q_ptr, self.q_len)[target] != graph_of(self.k_ptr, self.k_len)[source]
             if bool(across.any()):
@@ -257,3 +257,16 @@ class EdgeLabels(Labels):
     def _describe(self) -> list[str]:
         out = [*super()._describe(), f"edges={self.ids.shape[0]}", f"default={self.default!r}"]
         return out if self.duplicates == "error" else [*out, f"duplicates={self.duplicates!r}"]
+
+
+def _check_batch_rows(batch: Tensor, batch_size: int) -> None:
+    """Raise ValueError unless every edge is in one of ``batch_size`` batch rows."""
+    check.unmapped("batch", batch)
+    if batch.numel() == 0:
+        return
+    low, high = (int(row) for row in torch.aminmax(batch))
+    if low < 0 or high >= batch_size:
+        hint = ": give batch_size, the number of batch rows" if low >= 0 else ""
+        raise ValueError(
+            f"batch must lie in [0, batch_size) = [0, {batch_size}), got values from {low} to {high}{hint}"
+        )

@@ -88,8 +88,13 @@ GOOD_CALLS = {
     "ClippedDistance": lambda: Good(rg.ClippedDistance, {"left": 2, "right": 1}),
     "BucketedDistance": lambda: Good(
         rg.BucketedDistance,
-        {"num_buckets": 8, "max_distance": 20, "bidirectional": True},
-        also={"num_buckets": ("max_distance",)},
+        {"num_buckets": 8, "max_distance": 20, "bidirectional": True, "rule": "t5"},
+        also={"num_buckets": ("max_distance",), "rule": ("num_buckets", "max_distance")},
+    ),
+    "BucketedDistance (iRPE)": lambda: Good(
+        partial(rg.BucketedDistance, rule="irpe"),
+        {"alpha": 1.9, "beta": 3.8, "gamma": 15.2},
+        also={"alpha": ("beta", "gamma")},
     ),
     "Window": lambda: Good(rg.Window, {"left": 2, "right": 1}),
     "DistanceLabeler.__call__": lambda: Good(
@@ -113,7 +118,13 @@ GOOD_CALLS = {
         {"segments": torch.tensor([[0, 1, -1], [0, 0, 0]]), "k_segments": torch.tensor([[1, 0], [1, 1]])},
         also={"segments": ("k_segments",)},
     ),
-    "Grid": lambda: Good(rg.Grid, {"row_clip": 1, "col_clip": 2}),
+    "Grid": lambda: Good(rg.Grid, {"row_clip": 1, "col_clip": 2, "extra_tokens": 1, "beyond": "clip"}),
+    "BucketedGrid": lambda: Good(
+        rg.labelers.BucketedGrid,
+        {"rule": "product", "alpha": 1.9, "beta": 3.8, "gamma": 15.2, "extra_tokens": 1},
+        also={"alpha": ("beta", "gamma")},
+    ),
+    "BucketedGrid.__call__": lambda: Good(rg.labelers.BucketedGrid(), {"height": 2, "width": 3}),
     "Grid.__call__": lambda: Good(rg.Grid(1), {"height": 2, "width": 3}),
     "GridRows": lambda: Good(rg.labelers.GridRows, {"clip": 1}),
     "GridRows.__call__": lambda: Good(rg.labelers.GridRows(1), {"height": 2, "width": 3}),
@@ -164,13 +175,34 @@ GOOD_CALLS = {
     "PersonalizedPageRank": lambda: Good(rg.PersonalizedPageRank, {"bins": 8, "alpha": 0.2, "directed": False}),
     "PersonalizedPageRank.__call__": lambda: _of_graph(rg.PersonalizedPageRank()),
     "graphormer": lambda: Good(
-        rg.labelers.graphormer, {"max_distance": 2, "types": ["bond", "hop"], "max_path": 2}, accepts={"types": WORDS}
-    ),
-    "grpe": lambda: Good(
-        rg.labelers.grpe,
-        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first"},
+        rg.labelers.graphormer,
+        {
+            "max_distance": 2,
+            "types": ["bond", "hop"],
+            "max_path": 2,
+            "beyond": "clip",
+            "unreachable": "label",
+            "virtual_node": 1,
+            "start": "query",
+        },
         accepts={"types": WORDS},
     ),
+    "Reversed": lambda: Good(rg.labelers.Reversed, {"labeler": rg.EdgeType(2)}, also={"labeler": ("operand",)}),
+    "Reversed.__call__": lambda: _of_graph(rg.labelers.Reversed(rg.EdgeType(2))),
+    "grpe": lambda: Good(
+        rg.labelers.grpe,
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "duplicates": "first", "task_node": 1},
+        accepts={"types": WORDS},
+    ),
+    "grpe (released)": lambda: Good(
+        rg.labelers.grpe, {"max_distance": 2, "types": 2, "released": True}, also={"released": ("duplicates",)}
+    ),
+    "ReleasedGRPE": lambda: Good(
+        rg.labelers.ReleasedGRPE,
+        {"max_distance": 2, "types": ["bond", "hop"], "directed": False, "task_node": 1},
+        accepts={"types": WORDS},
+    ),
+    "ReleasedGRPE.__call__": lambda: _of_graph(rg.labelers.ReleasedGRPE(2, 2, task_node=1)),
     "label_pairs": lambda: Good(
         rg.labelers.label_pairs,
         {
@@ -218,7 +250,9 @@ GOOD_CALLS = {
         accepts={"question": WORDS, "tables": ("first entry: first entry: text",)},
     ),
     "SchemaRelations": lambda: Good(
-        rg.labelers.SchemaRelations, {"clip": 2, "spelled": False, "stopwords": ["the"]}, accepts={"stopwords": WORDS}
+        rg.labelers.SchemaRelations,
+        {"clip": 2, "spelled": False, "stopwords": ["the"], "released": False},
+        accepts={"stopwords": WORDS},
     ),
     "SchemaRelations.__call__": lambda: Good(
         rg.labelers.SchemaRelations(), {"schemas": [rg.labelers.Schema(**_schema())] * 2}
@@ -238,6 +272,45 @@ GOOD_CALLS = {
 }
 
 
+BY_DISTANCE = (rg.ClippedDistance(1), rg.BucketedDistance(8, 20), rg.Window(1))
+ON_GRIDS = (rg.Grid(1), rg.labelers.GridRows(1), rg.labelers.GridColumns(1), rg.labelers.BucketedGrid("quant"))
+COMPOSED = (
+    rg.ClippedDistance(1) * rg.Window(1),
+    rg.ClippedDistance(1) + rg.Window(1),
+    rg.Window(1) | rg.ClippedDistance(1),
+    rg.ClippedDistance(1) & rg.Window(1),
+)
+
+
+def _at(labeler: rg.Labeler, positions: torch.Tensor) -> Good:
+    return Good(
+        labeler.at,  # pyright: ignore[reportAttributeAccessIssue]
+        {"q_positions": positions, "k_positions": positions + 1},
+        also={"q_positions": ("k_positions",)},
+    )
+
+
+def _rows_from(labeler: rg.Labeler) -> Good:
+    rows = torch.randn(labeler.num_labels, 2)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return Good(
+        labeler.rows_from,  # pyright: ignore[reportAttributeAccessIssue]
+        {"table": rows, "order": "query-key", "dim": 0},
+        also={"table": ("dim",), "dim": ("table",)},
+    )
+
+
+def _add_rows_of_positions() -> None:
+    """Labels at positions and rows of tables, for each class of labeler that has them."""
+    positions = torch.tensor([[0, 3, 1], [2, 2, 7]])
+    GOOD_CALLS["DistanceLabeler.at"] = partial(_at, rg.ClippedDistance(1), positions)
+    for labeler in (*ON_GRIDS, *COMPOSED):
+        where = positions if labeler in COMPOSED else positions[..., None].expand(2, 3, 2)
+        GOOD_CALLS[f"{type(labeler).__name__}.at"] = partial(_at, labeler, where)
+    GOOD_CALLS["DistanceLabeler.rows_from"] = partial(_rows_from, rg.ClippedDistance(1))
+    for labeler in (*BY_DISTANCE, *ON_GRIDS):
+        GOOD_CALLS[f"{type(labeler).__name__}.rows_from"] = partial(_rows_from, labeler)
+
+
 def _add_rows_of_conformance() -> None:
     """A labeler of graphs without a row above gets one from the conformance tests: its own fields, and a graph."""
     of_graphs = [s.labeler for s in SUBJECTS if type(s.labeler).__module__.startswith("relgraph.labelers.graph.")]
@@ -248,3 +321,4 @@ def _add_rows_of_conformance() -> None:
 
 
 _add_rows_of_conformance()
+_add_rows_of_positions()

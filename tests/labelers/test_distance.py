@@ -1,8 +1,7 @@
-"""Relative positions: clipped, bucketed and windowed."""
+"""Relative positions: clipped and windowed."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -27,38 +26,12 @@ class TestConformance(LabelerSuite):
         Case(ClippedDistance(0, 4), (3, 5), {"q_offset": torch.tensor([0, 2])}),
         Case(ClippedDistance(0), (1,)),
         Case(ClippedDistance(2, 2), (9,), PACKED),
-        Case(BucketedDistance(), (40,)),
-        Case(BucketedDistance(8, 20), (0,)),
-        Case(BucketedDistance(7, max_distance=9), (30,)),
-        Case(BucketedDistance(8, 20, bidirectional=False), (25,)),
-        Case(BucketedDistance(32, 20, False), (9,), PACKED),
         Case(Window(2), (7,)),
         Case(Window(3, 0), (5, 8), {"q_offset": 3}),
         Case(Window(0), (3,)),
         Case(Window(), (5, 3), {"q_offset": 1}),
         Case(Window(1, 5), (9,), PACKED),
     )
-
-
-def published_bucket(relative_position, bidirectional, num_buckets, max_distance):
-    """The formula as published, on float32 tensors: the oracle for the buckets."""
-    bucket = torch.zeros_like(relative_position)
-    if bidirectional:
-        num_buckets = num_buckets // 2
-        bucket = bucket + num_buckets * (relative_position > 0)
-        n = relative_position.abs()
-    else:
-        n = torch.maximum(-relative_position, torch.zeros_like(relative_position))
-    max_exact = num_buckets // 2
-    ratio = torch.log(n.to(torch.float32).clamp(min=1) / max_exact) / math.log(max_distance / max_exact)
-    large = max_exact + (ratio * (num_buckets - max_exact)).to(torch.int64)
-    large = torch.minimum(large, torch.tensor(num_buckets - 1))
-    return bucket + torch.where(n < max_exact, n, large)
-
-
-def ids_by_distance(labeler, reach):
-    """The id of each distance from -reach to reach."""
-    return labeler(1, 2 * reach + 1, q_offset=reach).to_dense()[0][0, 0]
 
 
 class TestClipped:
@@ -107,69 +80,6 @@ class TestClipped:
             ClippedDistance(-1)
         with pytest.raises(ValueError, match="right must be at least 0, got -2"):
             ClippedDistance(1, -2)
-
-
-class TestBucketed:
-    @pytest.mark.parametrize("bidirectional", [True, False])
-    @pytest.mark.parametrize(
-        ("num_buckets", "max_distance"),
-        [(32, 128), (32, 256), (64, 1000), (8, 20), (4, 3), (5, 16), (6, 4), (32, 17), (128, 512), (10, 10000)],
-    )
-    def test_agrees_with_the_published_formula(self, num_buckets, max_distance, bidirectional):
-        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
-        reach = 2 * max_distance + 3
-        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
-        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
-
-    @given(st.integers(4, 80), st.integers(0, 400), st.booleans())
-    def test_agrees_everywhere(self, num_buckets, more, bidirectional):
-        max_distance = num_buckets // (4 if bidirectional else 2) + 1 + more
-        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
-        reach = 2 * max_distance
-        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
-        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
-
-    @pytest.mark.parametrize("bidirectional", [True, False])
-    def test_names_say_what_falls_in(self, bidirectional):
-        labeler = BucketedDistance(32, 128, bidirectional)
-        ids = ids_by_distance(labeler, 300).tolist()
-        for bucket, name in enumerate(labeler.names):
-            inside = [at - 300 for at, id_ in enumerate(ids) if id_ == bucket]
-            if name.startswith("unused"):
-                assert inside == []
-            elif name.startswith("<="):
-                assert inside == list(range(-300, int(name[2:]) + 1))
-            elif name.startswith(">="):
-                assert inside == list(range(int(name[2:]), 301))
-            else:
-                low, high = (name.split("..") * 2)[:2]
-                assert inside == list(range(int(low), int(high) + 1))
-
-    def test_names_of_the_original_setting(self):
-        names = BucketedDistance().names
-        assert names[0] == "0"
-        assert names[7] == "-7"
-        assert names[8] == "-11..-8"
-        assert names[15] == "<=-91"
-        assert names[16] == "unused 16"
-        assert names[31] == ">=91"
-        assert BucketedDistance(bidirectional=False).names[0] == ">=0"
-
-    def test_does_not_follow_the_default_device(self):
-        with torch.device("meta"):
-            assert BucketedDistance().lookup == BucketedDistance(32).lookup
-
-    def test_refuses_bad_settings(self):
-        with pytest.raises(TypeError, match="bidirectional must be a bool"):
-            BucketedDistance(bidirectional=1)
-        with pytest.raises(TypeError, match="num_buckets must be an int"):
-            BucketedDistance(32.0)
-        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 3"):
-            BucketedDistance(3)
-        with pytest.raises(ValueError, match="num_buckets must be at least 2, got 1"):
-            BucketedDistance(1, bidirectional=False)
-        with pytest.raises(ValueError, match="max_distance must be at least 9, got 8"):
-            BucketedDistance(32, 8)
 
 
 class TestWindow:

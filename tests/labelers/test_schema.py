@@ -44,6 +44,7 @@ class TestConformance(LabelerSuite):
         Case(SchemaRelations(1, stopwords=["the", "of"]), (EVERYTHING,)),
         Case(SchemaRelations(3, spelled=True), ([SMALL, EVERYTHING],)),
         Case(SchemaRelations(0), (EMPTY,)),
+        Case(SchemaRelations(released=True, stopwords=["the"]), ([EVERYTHING, EMPTY, SMALL],)),
     )
 
 
@@ -112,6 +113,62 @@ def oracle(schema, clip, stopwords=(), spelled=False):
     return [[name(i, j) for j in range(len(items))] for i in range(len(items))]
 
 
+def is_border(text, at):
+    """Whether a word begins or ends between the characters at - 1 and at."""
+    inside = [0 <= n < len(text) and (text[n].isalnum() or text[n] == "_") for n in (at - 1, at)]
+    return inside[0] != inside[1]
+
+
+def released_relation(schema, stopwords, i, j):
+    """The relation that the released code gives items i and j, by its rules one by one; None between two words."""
+    kinds = [("q", n) for n in range(len(schema.question))]
+    kinds += [("c", n) for n in range(len(schema.columns))] + [("t", n) for n in range(len(schema.tables))]
+    (a, x), (b, y) = kinds[i], kinds[j]
+    table_of = [table for table, _ in schema.columns]
+    refers = {}
+    for column, other in schema.foreign_keys:
+        refers[column] = other
+    if "q" in (a, b) and a != b:
+        (word, kind, other) = (x, b, y) if a == "q" else (y, a, x)
+        name = " ".join(schema.columns[other][1] if kind == "c" else schema.tables[other])
+        letter = kind.upper()
+        found = "default"
+        for start in range(len(schema.question)):
+            for stop in range(start + 1, min(start + 5, len(schema.question)) + 1):
+                run = " ".join(schema.question[start:stop])
+                if not start <= word < stop or not run.strip() or (kind == "c" and other == 0):
+                    continue
+                if run == name:
+                    return f"{a}{b}_{letter}EM"
+                at_start = name.startswith(run) and is_border(name, 0) and is_border(name, len(run))
+                if at_start and run not in stopwords and run not in string.punctuation:
+                    found = f"{letter}PM"
+        values = [k for w, c, k in schema.values if kind == "c" and (w, c) == (word, other)]
+        if found == "default" and values:
+            found = max(values, key=["NUMBER", "TIME", "CELLMATCH"].index)
+        return f"{a}{b}_{found}"
+    if (a, b) == ("c", "c") and x != y:
+        if table_of[x] == table_of[y]:
+            return "cc_table_match"
+        if refers.get(y) == x:
+            return "cc_foreign_key_backward"
+        return "cc_foreign_key_forward" if refers.get(x) == y else "cc_default"
+    if (a, b) == ("t", "t") and x != y:
+        ways = [any(table_of[c] == u and table_of[d] == v for c, d in refers.items()) for u, v in ((x, y), (y, x))]
+        return "tt_" + {(1, 1): "foreign_key_both", (1, 0): "foreign_key_forward", (0, 1): "foreign_key_backward"}.get(
+            tuple(map(int, ways)), "default"
+        )
+    if {a, b} == {"c", "t"}:
+        column, table = (x, y) if a == "c" else (y, x)
+        if table_of[column] == table:
+            return f"{a}{b}_" + ("primary_key" if column in schema.primary_keys else "table_match")
+        if table_of[column] is None:
+            return f"{a}{b}_any_table"
+        inner = column in refers and table_of[refers[column]] == table_of[column]
+        return f"{a}{b}_" + ("foreign_key" if inner else "default")
+    return None
+
+
 def named(labeler, schema):
     ids, attend = labeler(schema).to_dense()
     assert bool(attend.all())
@@ -145,6 +202,55 @@ def schemas(draw):
 def test_against_pair_by_pair(schema, clip, spelled):
     labeler = SchemaRelations(clip, spelled=spelled, stopwords=["the"])
     assert named(labeler, schema) == oracle(schema, clip, ["the"], spelled)
+
+
+def assert_as_released(schema, stopwords=("the",)):
+    rows = named(SchemaRelations(released=True, stopwords=stopwords), schema)
+    plain = named(SchemaRelations(stopwords=stopwords), schema)
+    for i, row in enumerate(rows):
+        for j, name in enumerate(row):
+            wanted = released_relation(schema, stopwords, i, j)
+            assert name == (plain[i][j] if wanted is None else wanted)
+
+
+@given(schemas())
+def test_as_released_pair_by_pair(schema):
+    assert_as_released(schema)
+
+
+def test_as_released_in_hand():
+    assert_as_released(EVERYTHING, ["the", "of"])
+    question = ["singer", "home", "town", "town", "a", "b", "c", "d", "e", "f", "?", "city"]
+    columns = [
+        (None, ["home"]),  # as "*", which is matched with no word
+        (0, ["home", "town"]),
+        (None, ["singer"]),
+        (0, ["a", "b", "c", "d", "e", "f"]),
+        (1, ["city-id"]),
+        (1, ["parent"]),
+    ]
+    schema = Schema(question, columns, [["town", "?"], ["x"]], foreign_keys=[(1, 4), (1, 5), (5, 4)])
+    assert_as_released(schema)
+    rows = named(SchemaRelations(released=True), schema)
+    first = len(question)
+    assert rows[1][first] == "qc_default"
+    assert [rows[word][first + 1] for word in (1, 2, 3)] == ["qc_CEM", "qc_CEM", "qc_default"]  # only the beginning
+    assert rows[0][first + 2] == "qc_CEM"
+    assert {rows[word][first + 3] for word in range(4, 9)} == {"qc_CPM"}  # six words: five of them begin the name
+    assert rows[9][first + 3] == "qc_default"
+    assert rows[11][first + 4] == "qc_CPM"
+    tables = first + len(columns)
+    assert [rows[word][tables] for word in (2, 3, 10)] == ["qt_TPM", "qt_TPM", "qt_default"]
+    assert (rows[first + 1][first + 4], rows[first + 1][first + 5]) == ("cc_default", "cc_foreign_key_forward")
+    assert (rows[first + 1][tables + 1], rows[first + 5][tables]) == ("ct_default", "ct_foreign_key")
+    assert rows[tables][first + 5] == "tc_foreign_key"
+
+
+def test_released_and_spelled_exclude_each_other():
+    with pytest.raises(ValueError, match="spelled must be False with released=True"):
+        SchemaRelations(spelled=True, released=True)
+    with pytest.raises(TypeError, match="released must be a bool"):
+        SchemaRelations(released=1)
 
 
 @given(st.lists(schemas(), min_size=1, max_size=3), st.booleans())

@@ -5,5 +5,6 @@
 - ``paths``: whole paths as labels.
 - ``random_walk``: bins of random-walk probabilities and of personalised PageRank.
 - ``degree``, ``node_type``: degrees and types of the two nodes of a pair; virtual nodes.
-- ``published``: labelers of published models.
+- ``reversed``: any of these with every edge the other way.
+- ``published``: labelers of published models; ``released``: one with the ids of its released code.
 """

@@ -64,7 +64,7 @@ class NodeType(AllPairsLabeler):
         return None  # pairs of a node of type -1 have no label
 
     def _labels(self, graph: Graph) -> DenseLabels | BlockLabels:
-        types = _node_types(graph)
+        types = node_types(graph)
         check.id_range("node_type", types, len(self.types))
         query, key = (types[end] for end in graph.pairs())
         ids = (query * len(self.types) + key).masked_fill((query < 0) | (key < 0), UNLABELED)
@@ -80,7 +80,8 @@ class VirtualNode(Labeler):
     """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 
     Made for priority: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own labels, whatever
-    edges it has. Edges from it to all nodes would shorten every path: leave them out.
+    edges it has. Edges from it to all nodes would shorten every path: leave them out. No sum can follow another
+    labeler, so :func:`~relgraph.labelers.graphormer` and :func:`~relgraph.labelers.grpe` take the node type themselves.
 
     The id is 0 if only the key is virtual, 1 if only the query is, 2 if both are. A name reads query→key.
 
@@ -128,7 +129,7 @@ class VirtualNode(Labeler):
         Raises:
             TypeError, ValueError: ``graph`` is not a Graph, or has no node types.
         """
-        is_virtual = _node_types(graph) == self.node_type
+        is_virtual = node_types(graph) == self.node_type
         nodes = is_virtual.nonzero()[:, 0]
         home = graph.graph_of()[nodes]
         ptr = graph.borders()
@@ -143,7 +144,7 @@ class VirtualNode(Labeler):
         return EdgeLabels(torch.stack([key, query]), ids, 3, q_len=graph.num_nodes, default=UNLABELED, ptr=graph.ptr)
 
 
-def _node_types(graph: Graph) -> Tensor:
+def node_types(graph: Graph) -> Tensor:
     """The type of every node, ``[N]``."""
     types = check_graph(graph).node_type
     if types is None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from itertools import groupby
 from typing import final
 
-import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.graphs import Graph, check_only_graph
-from relgraph.labelers.base import Labeler, one_or_both, why_all_labeled
-from relgraph.labels import NOT_ATTENDING, UNLABELED, DistanceLabels
+from relgraph.labelers.base import one_or_both, why_all_labeled
+from relgraph.labelers.sequence.positions import checked_positions, distances, labels_by_distance
+from relgraph.labelers.sequence.rows import ByDifference, mirrored_ids
+from relgraph.labels import NOT_ATTENDING, UNLABELED, DenseLabels, DistanceLabels
 
 
-class DistanceLabeler(Labeler):
+class DistanceLabeler(ByDifference):
     """A labeler that reads only the distance j - i, key position minus query position.
 
     This class is abstract. Your own subclass defines ``lookup``, ``reach``, ``num_labels`` and ``names``, as properties
@@ -100,6 +99,39 @@ class DistanceLabeler(Labeler):
             q_ptr=q_ptr,
         )
 
+    @final
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
+        """The labels of queries and keys at any positions, such as ``position_ids`` or an edge of each box.
+
+        Every pair is written out. For positions 0, 1, 2, ... call the labeler with lengths instead, which stores
+        nothing per pair.
+
+        Args:
+            q_positions: ``[N_q]`` or ``[B, N_q]``, integer within ±2³¹, where each query is.
+            k_positions: ``[N_k]`` or ``[B, N_k]``, where each key is; ``q_positions`` by default.
+
+        Returns:
+            Dense labels, for query i and key j those of distance ``k_positions[j] - q_positions[i]``.
+
+        Raises:
+            TypeError: positions that are not a tensor.
+            ValueError: positions of a wrong rank, dtype, device or batch size, or beyond ±2³¹; more than 2^32 pairs.
+
+        Example:
+            >>> rg.ClippedDistance(2).at(torch.tensor([0, 1, 5]), torch.tensor([1, 4])).to_dense()[0]
+            tensor([[[3, 4],
+                     [2, 4],
+                     [0, 1]]])
+        """
+        query, key = checked_positions(q_positions, k_positions, axes=1)
+        return labels_by_distance(distances(query, key), self.lookup, self.reach, self.num_labels)
+
+    def _mirror(self) -> list[int] | None:
+        # One step beyond either end stands for all farther distances.
+        span = range(-len(self.lookup) - 1, len(self.lookup) + 2)
+        ids = {distance: self.lookup[min(max(distance + self.reach, 0), len(self.lookup) - 1)] for distance in span}
+        return mirrored_ids(((ids[distance], ids[-distance]) for distance in span), self.num_labels)
+
 
 @final
 @dataclass(frozen=True, init=False, repr=False)
@@ -147,74 +179,11 @@ class ClippedDistance(DistanceLabeler):
         """The distances, ``"-2"`` to ``"2"``."""
         return tuple(str(distance) for distance in range(-self.left, self.right + 1))
 
+    def _mirror(self) -> list[int]:
+        return [*reversed(range(self.num_labels))]  # also if left and right differ, and so do those of the other code
+
     def __repr__(self) -> str:
         return f"ClippedDistance({one_or_both(self.left, self.right)})"
-
-
-@final
-@dataclass(frozen=True)
-class BucketedDistance(DistanceLabeler):
-    """T5's buckets: each small distance has its own, larger ones share buckets that widen with the logarithm.
-
-    On each side, the first half of the buckets hold one distance each. The others are spaced evenly in log distance,
-    and the last holds everything from slightly below ``max_distance`` on. If bidirectional, the first half of all ids
-    is for keys at or before the query and the second half for keys after it (its first id is never used). Otherwise
-    every key after the query is in bucket 0.
-
-    Source: Raffel et al. 2020 (T5), section 2.1, and the code released with it.
-
-    Args:
-        num_buckets: R, at least 2, or 4 if bidirectional.
-        max_distance: where the logarithm ends; more than the number of single distances on one side.
-        bidirectional: whether keys after the query have buckets of their own.
-
-    Raises:
-        TypeError, ValueError: a wrong type, too few buckets, ``max_distance`` within the single
-            distances, or more than 2^20 of either.
-
-    Example:
-        >>> rg.BucketedDistance(8, 20).names
-        ('0', '-1', '-6..-2', '<=-7', 'unused 4', '1', '2..6', '>=7')
-        >>> rg.BucketedDistance(8, 20)(4).to_dense()[0]
-        tensor([[[0, 5, 6, 6],
-                 [1, 0, 5, 6],
-                 [2, 1, 0, 5],
-                 [2, 2, 1, 0]]])
-    """
-
-    num_buckets: int = 32
-    max_distance: int = 128
-    bidirectional: bool = True
-
-    def __post_init__(self) -> None:
-        check.boolean("bidirectional", self.bidirectional)
-        most = check.MOST_LABELS
-        check.integer("num_buckets", self.num_buckets, minimum=4 if self.bidirectional else 2, maximum=most)
-        side = self.num_buckets // 2 if self.bidirectional else self.num_buckets
-        check.integer("max_distance", self.max_distance, minimum=side // 2 + 1, maximum=most)
-        buckets = _log_buckets(side, self.max_distance)
-        after = [bucket + side for bucket in buckets[1:]] if self.bidirectional else []
-        self._set(lookup=(*reversed(buckets), *after), reach=len(buckets) - 1)
-
-    @property
-    def num_labels(self) -> int:
-        return self.num_buckets
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The distances in each bucket, such as ``"-8"``, ``"-12..-9"`` and ``"<=-91"``."""
-        names = [f"unused {bucket}" for bucket in range(self.num_buckets)]
-        last = len(self.lookup) - 1
-        for bucket, run in groupby(range(last + 1), key=self.lookup.__getitem__):
-            slots = list(run)
-            low, high = slots[0] - self.reach, slots[-1] - self.reach
-            if slots[0] == 0:
-                names[bucket] = f"<={high}"
-            elif slots[-1] == last:
-                names[bucket] = f">={low}"
-            else:
-                names[bucket] = str(low) if low == high else f"{low}..{high}"
-        return tuple(names)
 
 
 @final
@@ -271,14 +240,3 @@ class Window(DistanceLabeler):
 def _checked_sides(left: int, right: int | None) -> tuple[int, int]:
     check.integer("left", left, minimum=0)
     return left, left if right is None else check.integer("right", right, minimum=0)
-
-
-def _log_buckets(count: int, max_distance: int) -> list[int]:
-    """The bucket of distances 0, 1, ... of one side, up to the first distance in the last bucket."""
-    # In float32 like the published code, so that a distance on a bucket's edge has the bucket that checkpoints expect.
-    exact = count // 2
-    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
-    steps = torch.log(distance / exact) / math.log(max_distance / exact) * (count - exact)
-    spaced = (exact + steps.to(torch.int64)).clamp(max=count - 1)
-    buckets = [*range(exact), *spaced.tolist()]
-    return buckets[: buckets.index(count - 1) + 1]

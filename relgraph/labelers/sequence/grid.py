@@ -10,17 +10,32 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import Labeler, one_or_both, why_all_labeled
+from relgraph.labelers.base import one_or_both, unusual, why_all_labeled
+from relgraph.labelers.sequence.positions import checked_positions, distances
+from relgraph.labelers.sequence.rows import ByDifference
 from relgraph.labels import DenseLabels
 from relgraph.labels.base import smallest_dtype
 
+BEYOND = ("clip", "error")
 
-class GridLabeler(Labeler):
-    """The base class of labelers by the clipped distances along both axes of a grid."""
+
+class GridLabeler(ByDifference):
+    """The base class of labelers by the distances along both axes of a grid."""
+
+    extra_tokens: int = 0
+
+    @property
+    @abstractmethod
+    def num_labels(self) -> int:
+        """R, the number of labels."""
 
     @abstractmethod
-    def _clips(self) -> tuple[int, int]:
-        """The largest distances along rows and along columns that count."""
+    def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The ids of pairs of cells, from how many rows and columns each key is after its query, int64."""
+
+    def _extra_ids(self) -> tuple[int, int, int]:
+        """The ids of extra token → cell, cell → extra token and extra token → extra token, query first."""
+        return self.num_labels - 3, self.num_labels - 2, self.num_labels - 1
 
     _why_never_unlabeled = why_all_labeled
 
@@ -33,22 +48,78 @@ class GridLabeler(Labeler):
             width: how many columns.
 
         Returns:
-            Dense labels of ``height · width`` queries and as many keys; id r is called ``names[r]``.
+            Dense labels of ``height · width`` queries and as many keys, after the extra tokens if there are any; id r
+            is called ``names[r]``.
 
         Raises:
-            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs.
+            TypeError, ValueError: a size that is not an int or is negative, or more than 2^32 pairs; a grid beyond the
+                clips if these must hold it.
         """
         check.written("height", check.length("height", height), height)
         check.written("width", check.length("width", width), width)
-        count = height * width
+        count = height * width + self.extra_tokens
         check.written("height and width", count, count)
-        row_clip, col_clip = self._clips()
-        columns = 2 * col_clip + 1
-        num_labels = (2 * row_clip + 1) * columns
-        dtype = smallest_dtype(num_labels)
-        rows = _clipped(height, row_clip) * columns
-        ids = rows.to(dtype)[:, None, :, None] + _clipped(width, col_clip).to(dtype)[None, :, None, :]
-        return DenseLabels(ids.reshape(count, count), num_labels)
+        rows, columns = _differences(height), _differences(width)
+        self._check_within("height and width", rows, columns)
+        by_distance = self._cell_ids(rows[:, None], columns[None]).to(smallest_dtype(self.num_labels))
+        # Columns first and then whole blocks of them: much less to look up than every pair by itself.
+        blocks = by_distance[:, _distances_along(width) + width - 1]  # [2 · height - 1, width, width]
+        cells = blocks.index_select(0, (_distances_along(height) + height - 1).flatten())
+        cells = cells.view(height, height, width, width).transpose(1, 2)
+        return self._labels(cells.reshape(1, height * width, height * width))
+
+    @final
+    def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
+        """The labels of queries and keys at any places of the grid, such as corners of boxes or patches that were kept.
+
+        Args:
+            q_positions: ``[N_q, 2]`` or ``[B, N_q, 2]``, integer within ±2³¹, row and column of each query.
+            k_positions: ``[N_k, 2]`` or ``[B, N_k, 2]``, row and column of each key; ``q_positions`` by default.
+
+        Returns:
+            Dense labels of these queries and keys; extra tokens come before both.
+
+        Raises:
+            TypeError: positions that are not a tensor.
+            ValueError: positions of a wrong rank, shape, dtype, device or batch size, or beyond ±2³¹; more than 2^32
+                pairs; distances beyond the clips if these must hold them.
+
+        Example:
+            >>> rg.Grid(1).at(torch.tensor([[0, 0], [0, 1], [7, 3]])).to_dense()[0]
+            tensor([[[4, 5, 8],
+                     [3, 4, 8],
+                     [0, 0, 4]]])
+        """
+        query, key = checked_positions(q_positions, k_positions, axes=2)
+        rows, columns = (distances(query[..., axis], key[..., axis]) for axis in (0, 1))
+        self._check_within("q_positions and k_positions", rows, columns)
+        return self._labels(self._cell_ids(rows, columns).to(smallest_dtype(self.num_labels)))
+
+    def _labels(self, cells: Tensor) -> DenseLabels:
+        """Labels from the ids of pairs of cells, ``[B, N_q, N_k]``, with the extra tokens before them."""
+        extra = self.extra_tokens
+        if not extra:
+            return DenseLabels(cells, self.num_labels)
+        batch, q_len, k_len = cells.shape
+        to_cell, from_cell, between = self._extra_ids()
+        ids = cells.new_empty(batch, q_len + extra, k_len + extra)
+        ids[:, extra:, extra:] = cells
+        ids[:, :extra, extra:] = to_cell
+        ids[:, extra:, :extra] = from_cell
+        ids[:, :extra, :extra] = between
+        return DenseLabels(ids, self.num_labels)
+
+    def _check_within(self, names: str, rows: Tensor, columns: Tensor) -> None:
+        """Raise ValueError if a labeler without shared labels at its border meets distances beyond it."""
+
+    def _mirror(self) -> list[int]:
+        # Both axes change their sign, so the ids of cells run backward; extra tokens have no position.
+        cells = self._num_cell_labels()
+        return [*reversed(range(cells)), *range(cells, self.num_labels)]
+
+    def _num_cell_labels(self) -> int:
+        """How many ids pairs of cells can have; those of extra tokens follow."""
+        return self.num_labels
 
 
 @final
@@ -59,16 +130,23 @@ class Grid(GridLabeler):
     The positions of a ``height × width`` grid are numbered row by row, and the ids are written out,
     ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and ``col`` are the
     distances, key minus query, clipped and shifted to begin at 0. ``Grid(r, c)`` has the ids of
-    ``GridRows(r) * GridColumns(c)``.
+    ``GridRows(r) * GridColumns(c)``. ``Grid(h - 1, w - 1)`` gives every difference of an ``h × w`` grid its own label.
 
-    Source: Liu et al. 2021 (Swin), section 3.2.
+    Extra tokens, such as a class token, come before the cells. They have three labels after all others, query first:
+    ``extra→cell``, ``cell→extra`` and ``extra→extra``, as in BEiT.
+
+    Source: Liu et al. 2021 (Swin), section 3.2; for extra tokens Bao et al. 2022 (BEiT) and its released code.
 
     Args:
         row_clip: how many rows up and down have labels of their own, from 0.
         col_clip: how many columns left and right; ``row_clip`` by default.
+        extra_tokens: how many tokens without a position come first.
+        beyond: what farther pairs do: ``"clip"``, share the labels at the border; ``"error"``, they are refused, so
+            that no two differences share a label.
 
     Raises:
-        TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
+        TypeError, ValueError: a clip that is not an int or is negative, a wrong number of extra tokens, an unknown
+            choice, or more than 2^20 labels.
 
     Example:
         >>> grid = rg.Grid(1)
@@ -79,33 +157,65 @@ class Grid(GridLabeler):
                  [3, 4, 6, 7],
                  [1, 2, 4, 5],
                  [0, 1, 3, 4]]])
+        >>> beit = rg.Grid(1, extra_tokens=1, beyond="error")  # a class token before patches 2 × 2
+        >>> beit.names[-3:]
+        ('extra→cell', 'cell→extra', 'extra→extra')
+        >>> beit(2, 2).to_dense()[0]
+        tensor([[[11,  9,  9,  9,  9],
+                 [10,  4,  5,  7,  8],
+                 [10,  3,  4,  6,  7],
+                 [10,  1,  2,  4,  5],
+                 [10,  0,  1,  3,  4]]])
     """
 
     row_clip: int
     col_clip: int
+    extra_tokens: int
+    beyond: str
 
-    def __init__(self, row_clip: int, col_clip: int | None = None) -> None:
+    def __init__(
+        self, row_clip: int, col_clip: int | None = None, *, extra_tokens: int = 0, beyond: str = "clip"
+    ) -> None:
         check.integer("row_clip", row_clip, minimum=0)
         col_clip = row_clip if col_clip is None else check.integer("col_clip", col_clip, minimum=0)
-        check.most_labels("row_clip and col_clip", (2 * row_clip + 1) * (2 * col_clip + 1))
-        self._set(row_clip=row_clip, col_clip=col_clip)
+        check.integer("extra_tokens", extra_tokens, minimum=0, maximum=check.MOST_WRITTEN)
+        check.choice("beyond", beyond, BEYOND)
+        self._set(row_clip=row_clip, col_clip=col_clip, extra_tokens=extra_tokens, beyond=beyond)
+        check.most_labels("row_clip and col_clip", self.num_labels)
 
     @property
     def num_labels(self) -> int:
-        """``(2 · row_clip + 1) · (2 · col_clip + 1)``."""
-        return (2 * self.row_clip + 1) * (2 * self.col_clip + 1)
+        """``(2 · row_clip + 1) · (2 · col_clip + 1)``, and 3 if there are extra tokens."""
+        return self._num_cell_labels() + (3 if self.extra_tokens else 0)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """``"(rows, columns)"``."""
+        """``"(rows, columns)"``; ``"extra→cell"``, ``"cell→extra"`` and ``"extra→extra"``, query first."""
         rows, columns = (range(-clip, clip + 1) for clip in (self.row_clip, self.col_clip))
-        return tuple(f"({row}, {column})" for row in rows for column in columns)
+        extra = ("extra→cell", "cell→extra", "extra→extra") if self.extra_tokens else ()
+        return (*(f"({row}, {column})" for row in rows for column in columns), *extra)
 
-    def _clips(self) -> tuple[int, int]:
-        return self.row_clip, self.col_clip
+    def _num_cell_labels(self) -> int:
+        return (2 * self.row_clip + 1) * (2 * self.col_clip + 1)
+
+    def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return clipped_ids(rows, columns, self.row_clip, self.col_clip)
+
+    def _check_within(self, names: str, rows: Tensor, columns: Tensor) -> None:
+        if self.beyond == "clip":
+            return
+        check.outside_compiled_code(f"{self!r}")
+        check.data(names, rows, columns)
+        for axis, distance, clip in (("rows", rows, self.row_clip), ("columns", columns, self.col_clip)):
+            farthest = int(distance.abs().max()) if distance.numel() else 0
+            if farthest > clip:
+                raise ValueError(
+                    f"{names} must be at most {clip} {axis} apart for {self!r}, which shares no label, got {farthest}"
+                )
 
     def __repr__(self) -> str:
-        return f"Grid({one_or_both(self.row_clip, self.col_clip)})"
+        options = unusual(self, extra_tokens=0, beyond="clip")
+        return f"Grid({one_or_both(self.row_clip, self.col_clip)}{options})"
 
 
 @dataclass(frozen=True)
@@ -131,8 +241,9 @@ class _GridAxis(GridLabeler):
         return tuple(f"{self.axis} {distance}" for distance in range(-self.clip, self.clip + 1))
 
     @final
-    def _clips(self) -> tuple[int, int]:
-        return (self.clip, 0) if self.axis == "row" else (0, self.clip)
+    def _cell_ids(self, rows: Tensor, columns: Tensor) -> Tensor:
+        row_clip, col_clip = (self.clip, 0) if self.axis == "row" else (0, self.clip)
+        return clipped_ids(rows, columns, row_clip, col_clip)
 
 
 @final
@@ -193,7 +304,19 @@ class GridColumns(_GridAxis):
     axis = "column"
 
 
-def _clipped(length: int, clip: int) -> Tensor:
-    """Clipped distances along one axis, shifted to begin at 0, ``[length, length]``."""
+def clipped_ids(rows: Tensor, columns: Tensor, row_clip: int, col_clip: int) -> Tensor:
+    """Clipped distances along both axes, each shifted to begin at 0, as one id."""
+    rows, columns = rows.clamp(-row_clip, row_clip) + row_clip, columns.clamp(-col_clip, col_clip) + col_clip
+    return rows * (2 * col_clip + 1) + columns
+
+
+def _differences(length: int) -> Tensor:
+    """Every difference of two positions along one axis, in order; 0 if there is no position."""
+    most = max(length, 1)
+    return torch.arange(1 - most, most)
+
+
+def _distances_along(length: int) -> Tensor:
+    """Key minus query along one axis, ``[length, length]``."""
     at = torch.arange(length)
-    return (at - at[:, None]).clamp(-clip, clip) + clip
+    return at - at[:, None]

@@ -1,0 +1,90 @@
+"""Tables of other code in the order of relgraph's labels: rows by i - j into rows by j - i."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import final
+
+import torch
+from torch import Tensor
+
+from relgraph.arguments import check
+from relgraph.labelers.base import Labeler
+
+KEY_QUERY, QUERY_KEY = "key-query", "query-key"
+ORDERS = (QUERY_KEY, KEY_QUERY)
+
+
+class ByDifference(Labeler):
+    """A labeler by the difference of two positions, which other code may take the other way round."""
+
+    @final
+    def rows_from(self, table: Tensor, order: str = QUERY_KEY, *, dim: int = 0) -> Tensor:
+        """The rows of a table of other code, in the order of this labeler's labels.
+
+        Much published code picks a row by i - j, query minus key, where relgraph counts j - i: its tables are to be
+        flipped. Nothing but worse results would tell. Twice gives the table again, so this also leads back.
+
+        Args:
+            table: floating, ``[R, ...]`` or with the R rows in another dimension, such as ``[H, R, D]``.
+            order: by what the table's rows are picked: ``"query-key"``, i - j, or ``"key-query"``, j - i.
+            dim: the dimension of the rows.
+
+        Returns:
+            ``[R, ...]``, or the shape that ``table`` has; ``table`` itself if its rows are in this labeler's order.
+
+        Raises:
+            TypeError: an argument of the wrong type.
+            ValueError: a table that is not floating or has another number of rows, an unknown order, a dimension that
+                the table does not have, or labels that a table in that order has no rows for, such as those of buckets
+                on one side only.
+
+        Example:
+            >>> labeler = rg.ClippedDistance(2)
+            >>> bert = torch.tensor([[20.0], [10.0], [0.0], [-10.0], [-20.0]])  # row i - j + 2
+            >>> rows = labeler.rows_from(bert, "query-key")
+            >>> dict(zip(labeler.names, rows[:, 0].tolist()))
+            {'-2': -20.0, '-1': -10.0, '0': 0.0, '1': 10.0, '2': 20.0}
+            >>> bool((labeler.rows_from(rows) == bert).all())  # and back
+            True
+        """
+        check.floating("table", table)
+        check.choice("order", order, ORDERS)
+        check.integer("dim", dim, minimum=-table.dim(), maximum=table.dim() - 1)
+        if table.shape[dim] != self.num_labels:
+            raise ValueError(
+                f"table must have {self.num_labels} rows in dimension {dim}, one per label of {self!r}, "
+                f"got shape {list(table.shape)}"
+            )
+        if order == self._order():
+            return table
+        mirror = self._mirror()
+        if mirror is None:
+            raise ValueError(
+                f"order must be {self._order()!r} for {self!r}, as no table in the other order has one row for each of "
+                f"its labels, got {order!r}"
+            )
+        return table.index_select(dim, torch.tensor(mirror, dtype=torch.int64, device=table.device))
+
+    def _order(self) -> str:
+        """Which difference numbers the ids: ``"key-query"``, or ``"query-key"`` if they are those of such code."""
+        return KEY_QUERY
+
+    @abstractmethod
+    def _mirror(self) -> list[int] | None:
+        """For each id, its row in a table of the same rows by the other difference; None if there is no such row."""
+
+
+def mirrored_ids(pairs: Iterable[tuple[int, int]], num_labels: int) -> list[int] | None:
+    """For each id, that of the mirrored distances, from (id, id of the mirrored distance) for all distances.
+
+    An id that no distance has stays where it is. None if an id has distances whose mirrored ones have several ids.
+    """
+    found: dict[int, int] = {}
+    for label, mirrored in pairs:
+        if label >= 0 and found.setdefault(label, mirrored) != mirrored:
+            return None
+    if any(mirrored < 0 for mirrored in found.values()):
+        return None
+    return [found.get(label, label) for label in range(num_labels)]

@@ -1,0 +1,247 @@
+"""Distances in buckets, by the rules of T5, DeBERTa and iRPE."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relgraph.labelers import BucketedDistance
+
+from .conformance import Case, LabelerSuite
+
+PACKED = {"ptr": torch.tensor([0, 4, 4, 9])}
+
+
+class TestConformance(LabelerSuite):
+    cases = (
+        Case(BucketedDistance(), (40,)),
+        Case(BucketedDistance(8, 20), (0,)),
+        Case(BucketedDistance(7, max_distance=9), (30,)),
+        Case(BucketedDistance(8, 20, bidirectional=False), (25,)),
+        Case(BucketedDistance(32, 20, False), (9,), PACKED),
+        Case(BucketedDistance(rule="deberta"), (40,)),
+        Case(BucketedDistance(8, 20, rule="deberta"), (30, 25), {"q_offset": 2}),
+        Case(BucketedDistance(4, 3, rule="deberta"), (9,), PACKED),
+        Case(BucketedDistance(rule="irpe"), (25,)),
+        Case(BucketedDistance(rule="irpe", alpha=2, beta=9, gamma=30), (70,)),
+    )
+
+
+def published_bucket(relative_position, bidirectional, num_buckets, max_distance):
+    """T5's formula as published, on float32 tensors: the oracle for its rule."""
+    bucket = torch.zeros_like(relative_position)
+    if bidirectional:
+        num_buckets = num_buckets // 2
+        bucket = bucket + num_buckets * (relative_position > 0)
+        n = relative_position.abs()
+    else:
+        n = torch.maximum(-relative_position, torch.zeros_like(relative_position))
+    max_exact = num_buckets // 2
+    ratio = torch.log(n.to(torch.float32).clamp(min=1) / max_exact) / math.log(max_distance / max_exact)
+    large = max_exact + (ratio * (num_buckets - max_exact)).to(torch.int64)
+    large = torch.minimum(large, torch.tensor(num_buckets - 1))
+    return bucket + torch.where(n < max_exact, n, large)
+
+
+def ids_by_distance(labeler, reach):
+    """The id of each distance j - i from -reach to reach."""
+    return labeler(1, 2 * reach + 1, q_offset=reach).to_dense()[0][0, 0]
+
+
+class TestBucketed:
+    @pytest.mark.parametrize("bidirectional", [True, False])
+    @pytest.mark.parametrize(
+        ("num_buckets", "max_distance"),
+        [(32, 128), (32, 256), (64, 1000), (8, 20), (4, 3), (5, 16), (6, 4), (32, 17), (128, 512), (10, 10000)],
+    )
+    def test_agrees_with_the_published_formula(self, num_buckets, max_distance, bidirectional):
+        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
+        reach = 2 * max_distance + 3
+        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
+        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
+
+    @given(st.integers(4, 80), st.integers(0, 400), st.booleans())
+    def test_agrees_everywhere(self, num_buckets, more, bidirectional):
+        max_distance = num_buckets // (4 if bidirectional else 2) + 1 + more
+        labeler = BucketedDistance(num_buckets, max_distance, bidirectional)
+        reach = 2 * max_distance
+        expected = published_bucket(torch.arange(-reach, reach + 1), bidirectional, num_buckets, max_distance)
+        torch.testing.assert_close(ids_by_distance(labeler, reach), expected)
+
+    @pytest.mark.parametrize("bidirectional", [True, False])
+    def test_names_say_what_falls_in(self, bidirectional):
+        labeler = BucketedDistance(32, 128, bidirectional)
+        ids = ids_by_distance(labeler, 300).tolist()
+        for bucket, name in enumerate(labeler.names):
+            inside = [at - 300 for at, id_ in enumerate(ids) if id_ == bucket]
+            if name.startswith("unused"):
+                assert inside == []
+            elif name.startswith("<="):
+                assert inside == list(range(-300, int(name[2:]) + 1))
+            elif name.startswith(">="):
+                assert inside == list(range(int(name[2:]), 301))
+            else:
+                low, high = (name.split("..") * 2)[:2]
+                assert inside == list(range(int(low), int(high) + 1))
+
+    def test_names_of_the_original_setting(self):
+        names = BucketedDistance().names
+        assert names[0] == "0"
+        assert names[7] == "-7"
+        assert names[8] == "-11..-8"
+        assert names[15] == "<=-91"
+        assert names[16] == "unused 16"
+        assert names[31] == ">=91"
+        assert BucketedDistance(bidirectional=False).names[0] == ">=0"
+
+    def test_does_not_follow_the_default_device(self):
+        with torch.device("meta"):
+            assert BucketedDistance().lookup == BucketedDistance(32).lookup
+
+    def test_refuses_bad_settings(self):
+        with pytest.raises(TypeError, match="bidirectional must be a bool"):
+            BucketedDistance(bidirectional=1)
+        with pytest.raises(TypeError, match="num_buckets must be an int"):
+            BucketedDistance(32.0)
+        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 3"):
+            BucketedDistance(3)
+        with pytest.raises(ValueError, match="num_buckets must be at least 2, got 1"):
+            BucketedDistance(1, bidirectional=False)
+        with pytest.raises(ValueError, match="max_distance must be at least 9, got 8"):
+            BucketedDistance(32, 8)
+
+
+def deberta_bucket(distance, half, longest):
+    """DeBERTa's row for one distance i - j, each step in float32: the oracle for its rule."""
+    middle = half // 2
+    bucket = distance
+    if abs(distance) > middle:
+        ratio = torch.log(torch.tensor(abs(distance) / middle, dtype=torch.float32))
+        ratio = ratio / torch.log(torch.tensor((longest - 1) / middle, dtype=torch.float32))
+        bucket = int(torch.ceil(ratio * (middle - 1))) + middle
+        bucket = bucket if distance > 0 else -bucket
+    return min(max(bucket + half, 0), 2 * half - 1)
+
+
+class TestDeberta:
+    def test_first_distances_of_the_published_setting(self):
+        """The borders that transformers 4.56 and 5.23 have, for i - j > 0; the other side mirrors them."""
+        borders = [129, 130, 131, 133, 134, 136, 137, 139, 140, 142, 143, 145, 146, 148, 150, 151]
+        last = [484, 490, 495, 500, 506]
+        ids = ids_by_distance(BucketedDistance(rule="deberta"), 1536).flip(0)[1536:].tolist()  # i - j = 0, 1, ...
+        first = [at for at in range(1, 1537) if ids[at] != ids[at - 1]]
+        assert first[:128] == list(range(1, 129))
+        assert first[128:144] == borders
+        assert first[-5:] == last
+        assert len(first) == 255
+        assert ids[128] == 384
+        assert ids[-1] == 511
+
+    def test_far_keys_after_the_query_have_row_0(self):
+        ids = ids_by_distance(BucketedDistance(rule="deberta"), 1536).tolist()
+        assert ids[1536 + 512 :] == [0] * 1025
+        assert ids[1536 + 511] == 1
+
+    @pytest.mark.parametrize(("half", "longest"), [(256, 512), (2, 3), (4, 7), (32, 100), (16, 1000), (64, 65)])
+    def test_agrees_with_the_formula(self, half, longest):
+        labeler = BucketedDistance(2 * half, longest, rule="deberta")
+        reach = 3 * longest
+        wanted = [deberta_bucket(-distance, half, longest) for distance in range(-reach, reach + 1)]
+        assert ids_by_distance(labeler, reach).tolist() == wanted
+
+    @given(st.integers(1, 40), st.integers(2, 300))
+    def test_agrees_everywhere(self, quarter, more):
+        half, longest = 2 * quarter, quarter + more
+        labeler = BucketedDistance(2 * half, longest, rule="deberta")
+        reach = 3 * longest
+        wanted = [deberta_bucket(-distance, half, longest) for distance in range(-reach, reach + 1)]
+        assert ids_by_distance(labeler, reach).tolist() == wanted
+
+    def test_defaults_are_those_of_the_released_models(self):
+        labeler = BucketedDistance(rule="deberta")
+        assert (labeler.num_labels, labeler.max_distance) == (512, 512)
+        assert labeler.names[256] == "0"
+        assert labeler.names[257] == "-1"
+        assert labeler.names[0] == ">=512"
+        assert repr(labeler) == "BucketedDistance(num_buckets=512, max_distance=512, rule='deberta')"
+
+    def test_refuses_bad_settings(self):
+        with pytest.raises(ValueError, match="num_buckets must be a multiple of 4 with rule='deberta', got 6"):
+            BucketedDistance(6, rule="deberta")
+        with pytest.raises(ValueError, match="num_buckets must be at least 4, got 0"):
+            BucketedDistance(0, rule="deberta")
+        with pytest.raises(ValueError, match="max_distance must be at least 66, got 65"):
+            BucketedDistance(256, 65, rule="deberta")
+        with pytest.raises(ValueError, match="bidirectional must be True with rule='deberta'"):
+            BucketedDistance(rule="deberta", bidirectional=False)
+        with pytest.raises(
+            ValueError, match="alpha must be left out with rule='deberta', which does not read it, got 1.9"
+        ):
+            BucketedDistance(rule="deberta", alpha=1.9)
+
+
+def irpe_bucket(distance, alpha, beta, gamma):
+    """iRPE's row for one distance i - j, each step in float32: the oracle for its rule."""
+    bucket = abs(distance)
+    if bucket > alpha:
+        ratio = torch.log(torch.tensor(abs(distance), dtype=torch.float32) / alpha)
+        spaced = alpha + ratio / math.log(gamma / alpha) * (beta - alpha)
+        bucket = int(spaced.round().clamp(max=beta))
+    return int(beta) + (bucket if distance > 0 else -bucket)
+
+
+class TestIrpe:
+    def test_rows_of_the_published_setting(self):
+        ids = ids_by_distance(BucketedDistance(rule="irpe"), 46).tolist()
+        assert ids == [6] * 43 + [5, 5, 4, 3, 2, 1, 1] + [0] * 43
+
+    @pytest.mark.parametrize(
+        ("alpha", "beta", "gamma"),
+        [(1.9, 3.8, 15.2), (1, 2, 8), (3, 6, 24), (0.5, 5, 0.7), (2.5, 2.5, 3), (8, 30, 1000), (1.0, 1.0, 2.0)],
+    )
+    def test_agrees_with_the_formula(self, alpha, beta, gamma):
+        labeler = BucketedDistance(rule="irpe", alpha=alpha, beta=beta, gamma=gamma)
+        reach = int(3 * max(alpha, gamma)) + 1
+        wanted = [irpe_bucket(-distance, alpha, beta, gamma) for distance in range(-reach, reach + 1)]
+        assert ids_by_distance(labeler, reach).tolist() == wanted
+
+    @given(st.floats(0.1, 8), st.floats(0, 30), st.floats(0.1, 200))
+    def test_agrees_everywhere(self, alpha, wider, farther):
+        beta, gamma = max(alpha + wider, 1.0), alpha + farther
+        labeler = BucketedDistance(rule="irpe", alpha=alpha, beta=beta, gamma=gamma)
+        reach = int(3 * gamma) + 1
+        wanted = [irpe_bucket(-distance, alpha, beta, gamma) for distance in range(-reach, reach + 1)]
+        assert ids_by_distance(labeler, reach).tolist() == wanted
+
+    def test_refuses_bad_settings(self):
+        with pytest.raises(ValueError, match="num_buckets must be left out with rule='irpe'"):
+            BucketedDistance(32, rule="irpe")
+        with pytest.raises(ValueError, match="max_distance must be left out with rule='irpe'"):
+            BucketedDistance(max_distance=32, rule="irpe")
+        with pytest.raises(ValueError, match="bidirectional must be True with rule='irpe'"):
+            BucketedDistance(rule="irpe", bidirectional=False)
+        with pytest.raises(TypeError, match="alpha must be a float, got str"):
+            BucketedDistance(rule="irpe", alpha="1")
+        with pytest.raises(ValueError, match="alpha must be above 0, got 0.0"):
+            BucketedDistance(rule="irpe", alpha=0)
+        with pytest.raises(ValueError, match="beta must be at least alpha = 1.9, got 1.0"):
+            BucketedDistance(rule="irpe", beta=1)
+        with pytest.raises(ValueError, match="beta must be at least 1, the bucket of the nearest keys, got 0.5"):
+            BucketedDistance(rule="irpe", alpha=0.5, beta=0.5)
+        with pytest.raises(ValueError, match="gamma must be more than alpha = 1.9, got 1.9"):
+            BucketedDistance(rule="irpe", gamma=1.9)
+        with pytest.raises(ValueError, match="gamma must be less than 524,288, got 10000000"):
+            BucketedDistance(rule="irpe", gamma=1e7)
+        with pytest.raises(ValueError, match="beta must be less than 524,288, got 10000000"):
+            BucketedDistance(rule="irpe", beta=1e7)
+
+
+def test_refuses_an_unknown_rule():
+    with pytest.raises(ValueError, match=r"unknown rule 'T5'; expected one of \['t5', 'deberta', 'irpe'\]"):
+        BucketedDistance(rule="T5")
+    with pytest.raises(TypeError, match="rule must be a string"):
+        BucketedDistance(rule=None)
