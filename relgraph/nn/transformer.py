@@ -116,6 +116,9 @@ class RelationTransformer(nn.Module):
         per_head: bool | Sequence[str] = False,
         tie_tables: bool = False,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
         memory_score: Score | None = None,
@@ -139,7 +142,10 @@ class RelationTransformer(nn.Module):
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
             dtype,
         )  # fmt: skip
-        options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "score": score, "impl": impl}
+        options: dict[str, Any] = {
+            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "attention_bias": attention_bias,
+            "score": score, "impl": impl,
+        }  # fmt: skip
         of_tables: dict[str, Any] = {"tables": tables, "per_head": per_head, "tie_tables": tie_tables}
         if distances is None and encoder_labeler is None and decoder_labeler is None:
             options["value_map"] = value_map  # refused by the layers, as they have no labels
