@@ -13,6 +13,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
+from relgraph.functional.biases import with_query_biases
 from relgraph.functional.offset import offset_of, sees_all_keys
 from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
@@ -50,6 +51,7 @@ def check_call(
     value_map: Any = None,
     edge: tuple[Any, Any, Any] = (None, None, None),
     nodes: bool = False,
+    query_biases: tuple[Any, Any] = (None, None),
 ) -> tuple[Call, bool]:
     """The checked call, and whether its inputs are packed; ``nodes`` says that they are those of a graph layer."""
     check_labels_type(labels)
@@ -73,6 +75,7 @@ def check_call(
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
     vectors = check_vectors(*edge, labels, query, value)
+    query, checked = with_query_biases(*query_biases, query, checked, scale, score, vectors)
     call = Call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
         score, maps, vectors,

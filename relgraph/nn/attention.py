@@ -18,7 +18,7 @@ from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.masks import join_masks
 from relgraph.nn.projections import BIASED, Projections, check_bias
-from relgraph.nn.scores import check_row_scores, check_score
+from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
@@ -70,6 +70,9 @@ class RelationAttention(Projections):
         score: what replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A module,
             such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned, moved
             and saved with it, and all layers that receive the same module share them.
+        content_bias: whether queries have a bias u ``[H, D]`` in their product with keys, (q_i + u)·k_j, which begins
+            at zero: see :func:`~relgraph.relation_attention`.
+        position_bias: the same for v in their product with the key table, (q_i + v)·a^K[l_ij].
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
             for a free map ``[D, D]`` per head and label; K, an int, for maps put together from K bases per head, with
             K coefficients per label. Maps begin as the identity. Not for a sum of labels.
@@ -83,7 +86,8 @@ class RelationAttention(Projections):
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
             ``[0, 1)``, unknown names in ``bias``, unknown kinds of tables or an unknown ``impl``; options of tables
             when the layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` that
-            parameters cannot have; a score whose weight has another shape, or maps without labels.
+            parameters cannot have; a score whose weight has another shape, or maps without labels; biases of queries
+            with a score of another form, or a ``position_bias`` without a key table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
@@ -108,6 +112,8 @@ class RelationAttention(Projections):
     batch_first = True
 
     tables: RelationTables | None
+    content_bias: nn.Parameter | None
+    position_bias: nn.Parameter | None
     value_map: ValueMaps | None
 
     def __init__(
@@ -129,6 +135,8 @@ class RelationAttention(Projections):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
         device: torch.device | str | None = None,
@@ -165,6 +173,10 @@ class RelationAttention(Projections):
             else:
                 self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
         self.score = check_score(score, self.tables, self.num_heads, self.head_dim)
+        for name, wanted in (("content_bias", content_bias), ("position_bias", position_bias)):
+            learned = check_query_bias(name, wanted, self.score, self.tables)
+            zeros = nn.Parameter(torch.zeros(num_heads, self.head_dim, **factory)) if learned else None
+            self.register_parameter(name, zeros)
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
 
@@ -186,6 +198,9 @@ class RelationAttention(Projections):
         """
         self.out_proj.reset_parameters()
         self._reset_projections()
+        for bias in (self.content_bias, self.position_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
         for part in (self.tables, self.score, self.value_map):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
@@ -288,6 +303,7 @@ class RelationAttention(Projections):
             q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
             dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
             enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
+            content_bias=self.content_bias, position_bias=self.position_bias,
             value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
             need_weights=need_weights, need_label_mass=need_label_mass,
         )  # fmt: skip
@@ -332,6 +348,7 @@ class RelationAttention(Projections):
         if self.biased != BIASED:
             parts.append(f"bias={self.biased or False}")
         parts += ["tables=None"] * (self.tables is None)
+        parts += [f"{name}=True" for name in ("content_bias", "position_bias") if getattr(self, name) is not None]
         if self.score is not None and not isinstance(self.score, nn.Module):
             parts.append(f"score={getattr(self.score, '__name__', repr(self.score))}")
         return ", ".join(parts)

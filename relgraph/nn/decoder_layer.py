@@ -62,8 +62,8 @@ class RelationDecoderLayer(nn.Module):
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
         num_labels: R of the self-attention, if there is no labeler; None for one without tables. ``labeler``,
-            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score`` and ``value_map`` too are for the
-            self-attention only.
+            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score``, ``content_bias``,
+            ``position_bias`` and ``value_map`` too are for the self-attention only.
         num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
             ``head_dim``, ``scale`` and ``attention_bias`` too are for both.
         num_memory_labels: R of the attention to the memory; None for one without tables.
@@ -108,6 +108,8 @@ class RelationDecoderLayer(nn.Module):
         scale: float | None = None,
         attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
         num_memory_labels: NumLabels = None,
@@ -132,7 +134,8 @@ class RelationDecoderLayer(nn.Module):
         }  # fmt: skip
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
-            names=names, frozen=frozen, score=score, value_map=value_map, **of_attention,
+            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
+            value_map=value_map, **of_attention,
         )  # fmt: skip
         self.multihead_attn = rename_in_errors(
             _MEMORY_OPTIONS, RelationAttention, d_model, nhead, dropout, num_labels=num_memory_labels,

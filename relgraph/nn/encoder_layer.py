@@ -78,6 +78,8 @@ class RelationEncoderLayer(nn.Module):
             :class:`~relgraph.RelationAttention`. By default as ``bias`` says.
         score: what replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. A module is
             shared by all layers that receive it, but a stack copies it with the layer.
+        content_bias: whether queries have a bias in their product with keys: see :class:`~relgraph.RelationAttention`.
+        position_bias: the same for their product with the key table.
         value_map: whether each label has a linear map of the values, or K, the number of bases of the maps: see
             :class:`~relgraph.RelationAttention`.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
@@ -119,6 +121,8 @@ class RelationEncoderLayer(nn.Module):
         scale: float | None = None,
         attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
     ) -> None:
@@ -136,7 +140,8 @@ class RelationEncoderLayer(nn.Module):
         }  # fmt: skip
         self.self_attn = RelationAttention(
             d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
-            names=names, frozen=frozen, score=score, value_map=value_map, **of_attention,
+            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
+            value_map=value_map, **of_attention,
         )  # fmt: skip
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)

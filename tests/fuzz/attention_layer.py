@@ -14,7 +14,7 @@ from tests.fuzz.cases import KINDS, Case, draw, given_offset, is_sum
 from tests.fuzz.edge_layers import near
 from tests.fuzz.labels import Written
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import layer_options, layer_parameters, maps_one_label, scatter
+from tests.fuzz.scores import layer_biases, layer_options, layer_parameters, maps_one_label, scatter
 
 F64 = torch.float64
 
@@ -48,6 +48,7 @@ def check_attention_layer(seed: int) -> None:
     maps = case.num_labels[0] if labelled and maps_one_label(case.labels) else 0
     own = Random(f"scores of layer {seed}")
     options |= layer_options(case, own, count=maps, kinds=kinds)
+    options |= layer_biases(case, Random(f"biases of layer {seed}"), keys=labelled and "key" in kinds)
     options |= _other_shapes(case, Random(f"shapes of layer {seed}"))
     width = options.pop("width", width)
     layer = rg.RelationAttention(width, case.heads, **options).double()

@@ -22,7 +22,7 @@ from tests.fuzz.labels import (
     offset_given,
     parts_of,
 )
-from tests.fuzz.scores import Score, draw_scores
+from tests.fuzz.scores import Score, draw_query_biases, draw_scores
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables, in the order of the arguments."""
@@ -135,6 +135,7 @@ def draw(seed: int) -> Case:
     _draw_options(case, rng, generator)
     _draw_incoming(case, rng, generator)
     draw_scores(case)
+    draw_query_biases(case)
     return case
 
 

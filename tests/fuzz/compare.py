@@ -254,12 +254,14 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
     more = dict(call.more)
     edge = tuple(more.pop(name) for name in ("edge_attr", "edge_key", "edge_value"))
+    biases = more.pop("content_bias"), more.pop("position_bias")
     checked, _ = check_call(
         *call.positional[:4],
         call.positional[4:],
         **call.options,
         **more,
         edge=edge,
+        query_biases=biases,
         need_weights=call.case.need_weights,
         need_mass=call.case.need_mass,
     )

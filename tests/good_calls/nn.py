@@ -56,12 +56,14 @@ def _attention(**options) -> Good:
         "names": ["a", "b", "c"],
         "frozen": 1,
         "score": rg.score.Softcap(2.0),
+        "content_bias": True,
+        "position_bias": True,
         "value_map": False,
         "impl": "dense",
         **PLACE,
         **options,
     }
-    also = {**SIZES, "num_labels": ("names", "frozen"), "tables": ("tie_tables",)}
+    also = {**SIZES, "num_labels": ("names", "frozen", "position_bias"), "tables": ("tie_tables", "position_bias")}
     return Good(rg.RelationAttention, arguments, also, {**NAMED, **SWITCHED})
 
 
@@ -340,10 +342,12 @@ GOOD_CALLS = {
             "scale": 0.5,
             "attention_bias": ("query", "value"),
             "score": rg.score.LeakyReLU(),
+            "content_bias": True,
+            "position_bias": True,
             "value_map": True,
             "impl": "dense",
         },
-        also={**SIZES, "num_labels": ("names", "frozen", "value_map")},
+        also={**SIZES, "num_labels": ("names", "frozen", "value_map"), "tables": ("position_bias",)},
         accepts={**NAMED, **SWITCHED},
     ),
     "RelationEncoderLayer (a labeler)": lambda: Good(
@@ -375,6 +379,8 @@ GOOD_CALLS = {
             "scale": 0.5,
             "attention_bias": ("query", "value"),
             "score": torch.sin,
+            "content_bias": True,
+            "position_bias": False,
             "value_map": 2,
             "impl": "dense",
             "num_memory_labels": 2,
@@ -462,6 +468,8 @@ GOOD_CALLS = {
             "scale": 0.5,
             "attention_bias": True,
             "score": rg.score.Softcap(2.0),
+            "content_bias": False,
+            "position_bias": True,
             "value_map": True,
             "memory_score": torch.tanh,
             "impl": "dense",
