@@ -97,8 +97,9 @@ def relation_attention(
         labels: the label of every pair: :class:`~relgraph.Labels`; or integer ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``
             in ``[-1, R)`` (checked in eager mode on a CPU only), with a table whose rows give R; or None for plain
             attention without tables.
-        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``; None for no such term. For a sum of labels a
-            tuple, one table (or None) per part; the same holds for the other tables.
+        key_table: a^K, ``[R, D]`` shared by the heads, ``[H, R, D]``, or with rows of their own for each batch row
+            ``[B, 1, R, D]`` or ``[B, H, R, D]`` (not packed); None for no such term. For a sum of labels a tuple, one
+            table (or None) per part; all of this holds for the other tables.
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.

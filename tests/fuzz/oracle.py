@@ -150,6 +150,7 @@ class _Row:
             if table is not None:
                 table = table[self.b, :, self.i] if kind == "rows" else table
                 table = table[..., None] if kind in ("bias", "rows") else table
+                table = table[self.b] if table.dim() == 4 else table
                 table = table.expand(heads, *table.shape[-2:])[:, label]
                 total[0].index_add_(1, entry, table)
                 total[1].index_add_(1, entry, table.abs())
@@ -359,7 +360,11 @@ class _Row:
                 whole = whole[self.b, :, self.i]
             if name[0] in ("bias", "rows"):
                 whole = whole[..., None]
-            if whole.dim() == mine.dim():
+            if isinstance(name, tuple) and whole.dim() == 4:  # a table with a batch axis
+                whole = whole[self.b]
+            if whole.dim() == mine.dim() and whole.shape[0] == 1:
+                whole.index_add_(1, label, mine.sum(0, keepdim=True))
+            elif whole.dim() == mine.dim():
                 whole.index_add_(1, label, mine)
             else:
                 whole.index_add_(0, label, mine.sum(0))

@@ -135,6 +135,18 @@ GOOD_CALLS = {
         },
         {**ALSO, "value_map": ("coefficients", "bases"), "score": ("score.weight",)},
     ),
+    "relation_attention (tables with a batch axis)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.ClippedDistance(1)(3),
+            "key_table": torch.randn(2, 1, 3, 4),
+            "value_table": torch.randn(2, 2, 3, 5),
+            "query_table": torch.randn(2, 2, 3, 4),
+            "bias_table": torch.randn(2, 1, 3),
+        },
+        ALSO,
+    ),
     "relation_attention (biases of the query)": lambda: Good(
         rg.relation_attention,
         {
