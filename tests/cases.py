@@ -138,9 +138,10 @@ class Case:
 
 
 def make(
-    labels, *, n=7, heads=2, kv_heads=2, size=3, value_size=4, kinds="kvqb", per_head="", batch=2, dtype=F64, **options
-) -> Case:
-    """A call on ``labels`` with the tables whose initials stand in ``kinds``."""
+    labels, *, n=7, heads=2, kv_heads=2, size=3, value_size=4, kinds="kvqb", per_head="", batched="", batch=2, dtype=F64,
+    **options,
+) -> Case:  # fmt: skip
+    """A call on ``labels`` with the tables whose initials are in ``kinds``; those in ``batched`` have a batch axis."""
     if labels is None:
         q_len = k_len = n
     else:
@@ -157,6 +158,7 @@ def make(
     tables = []
     for initial, width in (("k", size), ("v", value_size), ("q", size), ("b", None)):
         own = (heads,) if initial in per_head else ()
+        own = (batch, *(own or (1,))) if initial in batched else own
         made = tuple(leaf(*own, r, *(() if width is None else (width,))) for r in sizes) if initial in kinds else ()
         tables.append(None if not made else made if len(made) > 1 else made[0])
     return Case(labels, inputs, tables, {"enable_gqa": kv_heads != heads, **options})

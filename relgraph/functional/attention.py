@@ -64,6 +64,8 @@ def relation_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     score: Score | None = None,
+    content_bias: Tensor | None = None,
+    position_bias: Tensor | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
     edge_attr: Tensor | None = None,
@@ -85,7 +87,8 @@ def relation_attention(
 
     Source: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", eqs. 3-5; a^Q as in
     He et al. 2021 (DeBERTa) and Park et al. 2022 (GRPE); b as in Raffel et al. 2020 (T5) and Ying et al. 2021
-    (Graphormer); W and its bases as in Schlichtkrull et al. 2018 (R-GCN) and Busbridge et al. 2019 (RGAT).
+    (Graphormer); u and v as in Dai et al. 2019 (Transformer-XL); W and its bases as in Schlichtkrull et al. 2018
+    (R-GCN) and Busbridge et al. 2019 (RGAT).
 
     Args:
         query: ``[B, H, N_q, D]``, floating. Packed (labels with ``ptr``): ``[T_q, H, D]``.
@@ -94,8 +97,9 @@ def relation_attention(
         labels: the label of every pair: :class:`~relgraph.Labels`; or integer ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``
             in ``[-1, R)`` (checked in eager mode on a CPU only), with a table whose rows give R; or None for plain
             attention without tables.
-        key_table: a^K, ``[R, D]`` shared by the heads or ``[H, R, D]``; None for no such term. For a sum of labels a
-            tuple, one table (or None) per part; the same holds for the other tables.
+        key_table: a^K, ``[R, D]`` shared by the heads, ``[H, R, D]``, or with rows of their own for each batch row
+            ``[B, 1, R, D]`` or ``[B, H, R, D]`` (not packed); None for no such term. For a sum of labels a tuple, one
+            table (or None) per part; all of this holds for the other tables.
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
@@ -112,6 +116,9 @@ def relation_attention(
             a function that acts on each number of a tensor changes the scores after scale and bias, before masks; it
             must repeat itself, and be a module if it learns.
             :class:`~relgraph.score.Additive` and :class:`~relgraph.score.Bilinear` replace the dot product.
+        content_bias: u, ``[H, D]``: a bias of the query in its product with the key, (q_i + u)·k_j.
+        position_bias: v, ``[H, D]``: a bias of the query in its product with the key table, (q_i + v)·a^K[l_ij], of
+            every part that has one. Both are for dot products, and not for an ``edge_key``.
         row_scores: ``[B, H, N_q, R]`` (packed ``[T_q, H, R]``), floating: what each label adds to the scores of each
             query, unscaled, in place of ``key_table``; a tuple for a sum of labels.
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
@@ -149,7 +156,7 @@ def relation_attention(
     call, packed = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
-        edge=(edge_attr, edge_key, edge_value),
+        edge=(edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
     return leave(_attend(call, impl), call, packed)
 
@@ -171,6 +178,8 @@ def relation_attention_with_aux(  # noqa: D417
     scale: float | None = None,
     enable_gqa: bool = False,
     score: Score | None = None,
+    content_bias: Tensor | None = None,
+    position_bias: Tensor | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
     edge_attr: Tensor | None = None,
@@ -213,7 +222,7 @@ def relation_attention_with_aux(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
-        (edge_attr, edge_key, edge_value),
+        (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")

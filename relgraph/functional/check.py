@@ -13,9 +13,11 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
+from relgraph.functional.biases import with_query_biases
 from relgraph.functional.offset import offset_of, sees_all_keys
-from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
-from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
+from relgraph.functional.vectors import check_vectors
+from relgraph.impl.call import Call, Tables, ValueMap, accumulation_dtype
+from relgraph.labels import DenseLabels, Labels, SumLabels
 from relgraph.plan import LabelPlan, lower, plain
 from relgraph.score import Additive, Bilinear, Named, applied
 
@@ -50,6 +52,7 @@ def check_call(
     value_map: Any = None,
     edge: tuple[Any, Any, Any] = (None, None, None),
     nodes: bool = False,
+    query_biases: tuple[Any, Any] = (None, None),
 ) -> tuple[Call, bool]:
     """The checked call, and whether its inputs are packed; ``nodes`` says that they are those of a graph layer."""
     check_labels_type(labels)
@@ -60,7 +63,7 @@ def check_call(
     labels, given = _check_labels(labels, query, key, tables)
     plan = plain(query.shape[2], key.shape[2]) if labels is None else lower(labels)
     is_sum = isinstance(labels, SumLabels)
-    checked = _check_tables(given, plan, query, value, is_sum)
+    checked = _check_tables(given, plan, query, value, is_sum, batched=layout is _BATCHED)
     checked = _with_row_scores(row_scores, checked, plan, query, packed, is_sum)
     check_score(score, query, plan, checked)
     maps = _check_value_map(value_map, plan, query, value)
@@ -73,6 +76,7 @@ def check_call(
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
     vectors = check_vectors(*edge, labels, query, value)
+    query, checked = with_query_biases(*query_biases, query, checked, scale, score, vectors)
     call = Call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
         score, maps, vectors,
@@ -174,7 +178,7 @@ def _from_raw(ids: Tensor, tables: tuple[Any, ...]) -> Labels:
 
 
 def _check_tables(
-    given: Sequence[Any], plan: LabelPlan, query: Tensor, value: Tensor, is_sum: bool
+    given: Sequence[Any], plan: LabelPlan, query: Tensor, value: Tensor, is_sum: bool, *, batched: bool
 ) -> tuple[Tables, ...]:
     widths = (query.shape[-1], value.shape[-1], query.shape[-1], None)
     by_kind: list[tuple[Tensor | None, ...]] = []
@@ -187,20 +191,28 @@ def _check_tables(
             raise ValueError(f"{name} must be a tuple of {len(plan.parts)} tables, one per part of the sum, got {got}")
         for index, (table, part) in enumerate(zip(tables, plan.parts, strict=True)):
             shown = f"{name}[{index}]" if is_sum else name
-            _check_table(shown, table, part.num_labels, width, query)
+            row = [part.num_labels] if width is None else [part.num_labels, width]
+            _check_table(shown, table, row, query, batched=batched)
         by_kind.append(tuple(tables))
     return tuple(Tables(*of_part) for of_part in zip(*by_kind, strict=True))
 
 
-def _check_table(name: str, table: Any, num_labels: int, width: int | None, query: Tensor) -> None:
+def _check_table(name: str, table: Any, row: list[int], query: Tensor, *, batched: bool) -> None:
+    """Raise unless this is a table of these rows, or one for each head or, if inputs have a batch axis, batch row."""
     if table is None:
         return
     check.tensor(name, table)
-    heads = query.shape[1]
-    row = [num_labels] if width is None else [num_labels, width]
-    if not check.shaped(table, row, [heads, *row]):
-        what = "[R] or [H, R]" if width is None else "[R, D] or [H, R, D]"
-        raise ValueError(f"{name} must have shape {what} = {row} or {[heads, *row]}, got {list(table.shape)}")
+    batch, heads = query.shape[:2]
+    axes = "R" if len(row) == 1 else "R, D"
+    if table.dim() == len(row) + 2 and not batched:
+        wanted = f"[{axes}] or [H, {axes}] = {row} or {[heads, *row]}"
+        raise ValueError(f"{name} must have shape {wanted}, as inputs have no batch axis, got {list(table.shape)}")
+    if table.dim() == len(row) + 2 and not check.shaped(table, [batch, 1, *row], [batch, heads, *row]):
+        wanted = f"[B, 1, {axes}] or [B, H, {axes}] = {[batch, 1, *row]} or {[batch, heads, *row]}"
+        raise ValueError(f"{name} must have shape {wanted}, got {list(table.shape)}")
+    if table.dim() != len(row) + 2 and not check.shaped(table, row, [heads, *row]):
+        wanted = f"[{axes}] or [H, {axes}] = {row} or {[heads, *row]}"
+        raise ValueError(f"{name} must have shape {wanted}, got {list(table.shape)}")
     check.floating_dtype(name, table)
     if table.dtype != query.dtype and check.autocast_dtype(query.device.type) is None:
         raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {table.dtype}")
@@ -387,37 +399,3 @@ def _check_mask(mask: Any, query: Tensor, key: Tensor, packed: bool) -> Tensor |
     if not fits:
         raise ValueError(f"attn_mask must broadcast to {shown}, got {list(mask.shape)}")
     return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
-
-
-def check_vectors(
-    attr: Any, to_key: Any, to_value: Any, labels: Any, query: Tensor, value: Tensor
-) -> EdgeVectors | None:
-    """The checked edge vectors and their maps; None without edge vectors."""
-    if attr is None:
-        for name, given in (("edge_key", to_key), ("edge_value", to_value)):
-            if given is not None:
-                raise ValueError(f"{name} must be left out without edge_attr, got {type(given).__name__}")
-        return None
-    if not isinstance(labels, EdgeLabels) or isinstance(labels.default, EdgeLabels):
-        raise ValueError(f"edge_attr needs labels of one kind of edges, EdgeLabels, got {_kind(labels)}")
-    edges = labels.ids.shape[0]
-    fits = check.tensor("edge_attr", attr).dim() == 2 and attr.shape[0] == edges
-    if not fits or attr.dtype not in check.FLOATING_DTYPES:
-        raise ValueError(
-            f"edge_attr must be floating of shape [E, F] = [{edges}, F], got {attr.dtype} {list(attr.shape)}"
-        )
-    if to_key is None and to_value is None:
-        raise ValueError("edge_attr needs edge_key or edge_value, the maps into score and value; got neither")
-    heads = query.shape[1]
-    for name, given, width in (("edge_key", to_key, query.shape[-1]), ("edge_value", to_value, value.shape[-1])):
-        if given is None:
-            continue
-        wanted = [width, attr.shape[1]]
-        if not check.shaped(check.floating(name, given), wanted, [heads, *wanted]):
-            raise ValueError(f"{name} must have shape {wanted} or {[heads, *wanted]}, got {list(given.shape)}")
-    check.same_device(query=query, edge_attr=attr, edge_key=to_key, edge_value=to_value)
-    return EdgeVectors(attr, to_key, to_value)
-
-
-def _kind(labels: Any) -> str:
-    return "EdgeLabels over EdgeLabels" if isinstance(labels, EdgeLabels) else type(labels).__name__

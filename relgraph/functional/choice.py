@@ -62,6 +62,8 @@ def which_impl(  # noqa: D417
     scale: float | None = None,
     enable_gqa: bool = False,
     score: Score | None = None,
+    content_bias: Tensor | None = None,
+    position_bias: Tensor | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
     edge_attr: Tensor | None = None,
@@ -103,7 +105,7 @@ def which_impl(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
-        (edge_attr, edge_key, edge_value),
+        (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}

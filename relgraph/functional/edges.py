@@ -34,6 +34,8 @@ def edge_attention(  # noqa: D417
     scale: float | None = None,
     enable_gqa: bool = False,
     score: Score | None = None,
+    content_bias: Tensor | None = None,
+    position_bias: Tensor | None = None,
     row_scores: Table = None,
     value_map: Maps | None = None,
     impl: str | None = None,
@@ -96,6 +98,7 @@ def edge_attention(  # noqa: D417
         query, key, value, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p,
         scale, enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
         value_map=value_map, edge=(edge_attr, edge_key, edge_value), nodes=True,
+        query_biases=(content_bias, position_bias),
     )  # fmt: skip
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))

@@ -17,7 +17,8 @@ from relgraph.score import Named
 class Tables(NamedTuple):
     """The learned vectors of one part of the labels; each may be missing.
 
-    ``rows`` ``[B, H, N_q, R]`` are scores given for each query and label, in place of a key table.
+    A table is ``[R, D]``, ``[H, R, D]`` or, with a batch axis, ``[B, 1 or H, R, D]``; biases have no axis D. ``rows``
+    ``[B, H, N_q, R]`` are scores given for each query and label, in place of a key table.
     """
 
     key: Tensor | None = None
@@ -25,6 +26,17 @@ class Tables(NamedTuple):
     query: Tensor | None = None
     bias: Tensor | None = None
     rows: Tensor | None = None
+
+    @property
+    def batched(self) -> tuple[str, ...]:
+        """The kinds of tables that have a batch axis."""
+        with_axis = {"key": 4, "value": 4, "query": 4, "bias": 3}
+        found: list[str] = []
+        for kind, dims in with_axis.items():
+            table = getattr(self, kind)
+            if table is not None and table.dim() == dims:
+                found.append(kind)
+        return tuple(found)
 
 
 class EdgeVectors(NamedTuple):

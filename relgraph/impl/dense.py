@@ -180,18 +180,22 @@ class _PartIds:
         return pairs.flatten(-2).scatter_add(-1, at, values).view(shape)
 
     def rows(self, table: Tensor) -> Tensor:
-        """The rows of a table ``[R, D]`` or ``[H, R, D]`` at the labels, ``[B or 1, H or 1, N_q, N_k, D]``."""
-        table = with_zero_row(table if table.dim() == 3 else table[None])
-        rows = table[:, self.slots[:, 0]].transpose(0, 1)
+        """The rows of a table at the labels, ``[B or 1, H or 1, N_q, N_k, D]``."""
+        table = with_zero_row(table)
+        table = table.reshape((1,) * (4 - table.dim()) + table.shape)  # [B or 1, H or 1, R+1, D]
+        each_batch, each_head = (torch.arange(n, device=table.device) for n in table.shape[:2])
+        rows = table[each_batch[:, None, None, None], each_head[:, None, None], self.slots]
         if self.csr is None:
             return rows
         batch, query, key = listed_pairs(self.plan, self.csr)
         extra = torch.where((self.csr.role == EXTRA) & (self.csr.ids >= 0), self.csr.ids, self.size)
-        rows = rows.expand(max(rows.shape[0], self.csr.batch), -1, -1, -1, -1).movedim(1, 3)
-        added = rows.new_zeros(self.csr.batch, *rows.shape[1:])
-        return (rows + added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)).movedim(
-            3, 1
-        )
+        batch_rows = table.shape[0] if self.csr.batch == 1 else self.csr.batch
+        if self.csr.batch == 1:
+            batch = torch.arange(batch_rows, device=extra.device)[:, None]  # every batch row has every listed pair
+        taken = table[batch if table.shape[0] != 1 else torch.zeros_like(batch), :, extra]  # [.., P, H or 1, D]
+        rows = rows.expand(batch_rows if rows.shape[0] == 1 else rows.shape[0], -1, -1, -1, -1).movedim(1, 3)
+        added = rows.new_zeros(batch_rows, *rows.shape[1:])
+        return (rows + added.index_put((batch, query, key), taken, accumulate=True)).movedim(3, 1)
 
     def scatter(self, weights: Tensor) -> Tensor:
         """P[i, r]: the weights of row i summed by label, ``[B, H, N_q, R+1]``."""

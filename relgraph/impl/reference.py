@@ -71,17 +71,21 @@ def _rows(call: Call, part: Part, ids: Tensor, table: Tensor | None, dtype: torc
     if table is None:
         return torch.zeros((), dtype=dtype, device=ids.device)
     table = with_zero_row(table.to(dtype))
-    table = table if table.dim() == 3 else table[None]
-    slots = torch.where(ids < 0, part.num_labels, ids)
-    rows = table[:, slots].transpose(0, 1)  # [B, H or 1, N_q, N_k, D]
+    table = table.reshape((1,) * (4 - table.dim()) + table.shape)  # [B or 1, H or 1, R+1, D]
+    slots = torch.where(ids < 0, part.num_labels, ids)[:, None]
+    each_batch, each_head = (torch.arange(n, device=ids.device) for n in table.shape[:2])
+    rows = table[each_batch[:, None, None, None], each_head[:, None, None], slots]  # [B or 1, H or 1, N_q, N_k, D]
     if part.csr is None or not part.csr.parallel:
         return rows
     batch, query, key = listed_pairs(call.plan, part.csr)
     extra = torch.where((part.csr.role == EXTRA) & (part.csr.ids >= 0), part.csr.ids, part.num_labels)
-    added = torch.zeros(
-        part.csr.batch, call.plan.q_len, call.plan.k_len, *table[:, 0].shape, dtype=dtype, device=ids.device
-    )
-    added = added.index_put((batch, query, key), table[:, extra].transpose(0, 1), accumulate=True)
+    batch_rows = table.shape[0] if part.csr.batch == 1 else part.csr.batch
+    if part.csr.batch == 1:
+        batch = torch.arange(batch_rows, device=ids.device)[:, None]  # every batch row has every listed pair
+    taken = table[batch if table.shape[0] != 1 else torch.zeros_like(batch), :, extra]  # [.., P, H or 1, D]
+    shape = batch_rows, call.plan.q_len, call.plan.k_len, table.shape[1], table.shape[3]
+    added = torch.zeros(shape, dtype=dtype, device=ids.device)
+    added = added.index_put((batch, query, key), taken, accumulate=True)
     return rows + added.permute(0, 3, 1, 2, 4)
 
 
@@ -181,6 +185,7 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
     allowed = attend_mask(call)
     outputs, lses, masses, weights = [], [], [], []
     for b in range(query.shape[0]):
+        own = tables._replace(**{kind: getattr(tables, kind)[b] for kind in tables.batched})
         for i in range(call.plan.q_len):
             mine = ((batch == (b if csr.batch > 1 else 0)) & (rows == i)).nonzero()[:, 0]
             if allowed is not None:
@@ -191,7 +196,7 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
             answer = _one_query(
                 call,
                 part.num_labels,
-                tables,
+                own,
                 query[b, :, i],
                 key[b],
                 value[b],

@@ -201,6 +201,8 @@ def _native(call: Call) -> str | None:
     if by_rows.unknown_score(call) or call.value_map is not None or (call.edge is not None and not edges_only):
         what = "value_map" if call.value_map is not None else "edge_attr" if call.edge is not None else "other score"
         return f"has dot products, Softcap, LeakyReLU and no {what}; {other}"
+    if edges_only and "query" in call.tables[0].batched:
+        return f"has no query_table with a batch axis over listed pairs; {other}"
     if _learns(call.mask):
         return f"gives no gradient to attn_mask; {other}"
     if call.query.device.type not in ("cpu", "meta"):  # who asks with shapes alone asks about a CPU

@@ -64,12 +64,23 @@ def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], 
             term = query @ (with_zero_row(table.key.to(query.dtype)) * scale).transpose(-1, -2)
         if table.bias is not None:
             bias = with_zero_row(table.bias.to(query.dtype), -1)
-            bias = bias[:, None, :] if bias.dim() == 2 else bias
+            bias = bias[..., None, :] if bias.dim() > 1 else bias  # [H, 1, R+1] or [B, 1 or H, 1, R+1]
             term = bias if term is None else term + bias
         if term is None:
             term = query.new_zeros(size + 1)
         columns.append(term.expand(*query.shape[:-1], size + 1))
     return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+
+
+def split_batched(tables: Sequence[Tables]) -> tuple[tuple[Tables, ...], tuple[Tables, ...]]:
+    """The tables whose kind has a batch axis in no part, with scores by row; and those whose kind has one in some part.
+
+    Kernels that add tables themselves take the first. The others become B, C and a product with the sums by label.
+    """
+    kinds = {kind for table in tables for kind in table.batched}
+    inside = tuple(table._replace(**dict.fromkeys(kinds)) for table in tables)
+    outside = tuple(Tables(**{kind: getattr(table, kind) for kind in kinds}) for table in tables)
+    return inside, outside
 
 
 def query_tables(

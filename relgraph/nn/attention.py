@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
@@ -18,17 +17,18 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.masks import join_masks
-from relgraph.nn.scores import check_row_scores, check_score
+from relgraph.nn.projections import BIASED, Projections, check_bias
+from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.score import Score
 
 
-class RelationAttention(nn.Module):
+class RelationAttention(Projections):
     """Multi-head attention in which scores and values carry a vector for each pair's label.
 
-    In each head, with D = E / H, for query i and key j with label l_ij::
+    In each head, with D = E / H by default, for query i and key j with label l_ij::
 
         e_ij = (W_q x_i)·(W_k x_j + a^K[l_ij]) / √D
         z_i  = Σ_j softmax_j(e_ij) (W_v x_j + a^V[l_ij])
@@ -46,13 +46,19 @@ class RelationAttention(nn.Module):
 
     Args:
         embed_dim: E, the width of queries and outputs.
-        num_heads: H; divides E.
+        num_heads: H; divides E unless there is a ``head_dim``.
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
-        bias: whether the projections have a bias.
+        bias: whether the projections have a bias: True, False, or the names of those that have one, of ``"query"``,
+            ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are one parameter,
+            ``in_proj_bias``, if all three have one; otherwise each is one of its own: ``q_proj_bias``, ``k_proj_bias``,
+            ``v_proj_bias``.
         num_labels: R, or a tuple, one number per part, for a sum of labels. None for attention without tables.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        head_dim: D, the size of a head, E / H by default. Any other makes the projections E → H · D and H · D → E.
+        scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
+            1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
             or a :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that receive it
             (FSDP2 must shard it before them).
@@ -64,6 +70,9 @@ class RelationAttention(nn.Module):
         score: what replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A module,
             such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned, moved
             and saved with it, and all layers that receive the same module share them.
+        content_bias: whether queries have a bias u ``[H, D]`` in their product with keys, (q_i + u)·k_j, which begins
+            at zero: see :func:`~relgraph.relation_attention`.
+        position_bias: the same for v in their product with the key table, (q_i + v)·a^K[l_ij].
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
             for a free map ``[D, D]`` per head and label; K, an int, for maps put together from K bases per head, with
             K coefficients per label. Maps begin as the identity. Not for a sum of labels.
@@ -75,9 +84,10 @@ class RelationAttention(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
-            ``[0, 1)``, unknown kinds of tables or an unknown ``impl``; options of tables when the layer makes none;
-            given tables of another size; a ``device`` that is not there, a ``dtype`` that parameters cannot have; a
-            score whose weight has another shape, or maps without labels.
+            ``[0, 1)``, unknown names in ``bias``, unknown kinds of tables or an unknown ``impl``; options of tables
+            when the layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` that
+            parameters cannot have; a score whose weight has another shape, or maps without labels; biases of queries
+            with a score of another form, or a ``position_bias`` without a key table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
@@ -93,16 +103,17 @@ class RelationAttention(nn.Module):
         >>> layer = rg.RelationAttention(16, 4, num_labels=5, score=score, value_map=2)
         >>> {name: list(p.shape) for name, p in layer.named_parameters() if name.startswith(("score", "value_map"))}
         {'score.weight': [4, 4], 'value_map.bases': [4, 2, 4, 4], 'value_map.coefficients': [5, 2]}
+        >>> options = {"head_dim": 64, "scale": 1.0, "bias": False}             # a T5 of 6 heads of 64 in width 512
+        >>> layer = rg.RelationAttention(512, 6, num_labels=32, tables=("bias",), per_head=True, **options)
+        >>> layer.in_proj_weight.shape, layer.out_proj.weight.shape
+        (torch.Size([1152, 512]), torch.Size([512, 384]))
     """
 
     batch_first = True
 
-    in_proj_weight: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
     tables: RelationTables | None
+    content_bias: nn.Parameter | None
+    position_bias: nn.Parameter | None
     value_map: ValueMaps | None
 
     def __init__(
@@ -110,18 +121,22 @@ class RelationAttention(nn.Module):
         embed_dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        bias: bool = True,
+        bias: bool | Sequence[str] = True,
         *,
         num_labels: NumLabels = None,
         kdim: int | None = None,
         vdim: int | None = None,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
         tables: Sequence[str] | RelationTables = ("key", "value"),
         per_head: bool | Sequence[str] = False,
         tie_tables: bool = False,
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
         device: torch.device | str | None = None,
@@ -136,24 +151,13 @@ class RelationAttention(nn.Module):
                 "labeler.num_labels and names=labeler.names, and labels=labeler(...) when called; "
                 "encoder and decoder layers take a labeler"
             )
-        self.embed_dim = check.integer("embed_dim", embed_dim, minimum=1)
-        self.num_heads = check.integer("num_heads", num_heads, minimum=1)
-        if embed_dim % num_heads:
-            raise ValueError(f"num_heads must divide embed_dim = {embed_dim}, got {num_heads}")
-        self.head_dim = embed_dim // num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads % check.integer("num_kv_heads", self.num_kv_heads, minimum=1):
-            raise ValueError(f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}")
+        self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, kdim, vdim)
         self.dropout = check.probability("dropout", dropout)
-        self.kdim = embed_dim if kdim is None else check.integer("kdim", kdim, minimum=1)
-        self.vdim = embed_dim if vdim is None else check.integer("vdim", vdim, minimum=1)
-        check.parameter_size(3 * embed_dim, embed_dim=embed_dim)
-        for name, width in (("kdim", self.kdim), ("vdim", self.vdim)):
-            check.parameter_size(embed_dim, **{name: width})
-        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
+        self.scale = None if scale is None else check.finite("scale", scale)
         self.impl = None if impl is None else check.choice("impl", impl, tuple(IMPLEMENTATIONS))
         factory = check.parameter_place(device, dtype)
-        self._make_projections(check.boolean("bias", bias), factory)
+        self.biased = check_bias("bias", bias)
+        self._make_projections(factory)
         check.boolean("tie_tables", tie_tables)
         options = {"per_head": per_head, "tied": tie_tables, "names": names, "frozen": frozen}
         # A stack copies its layer, but not tables that were passed in to be shared.
@@ -169,29 +173,12 @@ class RelationAttention(nn.Module):
             else:
                 self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
         self.score = check_score(score, self.tables, self.num_heads, self.head_dim)
+        for name, wanted in (("content_bias", content_bias), ("position_bias", position_bias)):
+            learned = check_query_bias(name, wanted, self.score, self.tables)
+            zeros = nn.Parameter(torch.zeros(num_heads, self.head_dim, **factory)) if learned else None
+            self.register_parameter(name, zeros)
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
-
-    def _make_projections(self, bias: bool, factory: dict[str, Any]) -> None:
-        width, kv_width = self.embed_dim, self.num_kv_heads * self.head_dim
-        shapes = {"in_proj": (width + 2 * kv_width, width)}
-        if not self._qkv_same_embed_dim:
-            shapes = {"q_proj": (width, width), "k_proj": (kv_width, self.kdim), "v_proj": (kv_width, self.vdim)}
-        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
-            weight = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
-            self.register_parameter(f"{name}_weight", weight)
-        in_proj_bias = nn.Parameter(torch.empty(width + 2 * kv_width, **factory)) if bias else None
-        self.register_parameter("in_proj_bias", in_proj_bias)
-        self.out_proj = nn.Linear(width, width, bias=bias, **factory)
-        self._reset_projections()
-
-    def _reset_projections(self) -> None:
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        if self.in_proj_bias is not None:
-            nn.init.zeros_(self.in_proj_bias)
-            nn.init.zeros_(self.out_proj.bias)
 
     def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
         _check_unused(options)
@@ -211,6 +198,9 @@ class RelationAttention(nn.Module):
         """
         self.out_proj.reset_parameters()
         self._reset_projections()
+        for bias in (self.content_bias, self.position_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
         for part in (self.tables, self.score, self.value_map):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
@@ -311,9 +301,11 @@ class RelationAttention(nn.Module):
         q, k, v, mask = self._project(inputs, cache)
         z, aux = relation_attention_with_aux(
             q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
-            dropout_p=self.dropout if self.training else 0.0, enable_gqa=self.num_kv_heads != self.num_heads,
-            score=self.score, row_scores=rows, value_map=None if self.value_map is None else self.value_map(),
-            impl=self.impl, need_weights=need_weights, need_label_mass=need_label_mass,
+            dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
+            enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
+            content_bias=self.content_bias, position_bias=self.position_bias,
+            value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
+            need_weights=need_weights, need_label_mass=need_label_mass,
         )  # fmt: skip
         return self._outputs(z, aux.weights, aux.label_mass, inputs)
 
@@ -328,30 +320,6 @@ class RelationAttention(nn.Module):
         assert k is not None and v is not None
         mask = join_masks(inputs.pairs, padding)
         return q, k, v, mask[0] if inputs.packed and mask is not None else mask
-
-    def _project_new(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Queries, keys and values of this call, without those in a cache."""
-        kv_heads, bias = self.num_kv_heads, self.in_proj_bias
-        sizes = [self.embed_dim, kv_heads * self.head_dim, kv_heads * self.head_dim]
-        if self.in_proj_weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
-            q, k, v = linear(inputs.query, self.in_proj_weight, bias).split(sizes, -1)
-        else:
-            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = weights if self.in_proj_weight is None else self.in_proj_weight.split(sizes)
-            biases = (None, None, None) if bias is None else bias.split(sizes)
-            named = zip((inputs.query, inputs.key, inputs.value), weights, biases, strict=True)
-            q, k, v = (None if x is None else linear(x, w, b) for x, w, b in named)  # pyright: ignore[reportArgumentType]
-        assert q is not None
-        q = self._split_heads(q, self.num_heads, inputs)
-        return q, *(None if x is None else self._split_heads(x, kv_heads, inputs) for x in (k, v))  # pyright: ignore[reportReturnType]
-
-    def _split_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
-        """``[B, N, heads · D]`` as ``[B, heads, N, D]``; packed ``[T, heads, D]``."""
-        x = x.unflatten(-1, (heads, self.head_dim))
-        if inputs.packed:
-            return x
-        x = x.transpose(-3, -2)
-        return x[None] if inputs.unbatched else x
 
     def _outputs(
         self, z: Tensor, weights: Tensor | None, mass: Tensor | tuple[Tensor, ...] | None, inputs: Inputs
@@ -375,9 +343,12 @@ class RelationAttention(nn.Module):
         """Sizes, and options that differ from their defaults."""
         parts = [str(self.embed_dim), f"num_heads={self.num_heads}", f"head_dim={self.head_dim}"]
         defaults = {"num_kv_heads": self.num_heads, "kdim": self.embed_dim, "vdim": self.embed_dim, "dropout": 0.0}
-        defaults["impl"] = None
+        defaults |= {"scale": None, "impl": None}
         parts += [f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value]
-        parts += ["bias=False"] * (self.in_proj_bias is None) + ["tables=None"] * (self.tables is None)
+        if self.biased != BIASED:
+            parts.append(f"bias={self.biased or False}")
+        parts += ["tables=None"] * (self.tables is None)
+        parts += [f"{name}=True" for name in ("content_bias", "position_bias") if getattr(self, name) is not None]
         if self.score is not None and not isinstance(self.score, nn.Module):
             parts.append(f"score={getattr(self.score, '__name__', repr(self.score))}")
         return ", ".join(parts)

@@ -29,6 +29,7 @@ from relgraph.nn.layer_parts import (
     rename_in_errors,
     residual,
 )
+from relgraph.nn.projections import check_layer_bias
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
 from relgraph.score import Score
@@ -61,9 +62,10 @@ class RelationDecoderLayer(nn.Module):
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
         num_labels: R of the self-attention, if there is no labeler; None for one without tables. ``labeler``,
-            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score`` and ``value_map`` too are for the
-            self-attention only.
+            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score``, ``content_bias``,
+            ``position_bias`` and ``value_map`` too are for the self-attention only.
         num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
+            ``head_dim``, ``scale`` and ``attention_bias`` too are for both.
         num_memory_labels: R of the attention to the memory; None for one without tables.
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
@@ -102,7 +104,12 @@ class RelationDecoderLayer(nn.Module):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
         num_memory_labels: NumLabels = None,
@@ -113,7 +120,7 @@ class RelationDecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, head_dim)
         factory = check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         if not isinstance(memory_tables, RelationTables):
@@ -121,15 +128,18 @@ class RelationDecoderLayer(nn.Module):
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = check.boolean("norm_first", norm_first)
+        of_attention: dict[str, Any] = {
+            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "impl": impl,
+            "bias": check_layer_bias(bias, attention_bias), **factory,
+        }  # fmt: skip
         self.self_attn = RelationAttention(
-            d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
-            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, score=score, value_map=value_map,
-            impl=impl, **factory,
+            d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
+            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
+            value_map=value_map, **of_attention,
         )  # fmt: skip
         self.multihead_attn = rename_in_errors(
-            _MEMORY_OPTIONS, RelationAttention, d_model, nhead, dropout, bias, num_labels=num_memory_labels,
-            num_kv_heads=num_kv_heads, tables=memory_tables, names=memory_names, score=memory_score,
-            value_map=memory_value_map, impl=impl, **factory,
+            _MEMORY_OPTIONS, RelationAttention, d_model, nhead, dropout, num_labels=num_memory_labels,
+            tables=memory_tables, names=memory_names, score=memory_score, value_map=memory_value_map, **of_attention,
         )  # fmt: skip
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)

@@ -27,6 +27,7 @@ from relgraph.nn.layer_parts import (
     rename_in_errors,
     residual,
 )
+from relgraph.nn.projections import check_layer_bias
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.score import Score
@@ -51,7 +52,7 @@ class RelationEncoderLayer(nn.Module):
 
     Args:
         d_model: E, the width of inputs and outputs.
-        nhead: H; divides E.
+        nhead: H; divides E unless there is a ``head_dim``.
         dim_feedforward: width of the feed-forward network.
         dropout: probability in ``[0, 1)`` of dropout in training, on attention weights and in each step.
         activation: ``"relu"``, ``"gelu"`` or a function.
@@ -71,8 +72,14 @@ class RelationEncoderLayer(nn.Module):
         names: the labels' names, R strings, if there is no labeler.
         frozen: the label whose rows stay zero; for a sum one per part.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
+        head_dim: D, the size of a head, E / H by default; any other gives the attention another width than E.
+        scale: factor on the score terms that hold a vector: see :class:`~relgraph.RelationAttention`.
+        attention_bias: which projections of the attention have a bias, a bool or names: the ``bias`` of
+            :class:`~relgraph.RelationAttention`. By default as ``bias`` says.
         score: what replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. A module is
             shared by all layers that receive it, but a stack copies it with the layer.
+        content_bias: whether queries have a bias in their product with keys: see :class:`~relgraph.RelationAttention`.
+        position_bias: the same for their product with the key table.
         value_map: whether each label has a linear map of the values, or K, the number of bases of the maps: see
             :class:`~relgraph.RelationAttention`.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
@@ -110,22 +117,31 @@ class RelationEncoderLayer(nn.Module):
         names: Sequence[Any] | None = None,
         frozen: int | Sequence[int | None] | None = None,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         impl: str | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
-        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps)
+        check_sizes(d_model, nhead, dim_feedforward, layer_norm_eps, head_dim)
         factory = check.parameter_place(device, dtype)
         check_batch_first(batch_first)
         num_labels, names = check_labeler(labeler, num_labels, names, tables)
         self.labeler = labeler
         self.norm_first = check.boolean("norm_first", norm_first)
+        of_attention: dict[str, Any] = {
+            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "impl": impl,
+            "bias": check_layer_bias(bias, attention_bias), **factory,
+        }  # fmt: skip
         self.self_attn = RelationAttention(
-            d_model, nhead, dropout, bias, num_labels=num_labels, num_kv_heads=num_kv_heads, tables=tables,
-            per_head=per_head, tie_tables=tie_tables, names=names, frozen=frozen, score=score, value_map=value_map,
-            impl=impl, **factory,
+            d_model, nhead, dropout, num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables,
+            names=names, frozen=frozen, score=score, content_bias=content_bias, position_bias=position_bias,
+            value_map=value_map, **of_attention,
         )  # fmt: skip
         self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **factory)
         self.dropout = nn.Dropout(dropout)

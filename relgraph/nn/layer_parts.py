@@ -18,6 +18,7 @@ from relgraph.graphs import Graph
 from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
+from relgraph.nn.projections import check_head_dim
 from relgraph.nn.tables import RelationTables
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -45,13 +46,11 @@ def check_batch_first(batch_first: Any) -> None:
         raise ValueError("batch_first must be True: inputs have shape [B, N, E], got False")
 
 
-def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any) -> None:
+def check_sizes(d_model: Any, nhead: Any, dim_feedforward: Any, layer_norm_eps: Any, head_dim: Any) -> None:
     """Check sizes under the argument names of torch's layers."""
-    check.integer("d_model", d_model, minimum=1)
-    if d_model % check.integer("nhead", nhead, minimum=1):
-        raise ValueError(f"nhead must divide d_model = {d_model}, got {nhead}")
+    size = check_head_dim("d_model", d_model, "nhead", nhead, head_dim)
     check.integer("dim_feedforward", dim_feedforward, minimum=1)
-    check.parameter_size(3 * d_model, d_model=d_model)
+    check.parameter_size(3, d_model=d_model, nhead=nhead, head_dim=size)
     check.parameter_size(d_model=d_model, dim_feedforward=dim_feedforward)
     if check.finite("layer_norm_eps", layer_norm_eps) < 0:
         raise ValueError(f"layer_norm_eps must be at least 0, got {layer_norm_eps}")
@@ -136,6 +135,9 @@ def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module],
     """A ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
     if not isinstance(plain, kind):
         raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
+    for name in ("head_dim", "attention_bias"):
+        if options.get(name) is not None:
+            raise ValueError(f"{name} must be left out, as the weights are those of layer, got {shown(options[name])}")
     source: Any = plain
     weight = source.linear1.weight
     made: Any = cls(

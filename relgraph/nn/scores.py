@@ -1,4 +1,4 @@
-"""The score of an attention layer, checked as far as possible before a call, and scores given by row."""
+"""The score of an attention layer and biases of its queries, checked before a call; and scores given by row."""
 
 from __future__ import annotations
 
@@ -63,6 +63,18 @@ def check_one_label(what: str, num_labels: Any) -> int | None:
     if isinstance(num_labels, tuple):
         raise NotImplementedError(f"{what} needs one label per pair, got a sum of {len(num_labels)} labels")
     return num_labels
+
+
+def check_query_bias(name: str, wanted: Any, score: Any, tables: RelationTables | None) -> bool:
+    """Return ``wanted``, whether there is the bias of this name; raise if score or tables have no term for it."""
+    if not check.boolean(name, wanted):
+        return False
+    if isinstance(score, (Additive, Bilinear)):
+        raise ValueError(f"{name} must be False with score={type(score).__name__}: it is for dot products")
+    if name == "position_bias" and (tables is None or "key" not in tables.kinds):
+        got = "no tables" if tables is None else list(tables.kinds)
+        raise ValueError(f"position_bias needs a key table, whose rows it is multiplied by, got {got}")
+    return True
 
 
 def check_row_scores(given: Any, tables: RelationTables | None, heads: int, labels: Any, inputs: Inputs) -> Any:

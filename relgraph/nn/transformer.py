@@ -65,6 +65,8 @@ class RelationTransformer(nn.Module):
         tables: kinds of tables in both self-attentions, or :class:`~relgraph.RelationTables`, which all layers then
             share.
         score: the score of both self-attentions; each layer gets a copy of a module.
+        content_bias: for both self-attentions.
+        position_bias: for the self-attentions that have labels.
         value_map: for the self-attentions that have labels.
         memory_score: the score of the attention to the memory.
         max_len: how many learned positions there are, for each side that has them.
@@ -116,7 +118,12 @@ class RelationTransformer(nn.Module):
         per_head: bool | Sequence[str] = False,
         tie_tables: bool = False,
         num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        attention_bias: bool | Sequence[str] | None = None,
         score: Score | None = None,
+        content_bias: bool = False,
+        position_bias: bool = False,
         value_map: bool | int = False,
         memory_score: Score | None = None,
         impl: str | None = None,
@@ -139,12 +146,16 @@ class RelationTransformer(nn.Module):
             d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
             dtype,
         )  # fmt: skip
-        options: dict[str, Any] = {"num_kv_heads": num_kv_heads, "score": score, "impl": impl}
+        options: dict[str, Any] = {
+            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "scale": scale, "attention_bias": attention_bias,
+            "score": score, "content_bias": content_bias, "impl": impl,
+        }  # fmt: skip
         of_tables: dict[str, Any] = {"tables": tables, "per_head": per_head, "tie_tables": tie_tables}
+        needs_labels = {"value_map": value_map, "position_bias": position_bias}
         if distances is None and encoder_labeler is None and decoder_labeler is None:
-            options["value_map"] = value_map  # refused by the layers, as they have no labels
+            options |= needs_labels  # refused by the layers, as they have no labels
         else:
-            of_tables["value_map"] = value_map
+            of_tables |= needs_labels
         num_memory_labels, memory_names = rename_in_errors(
             {"labeler": "memory_labeler"}, check_labeler, memory_labeler, None, None, memory_tables
         )
@@ -227,18 +238,22 @@ class RelationTransformer(nn.Module):
 
         Matrices are Xavier-uniform, as in :class:`~torch.nn.Transformer`; for tables see
         :class:`~relgraph.nn.LabelTable`, for learned positions :class:`~relgraph.nn.LearnedPositions`. Maps of values
-        are the identity.
+        are the identity, biases of queries zero.
         """
         attentions = [module for module in self.modules() if isinstance(module, RelationAttention)]
         parts = [part for module in attentions for part in (module.tables, module.score, module.value_map)]
         learned = [module for module in (self.positions, self.tgt_positions) if isinstance(module, LearnedPositions)]
         kept = {id(p) for part in (*parts, *learned) if isinstance(part, nn.Module) for p in part.parameters()}
+        kept |= {id(p) for module in attentions for p in (module.content_bias, module.position_bias)}
         for parameter in self.parameters():
             if parameter.dim() > 1 and id(parameter) not in kept:
                 nn.init.xavier_uniform_(parameter)
         for module in learned:
             module.reset_parameters()
         for module in attentions:
+            for bias in (module.content_bias, module.position_bias):
+                if bias is not None:
+                    nn.init.zeros_(bias)
             if module.tables is not None and not module.tables_given:
                 module.tables.reset_parameters()
             if module.value_map is not None:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
+from relgraph.nn.projections import BIASED
 from tests.fuzz.cases import KINDS, Case, draw, given_offset, is_sum
 from tests.fuzz.edge_layers import near
 from tests.fuzz.labels import Written
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import layer_options, layer_parameters, maps_one_label, scatter
+from tests.fuzz.scores import layer_biases, layer_options, layer_parameters, maps_one_label, scatter
 
 F64 = torch.float64
 
@@ -47,6 +48,9 @@ def check_attention_layer(seed: int) -> None:
     maps = case.num_labels[0] if labelled and maps_one_label(case.labels) else 0
     own = Random(f"scores of layer {seed}")
     options |= layer_options(case, own, count=maps, kinds=kinds)
+    options |= layer_biases(case, Random(f"biases of layer {seed}"), keys=labelled and "key" in kinds)
+    options |= _other_shapes(case, Random(f"shapes of layer {seed}"))
+    width = options.pop("width", width)
     layer = rg.RelationAttention(width, case.heads, **options).double()
     scatter(layer, torch.Generator().manual_seed(seed))
     x = _inputs(case, layer, cross=cross)
@@ -74,6 +78,18 @@ def check_attention_layer(seed: int) -> None:
         near(f"{what}: gradient of {name}", torch.zeros_like(leaf) if grad is None else grad, wanted[name])
 
 
+def _other_shapes(case: Case, rng: Random) -> dict[str, Any]:
+    """For some seeds a width that the heads do not share, a scale, and biases on some of the projections."""
+    found: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        found |= {"width": rng.choice([1, 3, 6]), "head_dim": case.size}
+    if rng.random() < 0.3:
+        found["scale"] = case.scale = rng.choice([1.0, 0.3])
+    if rng.random() < 0.3:
+        found["bias"] = [name for name in BIASED if rng.random() < 0.5]
+    return found
+
+
 def _inputs(case: Case, layer: rg.RelationAttention, *, cross: bool) -> list[Tensor]:
     """Query, key and value as they go in; one and the same without ``cross``."""
     frame = case.frame
@@ -88,13 +104,15 @@ def _inputs(case: Case, layer: rg.RelationAttention, *, cross: bool) -> list[Ten
 def _projections(layer: rg.RelationAttention) -> tuple[list[Tensor], list[Any]]:
     """Weights and biases of query, key and value."""
     kv = layer.num_kv_heads * layer.head_dim
-    sizes = [layer.embed_dim, kv, kv]
+    sizes = [layer.num_heads * layer.head_dim, kv, kv]
     if layer.in_proj_weight is None:
         weights = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
     else:
         weights = list(layer.in_proj_weight.split(sizes))
-    biases = [0.0] * 3 if layer.in_proj_bias is None else list(layer.in_proj_bias.split(sizes))
-    return [w.detach() for w in weights], [b if isinstance(b, float) else b.detach() for b in biases]
+    biases = [layer.q_proj_bias, layer.k_proj_bias, layer.v_proj_bias]
+    if layer.in_proj_bias is not None:
+        biases = list(layer.in_proj_bias.split(sizes))
+    return [w.detach() for w in weights], [0.0 if b is None else b.detach() for b in biases]
 
 
 def _fill(case: Case, layer: rg.RelationAttention, x: list[Tensor]) -> None:

@@ -22,7 +22,7 @@ from tests.fuzz.labels import (
     offset_given,
     parts_of,
 )
-from tests.fuzz.scores import Score, draw_scores
+from tests.fuzz.scores import Score, draw_query_biases, draw_scores
 
 KINDS = ("key", "value", "query", "bias")
 """The kinds of tables, in the order of the arguments."""
@@ -135,6 +135,8 @@ def draw(seed: int) -> Case:
     _draw_options(case, rng, generator)
     _draw_incoming(case, rng, generator)
     draw_scores(case)
+    draw_query_biases(case)
+    _draw_batched(case)
     return case
 
 
@@ -173,6 +175,22 @@ def _draw_tables(case: Case, rng: Random, generator: torch.Generator) -> None:
         case.leaves["bias", 0] = _normal((case.num_labels[0],), generator)  # tells R
     if tables and case.frame.packed and rng.random() < 0.1:
         case.layouts.update(dict.fromkeys(tables, "gaps"))
+
+
+def _draw_batched(case: Case) -> None:
+    """Give tables of some kinds a batch axis, in a fifth of the padded cases; from a stream of its own."""
+    rng = Random(f"batched {case.seed}")
+    if case.frame.packed or rng.random() >= 0.2:
+        return
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    kinds = {kind for kind in KINDS if rng.random() < 0.5}
+    for name, table in case.leaves.items():
+        if not isinstance(name, tuple) or name[0] not in kinds or rng.random() < 0.2:
+            continue
+        row = table.shape[-1:] if name[0] == "bias" else table.shape[-2:]
+        heads = case.heads if rng.random() < 0.5 else 1
+        case.leaves[name] = _normal((case.frame.batch, heads, *row), generator)
+        case.layouts[name] = rng.choice(LAYOUTS)
 
 
 def _draw_mask(case: Case, rng: Random, generator: torch.Generator) -> None:

@@ -154,6 +154,8 @@ def _may_refuse(case: Case, impl: str, dtype: torch.dtype) -> bool:
         alone = stands_alone(case.labels)
         more = not named or not {"maps", "bases", *([] if alone else ["attr"])}.isdisjoint(case.leaves)
         parallel = has_parallel(case.labels) and not alone
+        query_table = case.leaves.get(("query", 0))
+        more = more or (alone and query_table is not None and query_table.dim() == 4)
         return parallel or case.need_weights or case.learns_mask or more
     if impl == "edges":
         return not stands_alone(case.labels) or case.need_weights
@@ -254,12 +256,14 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
     more = dict(call.more)
     edge = tuple(more.pop(name) for name in ("edge_attr", "edge_key", "edge_value"))
+    biases = more.pop("content_bias"), more.pop("position_bias")
     checked, _ = check_call(
         *call.positional[:4],
         call.positional[4:],
         **call.options,
         **more,
         edge=edge,
+        query_biases=biases,
         need_weights=call.case.need_weights,
         need_mass=call.case.need_mass,
     )

@@ -18,7 +18,7 @@ from tests.fuzz.compare import FuzzError
 from tests.fuzz.frame import Frame, draw_frame
 from tests.fuzz.labels import Edges, WithVectors, draw_edges
 from tests.fuzz.oracle import Truth, solve
-from tests.fuzz.scores import draw_scores, given, layer_options, layer_parameters, scatter
+from tests.fuzz.scores import draw_query_biases, draw_scores, given, layer_options, layer_parameters, scatter
 
 F64 = torch.float64
 INPUTS = ("query", "key", "value")
@@ -86,6 +86,7 @@ def check_edge_attention(seed: int) -> None:
     case.scale = rng.choice([None, 0.7])
     case.incoming = {"z": torch.randn((1, heads, frame.q_len, value_size), generator=generator, dtype=F64)}
     draw_scores(case, "scores of edges")
+    draw_query_biases(case)
     truth = solve(case, F64)
     leaves = {name: x.clone().requires_grad_() for name, x in case.leaves.items()}
 

@@ -3,13 +3,14 @@
 Forward and backward are written out by hand for one query row at a time::
 
     r_e = Σ a^K + Σ W_k x, or with an additive score          e: a pair, or one of parallel edges
-    c_e = q·(M k_e + r_e) + k_e·Σ a^Q,   c_e = u · act(q + k_e + r_e)
+    c_e = (q + b_c)·M k_e + (q + b_p)·r_e + k_e·Σ a^Q,   c_e = u · act(q + k_e + r_e)
     s_e = f(scale · c_e + Σ b + Σ g_i) + m_e
     w = softmax(s), lse = log Σ exp(s), d_e = w_e keep_e / (1 - p)
     z = Σ d_e (N v_e + Σ a^V + Σ W_v x),  mass_r = Σ w_e [r is a label of e]
     ds_e = w_e (dw_e - Σ w dw + dlse)
 
-M and N are the maps of the label of e, the identity where there is none; f, x, M, N, u and g are left out of most calls.
+M and N are the maps of the label of e, the identity where there is none; f, x, M, N, u, g and the biases of the query,
+b_c and b_p, are left out of most calls.
 
 Beside each number goes a bound on its error: what the same sums may come to in arithmetic with relative error ``unit``,
 in any order. It follows from the sizes of the terms, so it needs no other implementation to compare with. Errors go
@@ -149,6 +150,7 @@ class _Row:
             if table is not None:
                 table = table[self.b, :, self.i] if kind == "rows" else table
                 table = table[..., None] if kind in ("bias", "rows") else table
+                table = table[self.b] if table.dim() == 4 else table
                 table = table.expand(heads, *table.shape[-2:])[:, label]
                 total[0].index_add_(1, entry, table)
                 total[1].index_add_(1, entry, table.abs())
@@ -358,7 +360,11 @@ class _Row:
                 whole = whole[self.b, :, self.i]
             if name[0] in ("bias", "rows"):
                 whole = whole[..., None]
-            if whole.dim() == mine.dim():
+            if isinstance(name, tuple) and whole.dim() == 4:  # a table with a batch axis
+                whole = whole[self.b]
+            if whole.dim() == mine.dim() and whole.shape[0] == 1:
+                whole.index_add_(1, label, mine.sum(0, keepdim=True))
+            elif whole.dim() == mine.dim():
                 whole.index_add_(1, label, mine)
             else:
                 whole.index_add_(0, label, mine.sum(0))
@@ -396,37 +402,58 @@ class _Row:
 
 
 class _Product:
-    """q·(M k + r) + k·a^Q of every entry: the dot product, or with a map of the key for each label."""
+    """(q + b_c)·M k + (q + b_p)·r + k·a^Q of every entry: the dot product, or with a map of the key for each label."""
 
     def __init__(self, row: _Row) -> None:
         self.row, case = row, row.case
         self.query = case.leaves["query"][row.b, :, row.i][:, None]  # [H, 1, D]
+        self.content, self.position = self._biased()
         self.key = row.leaf("key")
         self.maps = None
         if case.score is not None and case.score.kind == "bilinear":
             self.maps = row.maps(_exact(case.leaves["weight"]))
-        mapped = _exact(self.key)
+        self.mapped = _exact(self.key)
         if self.maps is not None:
-            mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
+            self.mapped = Known(_apply(self.maps.value, self.key), _apply(self.maps.size, self.key.abs()))
         self.of_query = row.rows("query")
-        self.of_key = mapped + row.rows("key") + row.carried("edge_key", case.size)
+        self.added = row.rows("key") + row.carried("edge_key", case.size)
         self.score = Known(
-            (self.query * self.of_key.value).sum(-1) + (self.key * self.of_query.value).sum(-1),
-            (self.query.abs() * self.of_key.size).sum(-1) + (self.key.abs() * self.of_query.size).sum(-1),
+            (self.content.value * self.mapped.value + self.position.value * self.added.value).sum(-1)
+            + (self.key * self.of_query.value).sum(-1),
+            (self.content.size * self.mapped.size + self.position.size * self.added.size).sum(-1)
+            + (self.key.abs() * self.of_query.size).sum(-1),
         )
+
+    def _biased(self) -> tuple[Known, Known]:
+        """What is multiplied by keys and by their tables' rows; for these, q + b_c and b_p - b_c may be summed."""
+        leaves, none = self.row.case.leaves, torch.zeros(self.query.shape[0], self.query.shape[-1], dtype=torch.float64)
+        content, position = (_exact(leaves.get(name, none)[:, None]) for name in ("content_bias", "position_bias"))
+        query = _exact(self.query)
+        either = query + position
+        return query + content, Known(either.value, either.size + 2 * content.size)
 
     def leave(self, truth: Truth, grad: Known) -> None:
         """Adds to the gradients of all that is compared, from that of each entry's score ``[H, E]``."""
-        row, query = self.row, _exact(self.query)
-        row._leave(truth, "query", _times(grad, self.of_key))
-        per_key = _times(grad, query)
-        row._leave_tables(truth, "key", per_key)
-        row._leave_edges(truth, "edge_key", per_key)
+        row, query = self.row, self.content
+        row._leave(truth, "query", _times(grad, self.mapped + self.added))
+        self._leave_bias(truth, "content_bias", _times(grad, Known(self.mapped.value, self._sizes())))
+        self._leave_bias(truth, "position_bias", _times(grad, self.added))
+        row._leave_tables(truth, "key", _times(grad, self.position))
+        row._leave_edges(truth, "edge_key", _times(grad, self.position))
         row._leave_tables(truth, "query", _times(grad, _exact(self.key)))
         if self.maps is not None:
-            row._leave_by_label(truth, "weight", _outer(per_key, self.key))
+            row._leave_by_label(truth, "weight", _outer(_times(grad, query), self.key))
             query = Known(_apply(self.maps.value.mT, self.query), _apply(self.maps.size.mT, self.query.abs()))
         row._leave(truth, "key", _times(grad, query + self.of_query))
+
+    def _sizes(self) -> Tensor:
+        """What the gradient of b_c may be summed from: rows of tables enter it twice, with both signs."""
+        return self.mapped.size + 2 * self.added.size
+
+    def _leave_bias(self, truth: Truth, name: str, grad: Known) -> None:
+        if name in self.row.case.leaves:
+            for place, mine in zip((truth.values, truth.bounds), grad, strict=True):
+                place["grad", name] += mine.sum(1)
 
 
 class _Additive:

@@ -22,6 +22,10 @@ SHARE = 0.4
 """How many of the seeds have any of this."""
 
 
+BIASES = ("content_bias", "position_bias")
+"""Biases of the query."""
+
+
 class Spread(NamedTuple):
     """The value and the slope of a curve at numbers that are known up to an error, with the errors of both."""
 
@@ -176,6 +180,8 @@ def given(case: Any, leaves: dict, place: Callable[[Tensor], Tensor]) -> dict[st
         maps = leaves["coefficients"], leaves["bases"]
     return {
         "score": None if case.score is None else case.score.build(leaves),
+        "content_bias": leaves.get("content_bias"),
+        "position_bias": leaves.get("position_bias"),
         "row_scores": (rows if isinstance(case.labels, Sum) else rows[0]) if some else None,
         "value_map": maps,
         "edge_attr": leaves.get("attr"),
@@ -285,6 +291,26 @@ def _draw_rows(case: Any, draw: _Draw) -> None:
         draw.leaf(("bias", 0), case.num_labels[0])  # labels without a table may be raw, and then it tells R
 
 
+def draw_query_biases(case: Any) -> None:
+    """Add biases of the query to a case with dot products, at times."""
+    draw = _Draw(case, "query biases")
+    if draw.rng.random() >= SHARE or "edge_key" in case.leaves or not _is_product(case.score):
+        return
+    keys = any(name[0] == "key" for name in case.leaves if isinstance(name, tuple))
+    for name in _query_biases(draw.rng, keys=keys):
+        draw.leaf(name, case.heads, case.size, own=False, spreads=(0.1, 1.0, 5.0))
+
+
+def _is_product(score: Score | None) -> bool:
+    return score is None or score.kind == "function"
+
+
+def _query_biases(rng: Random, *, keys: bool) -> tuple[str, ...]:
+    """Which biases there are; that of position only with key tables."""
+    names = rng.choice([("content_bias",), ("position_bias",), ("content_bias", "position_bias")])
+    return tuple(name for name in names if keys or name == "content_bias")
+
+
 def layer_options(case: Any, rng: Random, *, count: int, kinds: list[str]) -> dict[str, Any]:
     """The arguments ``score`` and ``value_map`` of a layer; the case gets the score, and the layer has the weights.
 
@@ -310,9 +336,17 @@ def layer_options(case: Any, rng: Random, *, count: int, kinds: list[str]) -> di
     return options
 
 
+def layer_biases(case: Any, rng: Random, *, keys: bool) -> dict[str, Any]:
+    """The arguments of a layer for biases of the query, after its score; ``keys`` says whether it has key tables."""
+    if rng.random() >= SHARE or not _is_product(case.score):
+        return {}
+    return dict.fromkeys(_query_biases(rng, keys=keys), True)
+
+
 def layer_parameters(layer: torch.nn.Module) -> dict[str, Tensor]:
-    """The weights of a layer's score and maps by the names of leaves, as :func:`layer_options` asks for them."""
+    """The weights of a layer's score, maps and biases of queries by the names of leaves, as :func:`layer_options` asks for them."""
     named = [(layer.score, ("weight",)), (layer.value_map, ("maps", "coefficients", "bases"))]
+    named.append((layer, BIASES))
     found = {name: getattr(module, name, None) for module, names in named for name in names}
     return {name: x for name, x in found.items() if isinstance(x, Tensor)}
 

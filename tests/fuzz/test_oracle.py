@@ -108,6 +108,21 @@ def test_rows_and_maps_of_values_by_hand():
     assert by_hand(two_labels, bases)["z"].item() == pytest.approx(first * 30 + second * 120)
 
 
+def test_biases_of_the_query_by_hand():
+    """q = 2 meets the keys 1 and 3 with the first bias, and the rows 0.5 and -1 with the second."""
+    tables = {("key", 0): number([0.5], [-1.0]), "content_bias": number([3.0]), "position_bias": number([-0.5])}
+    found = by_hand(two_labels, tables)
+    weights = softmax((2 + 3) * 1 + (2 - 0.5) * 0.5, (2 + 3) * 3 - (2 - 0.5) * 1)
+    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+
+
+def test_tables_by_batch_row_by_hand():
+    tables = {("key", 0): number([0.5], [-1.0]).view(1, 1, 2, 1), ("bias", 0): number(0.0, 0.25).view(1, 1, 2)}
+    found = by_hand(two_labels, tables)
+    weights = softmax(2 * (1 + 0.5), 2 * (3 - 1) + 0.25)
+    assert found["mass", 0].flatten().tolist() == pytest.approx(weights, rel=1e-14)
+
+
 def test_additive_and_bilinear_scores_by_hand():
     weight = {"weight": number(0.5), ("key", 0): number([0.25], [-7.0])}
     found = by_hand(two_labels, weight, score=Score("additive", ACTIVATIONS[1]))
@@ -272,12 +287,28 @@ def traits(case):
         "nothing besides": not special(case),
         "additive over edges": isinstance(case.labels, Edges) and repr(case.score).startswith("additive"),
         "maps for each head": any(name in case.leaves and case.leaves[name].dim() == 4 for name in ("maps", "bases")),
+        **{
+            f"tables of {kind} by batch row": any(
+                name[0] == kind and by_batch_row(name, x) for name, x in case.leaves.items()
+            )
+            for kind in KINDS
+        },
+        "tables by batch row of edges alone": stands_alone(case.labels)
+        and any(by_batch_row(name, x) for name, x in case.leaves.items() if name[0] in KINDS),
+        **{name: name in case.leaves for name in ("content_bias", "position_bias")},
+        "both biases of a sum": isinstance(case.labels, Sum)
+        and {"content_bias", "position_bias"} <= case.leaves.keys(),
         "vectors for edges alone": stands_alone(case.labels) and "attr" in case.leaves,
         "vectors over all pairs": not stands_alone(case.labels) and "attr" in case.leaves,
         "summed edges with vectors": sums_edges(case.labels) and "attr" in case.leaves,
         "rows when packed": frame.packed and "rows" in special(case),
         "rows of a sum": isinstance(case.labels, Sum) and "rows" in special(case),
     }
+
+
+def by_batch_row(name, table):
+    """Whether a table has a batch axis."""
+    return table.dim() == (3 if name[0] == "bias" else 4)
 
 
 def test_draws_reach_every_corner():

@@ -135,6 +135,29 @@ GOOD_CALLS = {
         },
         {**ALSO, "value_map": ("coefficients", "bases"), "score": ("score.weight",)},
     ),
+    "relation_attention (tables with a batch axis)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.ClippedDistance(1)(3),
+            "key_table": torch.randn(2, 1, 3, 4),
+            "value_table": torch.randn(2, 2, 3, 5),
+            "query_table": torch.randn(2, 2, 3, 4),
+            "bias_table": torch.randn(2, 1, 3),
+        },
+        ALSO,
+    ),
+    "relation_attention (biases of the query)": lambda: Good(
+        rg.relation_attention,
+        {
+            **_inputs(),
+            "labels": rg.ClippedDistance(1)(3),
+            "key_table": torch.randn(3, 4),
+            "content_bias": torch.randn(2, 4),
+            "position_bias": torch.randn(2, 4),
+        },
+        {**ALSO, "query": (*INPUTS, "content_bias"), "key_table": ("position_bias",)},
+    ),
     "relation_attention (row scores)": lambda: Good(
         rg.relation_attention,
         {**_inputs(), "labels": rg.ClippedDistance(1)(3), "row_scores": torch.randn(2, 2, 3, 3)},

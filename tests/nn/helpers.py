@@ -16,17 +16,21 @@ def by_hand(layer, query, key=None, value=None, *, labels=None, features=None, *
     """What ``layer`` means for batched input, by the reference; masks in the polarity of functional."""
     key = query if key is None else key
     value = key if value is None else value
-    head, kv = layer.head_dim, layer.num_kv_heads * layer.head_dim
+    head, wide, kv = layer.head_dim, layer.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
     weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     if layer.in_proj_weight is not None:
-        weights = layer.in_proj_weight.split([layer.embed_dim, kv, kv])
-    biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.split([layer.embed_dim, kv, kv])
+        weights = layer.in_proj_weight.split([wide, kv, kv])
+    biases = (layer.q_proj_bias, layer.k_proj_bias, layer.v_proj_bias)
+    if layer.in_proj_bias is not None:
+        biases = layer.in_proj_bias.split([wide, kv, kv])
     q, k, v = (
         linear(x, w, b).unflatten(-1, (-1, head)).transpose(1, 2)
         for x, w, b in zip((query, key, value), weights, biases, strict=True)
     )
     tables = {} if layer.tables is None else layer.tables(features)
-    z = rg.relation_attention(q, k, v, labels, **tables, enable_gqa=True, impl="reference", **options)
+    options |= {"scale": layer.scale, "enable_gqa": True, "impl": "reference"}
+    options |= {"content_bias": layer.content_bias, "position_bias": layer.position_bias}
+    z = rg.relation_attention(q, k, v, labels, **tables, **options)
     return layer.out_proj(z.transpose(1, 2).flatten(-2))
 
 

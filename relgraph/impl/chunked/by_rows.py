@@ -217,6 +217,7 @@ def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
         return x[tuple(mine if n > 1 else slice(None) for mine, n in zip(wanted, x.shape, strict=True))]
 
     def own(tables: Tables) -> Tables:
+        tables = tables._replace(**{kind: getattr(tables, kind)[at] for kind in tables.batched})
         return tables if tables.rows is None else tables._replace(rows=_rows_of(tables.rows, unit, rows))
 
     return replace(

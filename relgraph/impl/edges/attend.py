@@ -58,7 +58,12 @@ class _Work:
         self.labels = self.csr.ids.masked_fill(self.csr.ids < 0, self.num_labels)
         self.pattern = self._remember("pairs", self._pairs)
         pairs, rows = self.labels.shape[0], max(query.shape[1], 1)
-        self.pair_by_pair = self.num_labels * rows > LABELS_A_PAIR * pairs
+        # Lanes that join batch rows hold the tables of all of these, one below the other.
+        self.stacked = self.joint and bool(self.tables.batched)
+        self.pair_by_pair = self.stacked or self.num_labels * rows > LABELS_A_PAIR * pairs
+        self.at_row = self.labels
+        if self.stacked:
+            self.at_row = self.labels + self.csr.row // max(call.plan.q_len, 1) * (self.num_labels + 1)
 
     def scores(self) -> Tensor:
         """The score of every pair, ``[L, P]``."""
@@ -91,7 +96,7 @@ class _Work:
         output = weighted_sum(weights, self.value, self.pattern) if maps is None else self._mapped(maps, weights)
         table = self.tables.value
         if table is not None and self.pair_by_pair:
-            output = output + weighted_sum(weights, with_zero_row(self._table(table)), self._of_labels())
+            output = output + weighted_sum(weights, self._rows(table), self._of_labels())
         elif table is not None:
             output = output + self.by_label(weights)[..., :-1] @ self._table(table)
         if edge is not None and edge.value is not None:
@@ -103,7 +108,7 @@ class _Work:
         """``w · act(q_i + k_j + a^K[l_ij] + W_k e_ij) · scale``, ``[L, P]`` by runs, again in backward."""
         lanes, pairs, edge = self.query.shape[0], self.labels.shape[0], self.call.edge
         key = self.key.repeat_interleave(lanes // max(self.key.shape[0], 1), 0)
-        rows = None if self.tables.key is None else with_zero_row(self._table(self.tables.key))
+        rows = None if self.tables.key is None else self._rows(self.tables.key)
         maps = None if edge is None or edge.key is None else self._table(edge.key).transpose(-1, -2)
         vectors = None if maps is None or edge is None else self._vectors(edge)
         weight = score.weight.to(self.query.dtype)
@@ -112,7 +117,7 @@ class _Work:
         def run(at: slice) -> Tensor:
             summed = self._plain_query[:, self.csr.row[at]] + key[:, self.pattern.col[at]]
             if rows is not None:
-                summed = summed + rows[:, self.labels[at]]
+                summed = summed + rows[:, self.at_row[at]]
             if vectors is not None and maps is not None:
                 summed = summed + vectors[:, at] @ maps
             return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
@@ -195,11 +200,24 @@ class _Work:
         return x.transpose(0, 1).flatten(1, 2) if self.joint else x.flatten(0, 1)
 
     def _table(self, table: Tensor) -> Tensor:
-        """``[X, D]`` or ``[H, X, D]`` in a form that broadcasts with lanes, ``[1, X, D]`` or ``[L, X, D]``."""
+        """``[X, D]``, ``[H, X, D]`` or ``[B, 1 or H, X, D]`` so that it broadcasts with lanes, ``[1 or L, X, D]``.
+
+        A table with a batch axis is for lanes of single batch rows; see :meth:`_rows` for others.
+        """
         table = table.to(self.query.dtype)
+        if table.dim() == 4:
+            return table.expand(self.batch, self.heads, -1, -1).flatten(0, 1)
         if table.dim() == 2:
             return table[None]
         return table if self.joint or self.batch == 1 else table.repeat(self.batch, 1, 1)
+
+    def _rows(self, table: Tensor) -> Tensor:
+        """The rows of a table, with one of zeros for pairs without a label, by :attr:`at_row`, ``[1 or L, X, D]``."""
+        table = with_zero_row(table)
+        if not self.stacked:
+            return self._table(table)
+        table = table.reshape((1,) * (4 - table.dim()) + table.shape).expand(self.batch, -1, -1, -1)
+        return table.to(self.query.dtype).transpose(0, 1).flatten(1, 2)
 
     def _remember(self, name: str, make: Callable[[], _T]) -> _T:
         """Make a value once for these labels."""
@@ -221,18 +239,28 @@ class _Work:
         return Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
 
     def _of_labels(self) -> Pattern:
-        """Queries by labels."""
+        """Queries by rows of tables."""
         return self._remember(
-            "labels", lambda: Pattern.of(self.csr.row_ptr, self.csr.row, self.labels, self.num_labels + 1)
+            f"labels{self._stacked_name()}",
+            lambda: Pattern.of(self.csr.row_ptr, self.csr.row, self.at_row, self._row_count()),
         )
 
     def _of_labels_by_key(self) -> Pattern:
-        """Keys by labels, the pairs sorted by key."""
+        """Keys by rows of tables, the pairs sorted by key."""
         by_key = self.pattern.transposed
-        labels = self.labels[self.pattern.by_col]
+        at_row = self.at_row[self.pattern.by_col]
         return self._remember(
-            "labels by key", lambda: Pattern.of(by_key.row_ptr, by_key.row, labels, self.num_labels + 1)
+            f"labels by key{self._stacked_name()}",
+            lambda: Pattern.of(by_key.row_ptr, by_key.row, at_row, self._row_count()),
         )
+
+    def _stacked_name(self) -> str:
+        """What tells patterns of stacked tables from others that are kept with the labels."""
+        return " of batch rows" if self.stacked else ""
+
+    def _row_count(self) -> int:
+        """How many rows tables have in lanes."""
+        return (self.num_labels + 1) * (self.batch if self.stacked else 1)
 
     def _of_pairs(self) -> Pattern:
         """Queries by pairs: every pair is a column of its own."""
@@ -251,14 +279,14 @@ class _Work:
             given = with_zero_row(self._lanes(tables.rows.to(self.query.dtype)), -1)
             yield given.flatten(1).index_select(1, self._at_label())
         if tables.key is not None and not isinstance(self.call.score, Additive):
-            rows = with_zero_row(self._table(tables.key))
+            rows = self._rows(tables.key)
             if self.pair_by_pair:
                 yield sampled_dot(self.query, rows, self._of_labels())
             else:
                 by_query = (self.query @ rows.transpose(-1, -2)).flatten(1)
                 yield by_query.index_select(1, self._at_label())
         if tables.query is not None:
-            rows = with_zero_row(self._table(tables.query))
+            rows = self._rows(tables.query)
             key = self.key.repeat_interleave(self.query.shape[0] // max(self.key.shape[0], 1), 0) * self.call.scale
             if self.pair_by_pair:
                 yield sampled_dot(key, rows, self._of_labels_by_key()).index_select(1, self.pattern.to_row)
@@ -266,7 +294,7 @@ class _Work:
                 by_key = (key @ rows.transpose(-1, -2)).flatten(1)
                 yield by_key.index_select(1, self.pattern.col * columns + self.labels)
         if tables.bias is not None:
-            yield with_zero_row(self._table(tables.bias[..., None])).squeeze(-1).index_select(1, self.labels)
+            yield self._rows(tables.bias[..., None]).squeeze(-1).index_select(1, self.at_row)
 
     def _mask(self, scores: Tensor) -> Tensor:
         call = self.call

@@ -13,7 +13,7 @@ from relgraph.impl.native import build
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import Filled, dense_rows
 from relgraph.impl.native.structs import CProblem
-from relgraph.impl.terms import repeat_heads, score_tables, split_mass, with_zero_row
+from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
 PANEL, FEWEST_KEYS = 512, 512
 """Keys per panel, and with fewer of them there are none in float32: keys in panels must be turned round first."""
@@ -36,13 +36,15 @@ def attend(call: Call) -> Answer:
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
     by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = _query_tables(call, dtype)
+    if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
+        outputs = op.run(call, "native", by_query, by_key, columns=call.plan.columns, need_sums=True)
+        return answer(call, outputs, call.tables, sizes)
     values = _value_tables(call, dtype)
-    output, lse, sums, mass, _ = op.run(
+    outputs = op.run(
         call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values is not None,
         extras=op.Extras(label_values=values),
     )  # fmt: skip
-    masses = split_mass(mass if call.dropout_p > 0.0 else sums, sizes) if call.need_mass else None
-    return Answer(output, lse, masses)
+    return answer(call, outputs, (), sizes)
 
 
 def _value_tables(call: Call, dtype: torch.dtype) -> Tensor | None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Outputs, Problem, accumulation_dtype
+from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables, accumulation_dtype
 from relgraph.impl.edges.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
@@ -23,6 +23,7 @@ from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import Held, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
+from relgraph.impl.terms import split_batched
 from relgraph.plan import SORTERS, Csr, LabelPlan
 from relgraph.score import encode
 
@@ -53,16 +54,19 @@ def attend_listed(call: Call) -> Answer:
     dtype = accumulation_dtype(call.query.dtype)
     if call.query.dtype != dtype:
         call = replace(call, query=call.query.to(dtype), key=call.key.to(dtype), value=call.value.to(dtype))
-    wide, extras = _with_extras(call)
-    tables, edge = call.tables[0], call.edge
-    labeled = call.need_mass or tables.rows is not None or tables.bias is not None
+    edge, ((inside,), (outside,)) = call.edge, split_batched(call.tables)
+    wide, extras = _with_extras(replace(call, tables=(inside,)))
+    by_query, values = _by_query(call, inside, outside), outside.value
+    labeled = call.need_mass or by_query is not None or values is not None
     columns = call.plan.num_labels[0] if labeled else 0
     output, lse, sums, mass, _ = op.run(
-        wide, KERNELS, _by_query(call), None, columns=columns, need_sums=False, extras=extras
+        wide, KERNELS, by_query, None, columns=columns, need_sums=values is not None, extras=extras
     )  # fmt: skip
     if edge is not None and edge.value is not None:
         output, of_vectors = output.split([call.value.shape[-1], edge.attr.shape[1]], -1)
         output = output + of_vectors @ edge.value.to(dtype).transpose(-1, -2)
+    if values is not None:
+        output = output + sums @ values.to(dtype)
     return Answer(output, lse, (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None)
 
 
@@ -82,14 +86,18 @@ def _with_extras(call: Call) -> tuple[Call, op.Extras]:
     return replace(call, query=torch.cat([call.query, call.query @ edge.key.to(dtype)], -1)), extras
 
 
-def _by_query(call: Call) -> Tensor | None:
-    """B without the key table, ``[B, H, N_q, R]``: scores given by row, and biases."""
-    tables, query = call.tables[0], call.query
-    rows = None if tables.rows is None else tables.rows.to(query.dtype)
-    if tables.bias is None:
-        return rows
-    bias = tables.bias.to(query.dtype)[..., None, :]
-    return (bias if rows is None else rows + bias).expand(*query.shape[:3], -1)
+def _by_query(call: Call, inside: Tables, outside: Tables) -> Tensor | None:
+    """B without key tables that the kernels add, ``[B, H, N_q, R]``: scores by row, biases, and batched key tables."""
+    query = call.query
+    terms = []
+    if inside.rows is not None:
+        terms.append(inside.rows.to(query.dtype))
+    if outside.key is not None:
+        terms.append(query @ (outside.key.to(query.dtype) * call.scale).transpose(-1, -2))
+    bias = inside.bias if outside.bias is None else outside.bias
+    if bias is not None:
+        terms.append(bias.to(query.dtype)[..., None, :].expand(*query.shape[:3], -1))
+    return sum(terms[1:], terms[0]) if terms else None
 
 
 def _csr(plan: LabelPlan) -> Csr:

@@ -8,6 +8,7 @@ In the order in which data meets them:
 - ``virtual``: columns by distance, for labels that are a function of the distance.
 - ``tiling``: tile sizes, warps and stages by head size, dtype and GPU.
 - ``tables``: what tables add: B and C before the kernels, the value term after them, and their gradients.
+- ``outer``: the same for tables with a batch axis, outside of the primitive.
 - ``launch``: strides and arguments of each launch.
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
 - ``capture``: what a call may do while a CUDA graph is recorded.

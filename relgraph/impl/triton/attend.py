@@ -11,10 +11,11 @@ from torch import Tensor
 
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
-from relgraph.impl.terms import split_mass, with_zero_row
+from relgraph.impl.terms import split_batched, split_mass, with_zero_row
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.edges import attend_listed
 from relgraph.impl.triton.limits import kernels
+from relgraph.impl.triton.outer import Outer
 from relgraph.impl.triton.tables import Terms, joined
 from relgraph.impl.triton.virtual import Virtual, virtual_of
 from relgraph.plan import NOT_ATTENDING
@@ -28,19 +29,23 @@ def attend(call: Call) -> Answer:
     if call.plan.edges_only:
         return attend_listed(call)
     sizes, by_distance = call.plan.num_labels, virtual_of(call.plan)
+    inside, outside = split_batched(call.tables)
     if by_distance is not None:
-        tables, columns = _laid_out(call.tables[0], by_distance, sizes[0]), by_distance.width + 2
+        tables, columns = _laid_out(inside[0], by_distance, sizes[0]), by_distance.width + 2
+        outer = Outer(call, (_laid_out(outside[0], by_distance, sizes[0]),), (columns,), columns)
     else:
         heads = call.query.shape[1]
-        key, value, query = (joined(list(kind), sizes, heads) for kind in list(zip(*call.tables, strict=True))[:3])
-        bias, rows = (joined(list(kind), sizes, heads, -1) for kind in list(zip(*call.tables, strict=True))[3:])
+        key, value, query = (joined(list(kind), sizes, heads) for kind in list(zip(*inside, strict=True))[:3])
+        bias, rows = (joined(list(kind), sizes, heads, -1) for kind in list(zip(*inside, strict=True))[3:])
         tables, columns = Tables(key, value, query, bias, rows), call.plan.columns
+        outer = Outer(call, outside, sizes, columns)
     output, lse, sums, mass, _ = op.run(
-        call, kernels("triton", call.query), _rows(tables.rows, columns), None, columns=columns,
-        need_sums=tables.value is not None,
+        call, kernels("triton", call.query), outer.by_query(_rows(tables.rows, columns)), outer.by_key(),
+        columns=columns, need_sums=tables.value is not None or outer.has_values,
         seed_device=call.query.device,
         extras=op.Extras(tables.key, tables.value, tables.query, tables.bias), recorded=by_distance is not None,
     )  # fmt: skip
+    output = outer.with_value_term(output, sums)
     if not call.need_mass:
         return Answer(output, lse)
     mass = mass if call.dropout_p > 0.0 else sums

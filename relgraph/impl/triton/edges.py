@@ -15,8 +15,10 @@ from torch import Tensor
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem
 from relgraph.impl.listed import Pattern, added_to_pairs, given_factor
+from relgraph.impl.terms import split_batched
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels
+from relgraph.impl.triton.outer import Outer
 from relgraph.impl.triton.tables import Terms
 from relgraph.plan import Csr, listed_pairs
 
@@ -28,14 +30,17 @@ PAIRS = "triton pairs"
 
 def attend_listed(call: Call) -> Answer:
     """Attention over listed pairs; see :mod:`relgraph.impl.edges` for its meaning."""
-    tables = call.tables[0]
-    labeled = call.need_mass or any(table is not None for table in tables)
+    (tables,), outside = split_batched(call.tables)
+    labeled = call.need_mass or any(table is not None for table in call.tables[0])
     columns = call.plan.num_labels[0] if labeled else 0
+    outer = Outer(call, outside, call.plan.num_labels, columns)
+    rows = None if tables.rows is None else tables.rows.float()
     output, lse, sums, mass, _ = op.run(
-        call, kernels("triton edges", call.query), None if tables.rows is None else tables.rows.float(), None,
-        columns=columns, need_sums=tables.value is not None, seed_device=call.query.device,
+        call, kernels("triton edges", call.query), outer.by_query(rows), outer.by_key(), columns=columns,
+        need_sums=tables.value is not None or outer.has_values, seed_device=call.query.device,
         extras=op.Extras(tables.key, tables.value, tables.query, tables.bias),
     )  # fmt: skip
+    output = outer.with_value_term(output, sums)
     masses = (mass if call.dropout_p > 0.0 else sums,) if call.need_mass else None
     return Answer(output, lse * LN_2, masses)
 

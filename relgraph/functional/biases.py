@@ -1,0 +1,78 @@
+"""Biases of the query, as in Transformer-XL: one for its product with the key, one for that with the key table.
+
+    e_ij = ((q_i + u)·k_j + (q_i + v)·a^K[l_ij]) · scale
+
+No implementation knows of them. q_i + u goes in as the query, and (v - u)·a^K[l_ij] is one number per head and label,
+so it goes into the bias table.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph.arguments import check
+from relgraph.arguments.sharding import check_local
+from relgraph.impl.call import EdgeVectors, Tables, accumulation_dtype
+from relgraph.score import Additive, Bilinear
+
+
+def with_query_biases(
+    content: Any,
+    position: Any,
+    query: Tensor,
+    tables: tuple[Tables, ...],
+    scale: float,
+    score: Any,
+    edge: EdgeVectors | None,
+) -> tuple[Tensor, tuple[Tables, ...]]:
+    """Query and tables that give the same scores without biases of the query; ``query`` is ``[B, H, N_q, D]``."""
+    given = {"content_bias": content, "position_bias": position}
+    given = {name: bias for name, bias in given.items() if bias is not None}
+    if not given:
+        return query, tables
+    for name, bias in given.items():
+        _check(name, bias, query)
+        if isinstance(score, (Additive, Bilinear)):
+            raise ValueError(f"{name} must be None with score={type(score).__name__}: it is for dot products")
+        if edge is not None and edge.key is not None:
+            raise NotImplementedError(f"{name} cannot be added where edge vectors have an edge_key")
+    if position is not None and all(table.key is None for table in tables):
+        raise ValueError("position_bias needs a key_table, whose rows it is multiplied by, got none")
+    device, dtype = query.device.type, accumulation_dtype(query.dtype)
+    with torch.autocast(device, enabled=False) if check.has_autocast(device) else nullcontext():
+        of_content, of_position = (None if bias is None else bias.to(dtype) for bias in (content, position))
+        between = _difference(of_position, of_content)
+        found = tuple(_with_bias_row(table, between, scale) for table in tables)
+        if of_content is not None:
+            query = (query.to(dtype) + of_content[:, None]).to(query.dtype)
+    return query, found
+
+
+def _check(name: str, bias: Any, query: Tensor) -> None:
+    wanted = [query.shape[1], query.shape[-1]]
+    if not check.shaped(check.floating(name, bias), wanted):
+        raise ValueError(f"{name} must have shape [H, D] = {wanted}, got {list(bias.shape)}")
+    if bias.dtype != query.dtype and check.autocast_dtype(query.device.type) is None:
+        raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {bias.dtype}")
+    check_local(**{name: bias})
+    check.same_device(query=query, **{name: bias})
+
+
+def _difference(position: Tensor | None, content: Tensor | None) -> Tensor:
+    """The bias v - u, ``[H, D]``, where one that is missing is zero."""
+    if content is None:
+        assert position is not None
+        return position
+    return -content if position is None else position - content
+
+
+def _with_bias_row(table: Tables, between: Tensor, scale: float) -> Tables:
+    """The tables of a part, with (v - u)·a^K · scale added to the biases of its labels, ``[H, R]``."""
+    if table.key is None:
+        return table
+    added = (table.key.to(between.dtype) @ between[..., None]).squeeze(-1) * scale
+    return table._replace(bias=added if table.bias is None else added + table.bias)

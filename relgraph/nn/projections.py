@@ -1,0 +1,168 @@
+"""The projections of multi-head attention: parameters under the names of torch's layer, and how inputs go through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.nn.inputs import Inputs
+
+BIASED = ("query", "key", "value", "output")
+"""The projections that may have a bias."""
+
+_INPUTS = BIASED[:3]
+
+
+def check_bias(name: str, bias: Any) -> tuple[str, ...]:
+    """The projections that have a bias, in the order of :data:`BIASED`, from a bool or from their names."""
+    if isinstance(bias, bool):
+        return BIASED if bias else ()
+    if not isinstance(bias, (tuple, list, set, frozenset)):
+        raise TypeError(f"{name} must be a bool or a sequence of names of {list(BIASED)}, got {shown(bias)}")
+    for one in bias:
+        check.choice(name, one, BIASED)
+    if len(set(bias)) != len(bias):
+        raise ValueError(f"{name} must hold different names of {list(BIASED)}, got {list(bias)}")
+    return tuple(one for one in BIASED if one in bias)
+
+
+def check_layer_bias(bias: Any, attention_bias: Any) -> bool | tuple[str, ...]:
+    """The ``bias`` of the attention within a layer: ``attention_bias``, or by default that of the whole layer."""
+    check.boolean("bias", bias)
+    return bias if attention_bias is None else check_bias("attention_bias", attention_bias)
+
+
+def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_dim: Any) -> int:
+    """The size of a head, by default the width shared among the heads; errors use the names of the caller."""
+    check.integer(width, embed_dim, minimum=1)
+    check.integer(count, num_heads, minimum=1)
+    if head_dim is not None:
+        return check.integer("head_dim", head_dim, minimum=1)
+    if embed_dim % num_heads:
+        raise ValueError(f"{count} must divide {width} = {embed_dim}, got {num_heads}: or give a head_dim")
+    return embed_dim // num_heads
+
+
+class Projections(nn.Module):
+    """What :class:`~relgraph.RelationAttention` inherits: the weights and biases of its four projections.
+
+    The weights of queries, keys and values are one parameter, ``in_proj_weight``, where all inputs have the same width,
+    else three. Their biases are one parameter, ``in_proj_bias``, where all three have one. If only some have, each is a
+    parameter, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``: zeros that must never learn would not survive weight
+    decay, sharding and loading as reliably as no parameter does.
+    """
+
+    embed_dim: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kdim: int
+    vdim: int
+    biased: tuple[str, ...]
+    out_proj: nn.Linear
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    q_proj_bias: nn.Parameter | None
+    k_proj_bias: nn.Parameter | None
+    v_proj_bias: nn.Parameter | None
+
+    def _set_sizes(
+        self, embed_dim: Any, num_heads: Any, num_kv_heads: Any, head_dim: Any, kdim: Any, vdim: Any
+    ) -> None:
+        """Check the sizes and keep them."""
+        self.head_dim = check_head_dim("embed_dim", embed_dim, "num_heads", num_heads, head_dim)
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads % check.integer("num_kv_heads", self.num_kv_heads, minimum=1):
+            raise ValueError(f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}")
+        self.kdim = embed_dim if kdim is None else check.integer("kdim", kdim, minimum=1)
+        self.vdim = embed_dim if vdim is None else check.integer("vdim", vdim, minimum=1)
+        heads = {"num_heads": num_heads, "head_dim": self.head_dim}
+        check.parameter_size(3, embed_dim=embed_dim, **heads)
+        check.parameter_size(kdim=self.kdim, **heads)
+        check.parameter_size(vdim=self.vdim, **heads)
+        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
+
+    def _make_projections(self, factory: dict[str, Any]) -> None:
+        q_width, k_width, v_width = self._widths()
+        shapes = {"in_proj": (q_width + k_width + v_width, self.embed_dim)}
+        if not self._qkv_same_embed_dim:
+            shapes = {
+                "q_proj": (q_width, self.embed_dim), "k_proj": (k_width, self.kdim), "v_proj": (v_width, self.vdim),
+            }  # fmt: skip
+        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
+            weight = nn.Parameter(torch.empty(shapes[name], **factory)) if name in shapes else None
+            self.register_parameter(f"{name}_weight", weight)
+        joined = set(_INPUTS) <= set(self.biased)
+        sizes = {"in_proj": q_width + k_width + v_width} if joined else {}
+        if not joined:
+            widths = zip(_INPUTS, self._widths(), strict=True)
+            sizes = {f"{name[0]}_proj": width for name, width in widths if name in self.biased}
+        for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
+            bias = nn.Parameter(torch.empty(sizes[name], **factory)) if name in sizes else None
+            self.register_parameter(f"{name}_bias", bias)
+        self.out_proj = nn.Linear(q_width, self.embed_dim, bias="output" in self.biased, **factory)
+        self._reset_projections()
+
+    def _reset_projections(self) -> None:
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.q_proj_bias, self.k_proj_bias, self.v_proj_bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        if "output" in self.biased:
+            nn.init.zeros_(self.out_proj.bias)
+
+    def _widths(self) -> tuple[int, int, int]:
+        """How many numbers queries, keys and values have in all heads."""
+        kv_width = self.num_kv_heads * self.head_dim
+        return self.num_heads * self.head_dim, kv_width, kv_width
+
+    def _biases(self) -> Sequence[Tensor | None]:
+        """The biases of queries, keys and values."""
+        if self.in_proj_bias is not None:
+            return self.in_proj_bias.split(self._widths())
+        return self.q_proj_bias, self.k_proj_bias, self.v_proj_bias
+
+    def _joined_bias(self) -> Tensor | None:
+        """One bias for queries, keys and values together; zeros for those that have none."""
+        if self.in_proj_bias is not None:
+            return self.in_proj_bias
+        biases = self._biases()
+        like = next((bias for bias in biases if bias is not None), None)
+        if like is None:
+            return None
+        widths = zip(biases, self._widths(), strict=True)
+        return torch.cat([like.new_zeros(width) if bias is None else bias for bias, width in widths])
+
+    def _project_new(self, inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Queries, keys and values of this call, without those in a cache."""
+        if self.in_proj_weight is not None and inputs.query is inputs.key and inputs.key is inputs.value:
+            q, k, v = linear(inputs.query, self.in_proj_weight, self._joined_bias()).split(self._widths(), -1)
+        else:
+            weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+            weights = weights if self.in_proj_weight is None else self.in_proj_weight.split(self._widths())
+            named = zip((inputs.query, inputs.key, inputs.value), weights, self._biases(), strict=True)
+            q, k, v = (None if x is None else linear(x, w, b) for x, w, b in named)
+        assert q is not None
+        k = None if k is None else self._split_heads(k, self.num_kv_heads, inputs)
+        v = None if v is None else self._split_heads(v, self.num_kv_heads, inputs)
+        return self._split_heads(q, self.num_heads, inputs), k, v
+
+    def _split_heads(self, x: Tensor, heads: int, inputs: Inputs) -> Tensor:
+        """``[B, N, heads · D]`` as ``[B, heads, N, D]``; packed ``[T, heads, D]``."""
+        x = x.unflatten(-1, (heads, self.head_dim))
+        if inputs.packed:
+            return x
+        x = x.transpose(-3, -2)
+        return x[None] if inputs.unbatched else x
