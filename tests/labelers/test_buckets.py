@@ -98,10 +98,6 @@ class TestBucketed:
         assert names[31] == ">=91"
         assert BucketedDistance(bidirectional=False).names[0] == ">=0"
 
-    def test_does_not_follow_the_default_device(self):
-        with torch.device("meta"):
-            assert BucketedDistance().lookup == BucketedDistance(32).lookup
-
     def test_refuses_bad_settings(self):
         with pytest.raises(TypeError, match="bidirectional must be a bool"):
             BucketedDistance(bidirectional=1)
@@ -245,3 +241,15 @@ def test_refuses_an_unknown_rule():
         BucketedDistance(rule="T5")
     with pytest.raises(TypeError, match="rule must be a string"):
         BucketedDistance(rule=None)
+
+
+@pytest.mark.parametrize("rule", ["t5", "deberta", "irpe"])
+def test_does_not_follow_the_default_device_or_type(rule):
+    wanted = BucketedDistance(rule=rule).lookup
+    with torch.device("meta"):
+        assert BucketedDistance(rule=rule).lookup == wanted
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert BucketedDistance(rule=rule).lookup == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 from relgraph.arguments import check
 from relgraph.labelers.algebra import Sum
@@ -83,6 +84,30 @@ def graphormer(
         check.integer("virtual_node", virtual_node, minimum=0)
         distance = VirtualNode(virtual_node) | distance
     return Sum(distance, edges)
+
+
+@overload
+def grpe(
+    max_distance: int,
+    types: int | Sequence[str],
+    *,
+    directed: bool = False,
+    duplicates: str = "error",
+    task_node: int | None = None,
+    released: Literal[False] = False,
+) -> Sum: ...
+
+
+@overload
+def grpe(
+    max_distance: int,
+    types: int | Sequence[str],
+    *,
+    directed: bool = False,
+    duplicates: str = "error",
+    task_node: int | None = None,
+    released: Literal[True],
+) -> ReleasedGRPE: ...
 
 
 def grpe(

@@ -34,7 +34,7 @@ class ReleasedGRPE(Labeler):
     token's pair with itself is like any other node's.
 
     The attention of that code differs from the paper's as well: it adds ``k_i · E_key`` where the paper has
-    ``k_j · E_key``. :doc:`/learn/scores` shows how to compute it with ``row_scores``.
+    ``k_j · E_key``. The page on scores shows how to compute it, with ``row_scores``.
 
     Source: the code released with Park et al. 2022 (GRPE).
 
