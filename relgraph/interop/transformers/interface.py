@@ -1,0 +1,182 @@
+"""The attention interface ``"relgraph"``, for all models that let their attention be chosen by a name.
+
+transformers hands such a function the module, queries, keys, values and a mask, which another registry makes. A model
+whose name is in one registry and not in the other gets no mask at all, so that padding is read as text; here both are
+filled by one call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from relgraph.functional import relation_attention, relation_attention_with_aux
+from relgraph.interop.transformers.common import labels_by_distance, refuse, trimmed, wants_weights
+from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.labels import Labels
+from relgraph.nn import RelationTables
+from relgraph.score import Softcap
+
+NAME = "relgraph"
+"""What models call the interface: ``attn_implementation="relgraph"``."""
+
+
+class Relation(nn.Module):
+    """Learned tables for an attention module that had none, read by the interface ``"relgraph"``.
+
+    Make one the attribute ``relation`` of an attention module whose model was made with
+    ``attn_implementation="relgraph"``. Its rows start at zero, so that a trained model starts as what it was. They are
+    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads.
+
+    Args:
+        labeler: labels of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
+        dim: D, the size of a head.
+        heads: H, with ``per_head`` only.
+        kinds: which tables there are, as in :class:`~relgraph.RelationTables`.
+        per_head: whether each head has its own rows.
+
+    Raises:
+        TypeError: a labeler of another kind, and what :class:`~relgraph.RelationTables` raises.
+        ValueError: what :class:`~relgraph.RelationTables` raises.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> rg.interop.transformers.register()
+        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1, vocab_size=9)
+        >>> model = LlamaForCausalLM(LlamaConfig(**sizes, attn_implementation="relgraph"))
+        >>> for layer in model.model.layers:
+        ...     layer.self_attn.relation = rg.interop.transformers.Relation(rg.ClippedDistance(4), 8)
+        >>> model(torch.tensor([[3, 1, 4, 1]])).logits.shape
+        torch.Size([1, 4, 9])
+    """
+
+    def __init__(
+        self,
+        labeler: DistanceLabeler,
+        dim: int,
+        heads: int | None = None,
+        *,
+        kinds: tuple[str, ...] = ("key", "value"),
+        per_head: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(labeler, DistanceLabeler):
+            raise TypeError(f"labeler must be one of distances, such as rg.ClippedDistance, got {labeler!r}")
+        self.labeler = labeler
+        self.tables = RelationTables(
+            labeler.num_labels, dim, heads, kinds=kinds, per_head=per_head, names=labeler.names
+        )  # fmt: skip
+        with torch.no_grad():
+            for rows in self.tables.parameters():
+                rows.zero_()
+
+    def labels(self, q_len: int, k_len: int, position: Tensor | None) -> Labels:
+        """The labels of a call.
+
+        Args:
+            q_len: N_q.
+            k_len: N_k.
+            position: positions of the queries among the keys, where a cache holds the others; None without a cache.
+
+        Raises:
+            NotImplementedError: more keys than queries and no positions.
+        """
+        if q_len == k_len:
+            return labels_by_distance(self.labeler, q_len, k_len)
+        if position is None:
+            raise NotImplementedError(
+                f"relation needs cache_position where keys are more than queries, got {k_len} keys and {q_len} "
+                "queries: this model does not say where in the cache its queries are; call it with use_cache=False"
+            )
+        return labels_by_distance(self.labeler, q_len, k_len, position.reshape(-1)[0])
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **given: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention as the interface of transformers wants it.
+
+    Args:
+        module: the attention module; tables of its attribute ``relation`` take part, a :class:`Relation`.
+        query: ``[B, H, N_q, D]``.
+        key: ``[B, H_kv, N_k, D]``.
+        value: ``[B, H_kv, N_k, D_v]``.
+        attention_mask: ``[B, 1, 1 or N_q, N_k]``, bool or added to scores; None for all keys, or all before if causal.
+        dropout: the probability.
+        scaling: factor on products.
+        is_causal: in place of the attribute of the module.
+        position_bias: ``[1 or B, H, N_q, N_k]``, added to scores.
+        given: what transformers hands over beyond that: ``softcap`` and ``output_attentions`` are heeded.
+
+    Returns:
+        The output ``[B, N_q, H, D_v]``, and the weights or None.
+
+    Raises:
+        NotImplementedError: a mask of heads, sinks, or a ``relation`` within a cache that does not say where it is.
+    """
+    refuse(module, given, "head_mask", "layer_head_mask", "s_aux")
+    mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    relation = getattr(module, "relation", None)
+    labels, tables = None, {}
+    if isinstance(relation, Relation):
+        labels, tables = relation.labels(query.shape[2], key.shape[2], given.get("cache_position")), relation.tables()
+    softcap = given.get("softcap")
+    options: dict[str, Any] = dict(
+        attn_mask=mask,
+        is_causal=attention_mask is None and query.shape[2] > 1 and bool(causal),
+        q_offset=0 if labels is None and attention_mask is None else None,
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=key.shape[1] != query.shape[1],
+        score=None if softcap is None else Softcap(softcap),
+        **tables,
+    )
+    weights = None
+    if wants_weights(module, given):
+        output, aux = relation_attention_with_aux(query, key, value, labels, impl="dense", need_weights=True, **options)
+        weights = aux.weights
+    else:
+        output = relation_attention(query, key, value, labels, **options)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+def register() -> None:
+    """Make ``"relgraph"`` an attention implementation of transformers, with the masks that belong to it.
+
+    Models made or loaded with ``attn_implementation="relgraph"``, or switched by ``set_attn_implementation``, then
+    compute their attention by :func:`~relgraph.relation_attention`. This holds for all models that let attention be
+    chosen by name. What they add to scores, such as T5's position bias, they still make of N² numbers: see
+    :func:`~relgraph.interop.transformers.patch` for those. A :class:`~relgraph.interop.transformers.Relation` gives a
+    module learned tables. A second call changes nothing.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> rg.interop.transformers.register()
+        >>> sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=16, num_hidden_layers=1)
+        >>> model = BertModel(BertConfig(**sizes, attn_implementation="relgraph"))
+        >>> model(torch.tensor([[3, 1, 4]])).last_hidden_state.shape
+        torch.Size([1, 3, 16])
+    """
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _joined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """One mask that is added to scores, or what there is of both."""
+    if bias is None or mask is None:
+        return mask if bias is None else bias
+    return torch.where(mask, bias, float("-inf")) if mask.dtype == torch.bool else bias + mask
