@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
-from relgraph.interop.transformers import common  # noqa: E402
+from relgraph.interop.transformers import common, t5  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 FIVE = common.version() >= (5, 0)
@@ -164,5 +164,5 @@ def test_the_labeler_is_what_the_module_computes():
                                                relative_attention_max_distance=20)):  # fmt: skip
         module = model.encoder.block[0].layer[0].SelfAttention
         table = module.relative_attention_bias.weight
-        ids = rg.interop.transformers.t5.labeler_of(module)(70).to_dense()[0][0]
+        ids = t5.labeler_of(module)(70).to_dense()[0][0]
         assert torch.equal(table[ids].permute(2, 0, 1)[None], module.compute_bias(70, 70))
