@@ -38,7 +38,8 @@ class LabelTable(nn.Module):
         names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
         bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``; R' is R
-            if that is given.
+            if that is given. It may give rows for each sample of a batch, ``[B, 1, R', D]``, with heads ``[B, H, R',
+            D]`` (``[B, 1 or H, R']`` for a bias table).
         device: where the rows live.
         dtype: floating type of the rows.
 
@@ -113,7 +114,8 @@ class LabelTable(nn.Module):
             features: the bank's input, commonly ``[R', F]``, one row per label in the batch. None for free rows.
 
         Returns:
-            ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``.
+            ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``. With a batch axis, ``[B, 1 or H, R, D]``
+            or ``[B, 1 or H, R]``, where a bank gives rows for each sample.
 
         Raises:
             TypeError: the bank's output is not a Tensor.
@@ -145,10 +147,11 @@ class LabelTable(nn.Module):
             raise ValueError("features must be given to a table with a bank, got None")
         rows = check.tensor("the bank's output", bank(features))
         labels = "R'" if self.num_labels is None else self.num_labels
-        wanted: list[Any] = [x for x in (self.heads, labels, self.dim) if x is not None]
-        got = list(rows.shape)
-        if len(got) != len(wanted) or any(w != g and w != "R'" for w, g in zip(wanted, got, strict=True)):
-            raise ValueError(f"the bank's output must have shape [{', '.join(map(str, wanted))}], got {got}")
+        row = [labels] if self.dim is None else [labels, self.dim]
+        alone, by_sample = ([] if self.heads is None else [self.heads]) + row, ["B", self.heads or 1, *row]
+        if not _fits(rows, alone) and not _fits(rows, by_sample):
+            shapes = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in (alone, by_sample))
+            raise ValueError(f"the bank's output must have shape {shapes}, got {list(rows.shape)}")
         return rows
 
     def _clear_frozen(self) -> None:
@@ -206,6 +209,12 @@ class LabelTable(nn.Module):
             short = repr(names) if len(names) <= 4 else f"({names[0]!r}, {names[1]!r}, ..., {names[-1]!r})"
             parts.append(f"names={short}")
         return ", ".join(parts)
+
+
+def _fits(rows: Tensor, shape: list[Any]) -> bool:
+    """Whether rows have this shape; an axis that is named by a text may have any size."""
+    sizes = zip(shape, rows.shape, strict=False)
+    return rows.dim() == len(shape) and all(isinstance(wanted, str) or wanted == size for wanted, size in sizes)
 
 
 def _decode_names(key: str, state: Any) -> list[str] | None:

@@ -111,7 +111,8 @@ class RelationTables(nn.Module):
 
         Returns:
             A dict of those among ``key_table``, ``value_table`` and ``query_table`` ``[R, D]`` or ``[H, R, D]`` and
-            ``bias_table`` ``[R]`` or ``[H, R]`` that there are; for a sum each is a tuple of tensors.
+            ``bias_table`` ``[R]`` or ``[H, R]`` that there are, with a batch axis where a bank gives it; for a sum each
+            is a tuple of tensors.
 
         Raises:
             TypeError: a bank's output is not a Tensor.

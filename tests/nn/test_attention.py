@@ -187,6 +187,36 @@ class TestAgainstTheReference:
         assert features.grad.abs().sum() > 0
         assert all(p.grad.abs().sum() > 0 for bank in banks.values() for p in bank.parameters())
 
+    @pytest.mark.parametrize("per_head", [False, True])
+    def test_banks_give_rows_for_each_sample(self, per_head):
+        """As Code Transformer does: the bins of a sample are its own, and a map of their middles gives their rows."""
+        heads = 3 if per_head else 1
+
+        class Bins(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+                self.map = nn.Linear(1, heads * (dim or 1), dtype=F64)
+                self.shape = (heads, dim) if dim else (heads,)
+
+            def forward(self, middles):  # [B, R]
+                return self.map(middles[..., None]).unflatten(-1, self.shape).transpose(1, 2)
+
+        banks = {"key": Bins(4), "value": Bins(4), "bias": Bins(None)}
+        tables = RelationTables(5, 4, 3, kinds=("key", "value", "bias"), per_head=per_head, banks=banks)
+        layer = make(num_labels=None, tables=tables)
+        x, middles = torch.randn(2, 7, 12, dtype=F64), torch.randn(2, 5, dtype=F64)
+        labels = DenseLabels(torch.randint(-1, 5, (2, 7, 7)), 5)
+        z = layer(x, labels=labels, bank_features=middles)
+        for b in range(2):
+            alone = DenseLabels(labels.ids[b : b + 1], 5)
+            close(z[b : b + 1], layer(x[b : b + 1], labels=alone, bank_features=middles[b : b + 1]))
+            close(z[b], layer(x[b], labels=alone, bank_features=middles[b : b + 1]))
+        assert (z[0] - layer(x, labels=labels, bank_features=middles.flip(0))[0]).abs().max() > 1e-3
+        z.square().sum().backward()
+        assert all(p.grad.abs().sum() > 0 for bank in banks.values() for p in bank.parameters())
+        with pytest.raises(ValueError, match=r"key_table must have shape \[B, 1, R, D\] or .* got \[3, "):
+            layer(x, labels=labels, bank_features=torch.randn(3, 5, dtype=F64))
+
 
 def some_edges_without(labels):
     """The same labels with nothing where the default was."""

@@ -372,7 +372,7 @@ class TestStatic:
         cache = KVCache(static=True)
         first = layer(x[:, :1], memory, key_padding_mask=padding, cache=cache)
         seen = []
-        monkeypatch.setattr("relgraph.nn.attention.linear", lambda x, w, b: seen.append(x) or x @ w.T + b)
+        monkeypatch.setattr("relgraph.nn.projections.linear", lambda x, w, b: seen.append(x) or x @ w.T + b)
         second = layer(x[:, 1:2], memory, cache=cache)
         third = layer(x[:, 2:], cache=cache)
         close(torch.cat([first, second, third], 1), wanted)
