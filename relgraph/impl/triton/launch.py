@@ -170,10 +170,10 @@ def _is_empty(problem: Problem) -> bool:
 
 
 def forward(problem: Problem, terms: Terms) -> Outputs:
-    """Output, log-sum-exp, and P after and before dropout (empty where not needed), float32."""
+    """Output, log-sum-exp, and P after and before dropout (None where not needed), float32."""
     output, lse, sums = _forward(problem, terms)
     # kernels sum once per pass: mass before dropout takes a pass of its own
-    mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else sums.new_empty(0)
+    mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else None
     return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
@@ -192,17 +192,17 @@ def _without_dropout(problem: Problem) -> Problem:
     return replace(problem, keep=None, seed=None, dropout_p=0.0, need_sums=True, need_mass=False)
 
 
-def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
-    query, columns, need_sums = problem.query, problem.columns, problem.need_sums
+def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor | None]:
+    query, columns = problem.query, problem.columns
     rows = query.shape[:3]
     output = query.new_empty(*rows, problem.value.shape[3], dtype=torch.float32)
-    lse, sums = output.new_empty(rows), output.new_empty(*rows, columns) if need_sums else output.new_empty(0)
+    lse, sums = output.new_empty(rows), output.new_empty(*rows, columns) if problem.need_sums else None
     if _is_empty(problem):
-        return output.zero_(), lse.fill_(float("-inf")), sums.zero_()
+        return output.zero_(), lse.fill_(float("-inf")), None if sums is None else sums.zero_()
     launch = _Launch(problem, terms)
     tiling = launch.tiling("forward")
-    tiles = launch.map(tiling, transposed=False, sort=need_sums)
-    if need_sums:  # scores by distance are noted here before they become weights
+    tiles = launch.map(tiling, transposed=False, sort=sums is not None)
+    if sums is not None:  # scores by distance are noted here before they become weights
         sums.fill_(0.0 if tiles.band is None else float("-inf"))
     kernel: Any = attention.forward  # pyright does not know the launch syntax
     with torch.cuda.device_of(query):
@@ -210,9 +210,9 @@ def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
             launch.query, launch.key, launch.value, *launch.given(launch.by_query, launch.by_key),
             *launch.given(launch.keys_of_runs(tiles), launch.mask, launch.keep, problem.seed),
             output, lse, *launch.given(sums), *_pointers(tiles, transposed=False), *launch.numbers(tiles),
-            **launch.constants(tiling, tiles), NEED_P=need_sums,
+            **launch.constants(tiling, tiles), NEED_P=sums is not None,
         )  # fmt: skip
-    if need_sums and tiles.band is None:
+    if sums is not None and tiles.band is None:
         sums.clamp_(min=0.0)  # rounding can make a difference of running sums negative
     return output, lse, sums
 
