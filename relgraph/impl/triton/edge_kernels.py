@@ -450,18 +450,17 @@ def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, i
 
 
 def forward(edges: EdgeProblem) -> Outputs:
-    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and empty for sums that are not needed."""
+    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and None for sums that are not needed."""
     x = edges.problem
     shape = x.query.shape[:3]
     out = x.query.new_empty(*shape, x.value.shape[-1], dtype=torch.float32)
     lse = out.new_empty(shape)
-    sums, mass = (out.new_empty(*shape, x.columns) if n else out.new_empty(0) for n in (x.need_sums, x.need_mass))
+    sums, mass = (out.new_empty(*shape, x.columns) if n else None for n in (x.need_sums, x.need_mass))
     if lse.numel():
         with torch.cuda.device_of(x.query):
             forward_kernel[(lse.numel(),)](
-                *edges.tensors(), *edges.pairs[:3], edges.pairs.again, out, lse, sums if x.need_sums else None,
-                mass if x.need_mass else None, *edges.strides(), *edges.numbers(shape[2]),
-                **edges.options(edges.pairs.row_ptr.shape[0] - 1),
+                *edges.tensors(), *edges.pairs[:3], edges.pairs.again, out, lse, sums, mass,
+                *edges.strides(), *edges.numbers(shape[2]), **edges.options(edges.pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
     return Outputs(out, lse, sums, mass)
 

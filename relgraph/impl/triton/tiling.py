@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -18,6 +19,7 @@ class Tiling:
     step: int = 16
 
 
+@lru_cache(maxsize=256)
 def tiling(
     kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool
 ) -> Tiling:
