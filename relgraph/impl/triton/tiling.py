@@ -52,7 +52,7 @@ _OF_WARPS = {
     ("forward", 64): Tiling(64, 64, 4, 2, 32),
     ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
-    ("forward", 128): Tiling(64, 32, 8, 2, 16),
+    ("forward", 128): Tiling(128, 32, 8, 2, 16),
     ("backward_rows", 128): Tiling(32, 32, 4, 1, 16),
     ("backward_keys", 128): Tiling(32, 32, 4, 1, 16),
 }
@@ -69,7 +69,7 @@ _OF_WARP_GROUPS = {
 """For sm_90: the products of whole warp groups need 64 own rows or keys for every four warps."""
 
 _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
-    ("backward_keys", 64): Tiling(32, 64, 4, 3, 16),
+    ("backward_keys", 64): Tiling(32, 64, 4, 2, 32),
     ("forward", 128): Tiling(64, 64, 4, 1, 64),
     ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
@@ -77,7 +77,13 @@ _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
 """For sm_100, whose products have a memory of their own."""
 
 _BY_GENERATION = {
-    8: (_OF_WARPS, {("backward_rows", 64): Tiling(64, 32, 4, 2, 16)}),
+    8: (
+        _OF_WARPS,
+        {
+            ("forward", 64): Tiling(64, 64, 4, 3, 32),
+            ("backward_rows", 64): Tiling(64, 32, 4, 2, 16),
+        },
+    ),
     9: (
         _OF_WARP_GROUPS,
         {
