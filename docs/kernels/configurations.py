@@ -121,7 +121,7 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
 
 
 def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
-    """The kernel that makes what backward reads of each row; its loops are over columns of labels and of runs."""
+    """The kernel that makes what backward reads of each row; its loops are over columns, not pairs, and not read."""
     fn, tables = vector_kernels.row_vectors, LABELS[labels]
     fixed = {
         "DV": size, "BDV": product_size(size), "BM": vector_kernels.ROWS, "BAND": tables["BAND"], "FOLDED": True,
@@ -130,7 +130,7 @@ def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
     }  # fmt: skip
     types = {name: "*fp32" if name.endswith("_ptr") else "i32" for name in fn.arg_names if name not in fixed}
     types["do_low_ptr"] = f"*{dtype}"
-    return Configuration(f"row_vectors {labels} {dtype} {size}", fn, types, fixed, 4, 1, loops=("columns", "runs"))
+    return Configuration(f"row_vectors {labels} {dtype} {size}", fn, types, fixed, 4, 1, loops=())
 
 
 def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
