@@ -76,10 +76,10 @@ def stubbed() -> Iterator[None]:
     """All kernels of ``impl="triton"`` replaced by stubs."""
     from triton.runtime import KernelInterface
 
-    from relgraph.impl.triton import attention_kernels, edge_kernels
+    from relgraph.impl.triton import attention_kernels, edge_kernels, vector_kernels
 
     kept = []
-    for module in (attention_kernels, edge_kernels):
+    for module in (attention_kernels, edge_kernels, vector_kernels):
         for name, kernel in list(vars(module).items()):
             if isinstance(kernel, KernelInterface):
                 kept.append((module, name, kernel))
@@ -248,15 +248,19 @@ def _launches(event: Any) -> bool:
     return itself or any(map(_launches, event.cpu_children))
 
 
-def binding() -> float:
-    """Microseconds in which Triton binds and classifies the arguments of the forward kernel, at each launch."""
+def binding() -> dict[str, float]:
+    """Microseconds in which Triton binds and classifies the arguments of a kernel, at each launch, by kernel."""
+    from relgraph.impl.triton import attention_kernels, vector_kernels
+
+    attention = attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys
+    return {kernel.__name__: _bound(kernel) for kernel in (*attention, vector_kernels.row_vectors)}
+
+
+def _bound(kernel: Any) -> float:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature
 
-    from relgraph.impl.triton import attention_kernels
-
-    kernel: Any = attention_kernels.forward
     bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
     tensor = torch.zeros(64, dtype=torch.bfloat16)
     constants = {param.name: 16 for param in kernel.params if param.is_constexpr}
@@ -279,7 +283,8 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     if arguments.binding:
         os.environ["TRITON_INTERPRET"] = "0"
-        print(f"{line(about('cpu'))} Triton binds the arguments of the forward kernel in {binding():.0f} µs.")
+        found = ", ".join(f"{name} {taken:.0f} µs" for name, taken in binding().items())
+        print(f"{line(about('cpu'))} Triton binds the arguments of a launch: {found}.")
         return
     os.environ["TRITON_INTERPRET"] = "1"  # before triton is loaded: tensors of the CPU stand for those of a GPU
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ class Configuration(NamedTuple):
         num_warps: warps a program.
         num_stages: how deep loads are pipelined.
         baseline: name of the configuration to compare with: the same kernel without labels.
-        loops: what the inner loops are called, in the order of the source.
+        loops: what the inner loops are called, in the order of the source; none if they are not to be read.
         pairs: pairs of query and key in one turn of the first loop.
         turns: how many turns of each loop do the work of one turn of the first; 1 where left out. A loop that has a
             number here must be there, and use tensor cores.

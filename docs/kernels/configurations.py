@@ -5,7 +5,8 @@ Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.
 types without options at heads of 64 and 128; other sizes, float32 (multiplied without tensor cores) and options are
 reported with them.
 
-*edges* are the kernels over listed pairs, with 32 labels and without.
+*row_vectors* is the small kernel before both kernels of backward. *edges* are the kernels over listed pairs, with 32
+labels and without.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from docs.kernels.configuration import ARCHITECTURES, Configuration
-from relgraph.impl.triton import attention_kernels, edge_kernels, launch
+from relgraph.impl.triton import attention_kernels, edge_kernels, launch, vector_kernels
 from relgraph.impl.triton.tiling import Tiling, product_size, tiling
 
 SIZES = (16, 32, 64, 128, 256)
@@ -58,6 +59,9 @@ def configurations() -> Iterator[Configuration]:
             for labels in LABELS:
                 if option != "query table" or labels != "none":
                     yield from kernels(labels, "bf16", 64, arch, option)
+    for size in (64, 256):
+        for dtype in ("bf16", "fp32"):
+            yield from (row_vectors(labels, dtype, size) for labels in ("distance", "written"))
     for size in (16, 64, 128):
         for dtype in ("bf16", "fp32"):
             for labeled in (False, True):
@@ -114,6 +118,19 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
         elif not name.isupper() or name in ("H", "C", "N_q", "N_k", "VECTORS"):
             found[name] = FLOATS.get(name, "i32:16" if name in ALIGNED else "i32")
     return found
+
+
+def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
+    """The kernel that makes what backward reads of each row; its loops are over columns, not pairs, and not read."""
+    fn, tables = vector_kernels.row_vectors, LABELS[labels]
+    fixed = {
+        "DV": size, "BDV": product_size(size), "BM": vector_kernels.ROWS, "BAND": tables["BAND"], "FOLDED": True,
+        "HAS_DO": True, "HAS_DP": tables["HAS_DP"], "HAS_BQ": tables["HAS_BQ"], "HAS_DLSE": False,
+        "LOWER": dtype != "fp32",
+    }  # fmt: skip
+    types = {name: "*fp32" if name.endswith("_ptr") else "i32" for name in fn.arg_names if name not in fixed}
+    types["do_low_ptr"] = f"*{dtype}"
+    return Configuration(f"row_vectors {labels} {dtype} {size}", fn, types, fixed, 4, 1, loops=())
 
 
 def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:

@@ -33,6 +33,7 @@ class Row:
         pairs: pairs of query and key in one turn of the first loop.
         turns: name of a loop to how many turns do the work of one turn of the first.
         held: whether the rules are held against it.
+        read: whether its loops are to be read.
         ratios: name of a loop to its cost against the baseline's first loop, which carries no label: for all warps, and
             for as many pairs, since tiles may differ.
     """
@@ -46,12 +47,13 @@ class Row:
     pairs: int = 1
     turns: dict[str, int] = field(default_factory=dict)
     held: bool = True
+    read: bool = True
     ratios: dict[str, float] = field(default_factory=dict)
 
 
 def row(config: Configuration, compiled: Compiled) -> Row:
     """One row, not yet compared; loops beyond the names that a configuration gives are numbered."""
-    found = compiled.loops
+    found = compiled.loops if config.loops else ()
     names = [*config.loops, *(f"loop {n}" for n in range(len(config.loops) + 1, len(found) + 1))]
     return Row(
         config.name,
@@ -63,6 +65,7 @@ def row(config: Configuration, compiled: Compiled) -> Row:
         config.pairs,
         dict(config.turns),
         config.held,
+        bool(config.loops),
     )
 
 
@@ -87,7 +90,7 @@ def _broken(row: Row) -> Iterable[str]:
     found = row.compiled
     if found.shared > found.most_shared:
         yield f"asks for {found.shared} bytes of shared memory, there are {found.most_shared}"
-    if not row.loops:
+    if not row.loops and row.read:
         yield "has no inner loop to read"
     elif row.baseline and not row.ratios:
         yield f"has nothing to be compared with: no loop in {row.baseline}"

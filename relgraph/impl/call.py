@@ -217,7 +217,7 @@ class Outputs(NamedTuple):
         output: ``[B, H, N_q, D_v]``, with the value term where the problem has ``label_values``;
             ``[B, H, N_q, D_v + F]`` with vectors in the value.
         lse: log-sum-exp, ``[B, H, N_q]``.
-        sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: empty in forward, None in backward.
+        sums: sums by label after dropout, ``[B, H, N_q, columns]``. If not needed: None, or empty in forward.
         mass: the same before dropout; without dropout it is ``sums``, and this is empty.
         plain: the output without the value term, if the kernels keep it for backward; else None or empty. It has no
             gradient.

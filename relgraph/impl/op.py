@@ -128,7 +128,7 @@ def run(
         recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
 
     Returns:
-        Outputs, with empty tensors for the sums that are not needed. Label mass is ``mass`` under dropout, else
+        Outputs; the sums that are not needed are None or empty. Label mass is ``mass`` under dropout, else
         ``sums``.
     """
     extras = extras or Extras()

@@ -49,6 +49,7 @@ DRAWN = (
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
     Constant("relgraph.impl.triton.attend", "KEPT_CONSTANTS", (1,)),
     Constant("relgraph.impl.triton.launch", "FARTHEST_ROW", (1, 5)),
+    Constant("relgraph.impl.triton.vector_kernels", "ROWS", (4, 64)),
     Constant("relgraph.plan.memory", "KEPT_PLANS", (1,)),
     Constant("relgraph.impl.native.edges", "PAIRS_A_TASK", (1, 40)),
     Constant("relgraph.impl.native.edges", "PAIRS_A_LABEL", (0, 1)),

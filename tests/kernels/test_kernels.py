@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def test_complaints():
         "labels on sm_90 asks for 232449 bytes of shared memory, there are 232448"
     ]
     assert complaints([a_row()]) == ["labels on sm_90 has no inner loop to read"]
+    assert complaints([replace(a_row(), read=False)]) == []
     bare = [a_row("plain", loops={}), a_row(loops=some, baseline="plain")]
     compare(bare)
     assert "labels on sm_90 has nothing to be compared with: no loop in plain" in complaints(bare)

@@ -13,5 +13,6 @@ In the order in which data meets them:
 - ``tile_map``, ``tile_ids``: which tiles of pairs a kernel visits, and the ids of those with several labels.
 - ``capture``: what a call may do while a CUDA graph is recorded.
 - ``attention_kernels``, ``attention_pieces``: the kernels over tiles, and what they have in common. P is summed here.
+- ``vector_kernels``: what backward needs of each query row before its kernels start.
 - ``edges``, ``edge_kernels``: the same for listed pairs only.
 """

@@ -327,6 +327,7 @@ def by_key_kernel(
             scores = _hidden(scores, ADDED, pair_at, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
+            delta = tl.load(DELTA + row, mask=live, other=0.0)
             # weights, gradients of the value and of the scores
             weight = tl.exp2(scores - lse)
             factor_at = lane.to(tl.int64) * factor_lane + pair
@@ -338,7 +339,6 @@ def by_key_kernel(
                 do = tl.load(OUT_GRAD + do_at[:, None] + w[None, :], mask=inside, other=0.0)
                 product = tl.sum(do * v[None, :], 1)
                 dv += (weight * kept)[:, None] * do
-            delta = tl.load(DELTA + row, mask=live, other=0.0)
             ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
             ds *= bent
             # dk, and sums by label (dC)
@@ -450,18 +450,17 @@ def tiles(size: int, value_size: int, labels: int, degree: float) -> dict[str, i
 
 
 def forward(edges: EdgeProblem) -> Outputs:
-    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and empty for sums that are not needed."""
+    """Output, log-sum-exp to base 2, sums after and before dropout; float32, and None for sums that are not needed."""
     x = edges.problem
     shape = x.query.shape[:3]
     out = x.query.new_empty(*shape, x.value.shape[-1], dtype=torch.float32)
     lse = out.new_empty(shape)
-    sums, mass = (out.new_empty(*shape, x.columns) if n else out.new_empty(0) for n in (x.need_sums, x.need_mass))
+    sums, mass = (out.new_empty(*shape, x.columns) if n else None for n in (x.need_sums, x.need_mass))
     if lse.numel():
         with torch.cuda.device_of(x.query):
             forward_kernel[(lse.numel(),)](
-                *edges.tensors(), *edges.pairs[:3], edges.pairs.again, out, lse, sums if x.need_sums else None,
-                mass if x.need_mass else None, *edges.strides(), *edges.numbers(shape[2]),
-                **edges.options(edges.pairs.row_ptr.shape[0] - 1),
+                *edges.tensors(), *edges.pairs[:3], edges.pairs.again, out, lse, sums, mass,
+                *edges.strides(), *edges.numbers(shape[2]), **edges.options(edges.pairs.row_ptr.shape[0] - 1),
             )  # fmt: skip
     return Outputs(out, lse, sums, mass)
 

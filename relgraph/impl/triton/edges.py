@@ -57,10 +57,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
 
     terms = Terms(problem)
     plain = terms.without_value_term(outputs)
-    output, *others = terms.with_sums_of_values(incoming)
-    grads = Outputs(_dense_rows(output), *(None if g is None else g.contiguous() for g in others))
+    grads = terms.whole_incoming(incoming)
     found = edge_kernels.backward(_edge_problem(problem, terms), plain, grads)
-    return terms.gradients(found, outputs, incoming)
+    return terms.gradients(found, outputs, grads)
 
 
 op.plug(

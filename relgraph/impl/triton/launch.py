@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.call import Outputs, Problem, row_delta
+from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.triton import attention_kernels as attention
+from relgraph.impl.triton import vector_kernels
 from relgraph.impl.triton.limits import interpreted
 from relgraph.impl.triton.tables import Terms
 from relgraph.impl.triton.tile_map import TileMap, tile_map
@@ -169,17 +170,17 @@ def _is_empty(problem: Problem) -> bool:
 
 
 def forward(problem: Problem, terms: Terms) -> Outputs:
-    """Output, log-sum-exp, and P after and before dropout (empty where not needed), float32."""
+    """Output, log-sum-exp, and P after and before dropout (None where not needed), float32."""
     output, lse, sums = _forward(problem, terms)
     # kernels sum once per pass: mass before dropout takes a pass of its own
-    mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else sums.new_empty(0)
+    mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else None
     return terms.with_value_term(Outputs(output, lse, sums, mass))
 
 
 def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value, B, C and of the tables."""
-    plain = terms.without_value_term(outputs)
-    grads = _backward(problem, terms, plain, incoming._replace(mass=None))
+    plain, incoming = terms.without_value_term(outputs), terms.whole_incoming(incoming)
+    grads = _backward(problem, terms, plain, incoming)
     if incoming.mass is not None:
         of_mass = Outputs(None, None, incoming.mass, None)
         more = _backward(_without_dropout(problem), terms, plain._replace(sums=outputs.mass), of_mass)
@@ -191,17 +192,17 @@ def _without_dropout(problem: Problem) -> Problem:
     return replace(problem, keep=None, seed=None, dropout_p=0.0, need_sums=True, need_mass=False)
 
 
-def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
-    query, columns, need_sums = problem.query, problem.columns, problem.need_sums
+def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor | None]:
+    query, columns = problem.query, problem.columns
     rows = query.shape[:3]
     output = query.new_empty(*rows, problem.value.shape[3], dtype=torch.float32)
-    lse, sums = output.new_empty(rows), output.new_empty(*rows, columns) if need_sums else output.new_empty(0)
+    lse, sums = output.new_empty(rows), output.new_empty(*rows, columns) if problem.need_sums else None
     if _is_empty(problem):
-        return output.zero_(), lse.fill_(float("-inf")), sums.zero_()
+        return output.zero_(), lse.fill_(float("-inf")), None if sums is None else sums.zero_()
     launch = _Launch(problem, terms)
     tiling = launch.tiling("forward")
-    tiles = launch.map(tiling, transposed=False, sort=need_sums)
-    if need_sums:  # scores by distance are noted here before they become weights
+    tiles = launch.map(tiling, transposed=False, sort=sums is not None)
+    if sums is not None:  # scores by distance are noted here before they become weights
         sums.fill_(0.0 if tiles.band is None else float("-inf"))
     kernel: Any = attention.forward  # pyright does not know the launch syntax
     with torch.cuda.device_of(query):
@@ -209,9 +210,9 @@ def _forward(problem: Problem, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
             launch.query, launch.key, launch.value, *launch.given(launch.by_query, launch.by_key),
             *launch.given(launch.keys_of_runs(tiles), launch.mask, launch.keep, problem.seed),
             output, lse, *launch.given(sums), *_pointers(tiles, transposed=False), *launch.numbers(tiles),
-            **launch.constants(tiling, tiles), NEED_P=need_sums,
+            **launch.constants(tiling, tiles), NEED_P=sums is not None,
         )  # fmt: skip
-    if need_sums and tiles.band is None:
+    if sums is not None and tiles.band is None:
         sums.clamp_(min=0.0)  # rounding can make a difference of running sums negative
     return output, lse, sums
 
@@ -223,53 +224,74 @@ def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Output
     if _is_empty(problem):
         return [dq.zero_(), dk.zero_(), dv.zero_(), db, dc]
     launch = _Launch(problem, terms)
-    incoming = terms.with_sums_of_values(incoming)
-    delta = row_delta(outputs, incoming, torch.float32).contiguous()
-    grad = outputs.output.new_zeros(outputs.output.shape) if incoming.output is None else incoming.output
-    grad = grad.to(query.dtype).contiguous()
-    by_value = None if incoming.sums is None else incoming.sums.contiguous()
-    inputs = launch.query, launch.key, launch.value, grad, *launch.given(launch.by_query, launch.by_key)
-    given = launch.given(by_value, launch.mask, launch.keep, problem.seed)
     by_rows, by_keys = launch.tiling("backward_rows"), launch.tiling("backward_keys")
     rows = launch.map(by_rows, transposed=False, sort=db is not None)
     keys = launch.map(by_keys, transposed=True, sort=dc is not None)
-    shared = {"HAS_DP": by_value is not None}
-    by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
     folded = keys.parts == 1 and problem.dropout_p == 0.0 and problem.score is None
-    less, rest = _vectors(launch, keys, outputs.lse, delta, by_value, folded=folded)
     with torch.cuda.device_of(query):
+        vectors = _row_vectors(launch, outputs, incoming, by_distance=keys.band is not None, folded=folded)
+        inputs = launch.query, launch.key, launch.value, vectors.grad, *launch.given(launch.by_query, launch.by_key)
+        given = launch.given(incoming.sums, launch.mask, launch.keep, problem.seed)
+        shared = {"HAS_DP": incoming.sums is not None}
+        by_row, by_key = cast(Any, attention.backward_rows), cast(Any, attention.backward_keys)
         by_row[launch.grid(rows)](
-            *inputs, *launch.given(launch.keys_of_runs(rows)), *given, outputs.lse, delta, dq, *launch.given(db),
-            *_pointers(rows, transposed=False), *launch.numbers(rows), problem.scale,
+            *inputs, *launch.given(launch.keys_of_runs(rows)), *given, outputs.lse, vectors.delta, dq,
+            *launch.given(db), *_pointers(rows, transposed=False), *launch.numbers(rows), problem.scale,
             **launch.constants(by_rows, rows), **shared, SUMMED=1 if query.dtype == torch.float32 else 16,
         )  # fmt: skip
         by_key[launch.grid(keys, transposed=True)](
-            *inputs, *given, less, rest, dk, dv, *launch.given(dc), *_pointers(keys, transposed=True),
-            *launch.numbers(keys), problem.scale, less.shape[2], **launch.constants(by_keys, keys), **shared,
+            *inputs, *given, vectors.less, vectors.rest, dk, dv, *launch.given(dc), *_pointers(keys, transposed=True),
+            *launch.numbers(keys), problem.scale, vectors.less.shape[2], **launch.constants(by_keys, keys), **shared,
             FOLDED=folded,
         )  # fmt: skip
     return [dq, dk, dv, db, dc]
 
 
-def _vectors(
-    launch: _Launch, tiles: TileMap, lse: Tensor, delta: Tensor, by_value: Tensor | None, *, folded: bool
-) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp and δ, and both minus the label terms of a run of each column: ``[B, H, 1 + columns of runs, N_q]``.
+class _RowVectors(NamedTuple):
+    """What both kernels of backward read of each query row.
 
-    If labels are a function of the distance, runs have the first or the last column; otherwise any.
+    Attributes:
+        grad: the gradient of the output in the dtype of the query, contiguous.
+        delta: δ, ``[B, H, 1, N_q]``.
+        less: log-sum-exp in powers of two (inf on a row that sees nothing), then the same minus B of a run of each
+            column, ``[B, H, 1 + columns of runs, N_q]``.
+        rest: δ, then the same minus dP of a run of each column; of the same shape.
     """
-    nothing_seen = float("inf")  # in place of -inf: all weights of a row that sees nothing are zero
-    less = (lse * LOG2E).nan_to_num_(float("nan"), float("inf"), nothing_seen)[:, :, None]
-    rest = delta[:, :, None]
-    if not folded:
-        return less, rest
 
-    def minus_terms(x: Tensor, table: Tensor | None, factor: float) -> Tensor:
-        if table is None:
-            return x.expand(-1, -1, 1 + (2 if tiles.band else launch.columns), -1).contiguous()
-        return torch.cat([x, torch.sub(x, of_runs(table, tiles), alpha=factor)], 2)
+    grad: Tensor
+    delta: Tensor
+    less: Tensor
+    rest: Tensor
 
-    return minus_terms(less, launch.by_query, LOG2E), minus_terms(rest, by_value, 1.0)
+
+def _row_vectors(
+    launch: _Launch, outputs: Outputs, incoming: Outputs, *, by_distance: bool, folded: bool
+) -> _RowVectors:
+    """The vectors, made in one launch; the gradients that come in are float32 and contiguous.
+
+    If labels are a function of the distance, runs have the first or the last column; otherwise any. Vectors that are
+    not ``folded`` hold nothing of the labels, whose terms are then read in each run.
+    """
+    batch, heads, q_len, columns = launch.batch, launch.heads, launch.q_len, launch.columns
+    count = 1 if not folded else 3 if by_distance else 1 + columns
+    delta, less, rest = (outputs.lse.new_empty(batch, heads, n, q_len) for n in (1, count, count))
+    given, wanted = incoming.output, launch.query.dtype
+    if given is None:
+        grad = launch.query.new_zeros(outputs.output.shape)
+    else:
+        grad = given if given.dtype == wanted else torch.empty_like(given, dtype=wanted)
+    kernel: Any = vector_kernels.row_vectors
+    rows = batch * heads * q_len
+    sums = None if incoming.sums is None else outputs.sums
+    kernel[(-(-rows // vector_kernels.ROWS),)](
+        *launch.given(outputs.output, given, sums, incoming.sums, launch.by_query, outputs.lse, incoming.lse),
+        grad, delta, less, rest, rows, q_len, columns, count,
+        DV=launch.value_size, BDV=product_size(launch.value_size), BM=vector_kernels.ROWS, BAND=by_distance,
+        FOLDED=folded, HAS_DO=given is not None, HAS_DP=sums is not None, HAS_BQ=launch.by_query is not None,
+        HAS_DLSE=incoming.lse is not None, LOWER=given is not None and grad is not given, num_warps=4,
+        enable_fp_fusion=True,
+    )  # fmt: skip
+    return _RowVectors(grad, delta, less, rest)
 
 
 def of_runs(table: Tensor, tiles: TileMap) -> Tensor:

@@ -83,13 +83,14 @@ class Terms:
         assert outputs.plain is not None  # plug(..., keeps_plain=True)
         return outputs._replace(output=outputs.plain, plain=None)
 
-    def with_sums_of_values(self, incoming: Outputs) -> Outputs:
-        """The gradients of the outputs, with what the value term adds to that of the sums."""
+    def whole_incoming(self, incoming: Outputs) -> Outputs:
+        """The gradients of the outputs in float32, contiguous, with what the value term adds to that of the sums."""
+        output, lse, sums, mass = (None if grad is None else _single(grad) for grad in incoming[:4])
         table = self.problem.label_values
-        if table is None or incoming.output is None:
-            return incoming
-        more = _product(_single(incoming.output), _whole(table, self.problem.columns).float())
-        return incoming._replace(sums=more if incoming.sums is None else more + incoming.sums)
+        if table is not None and output is not None:
+            more = _product(output, _whole(table, self.problem.columns).float())
+            sums = more if sums is None else sums + more
+        return Outputs(output, lse, sums, mass)
 
     def gradients(self, of_kernels: list[Tensor | None], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
         """The gradients as :func:`relgraph.impl.op.plug` wants them, from those that the kernels give.
@@ -97,7 +98,7 @@ class Terms:
         Args:
             of_kernels: of query, key, value, B and C; those of query and key are changed in place.
             outputs: of forward.
-            incoming: the gradients of the outputs.
+            incoming: the gradients of the outputs, float32 and contiguous.
         """
         problem, (dq, dk, dv, db, dc) = self.problem, of_kernels
         of_keys = of_values = of_queries = of_biases = None
@@ -138,7 +139,7 @@ class Terms:
     def _of_values(sums: Tensor, grad: Tensor | None, table: Tensor) -> Tensor:
         if grad is None:
             return torch.zeros_like(table)
-        sums, grad = _first(sums, table.shape[-2]), _single(grad)
+        sums = _first(sums, table.shape[-2])
         if table.dim() == 3:
             return (sums.transpose(-1, -2) @ grad).sum(0).to(table.dtype)
         return (sums.flatten(0, 2).t() @ grad.flatten(0, 2)).to(table.dtype)
@@ -166,7 +167,10 @@ def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim:
 
 def _single(x: Tensor) -> Tensor:
     """``x`` in float32, contiguous."""
-    return x.float() if x.is_contiguous() else x.to(torch.float32, memory_format=torch.contiguous_format)
+    if x.is_contiguous():
+        return x.float()
+    # ``to`` gives a tensor that is float32 already back as it is, whatever its strides
+    return x.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
 
 
 def _whole(table: Tensor, columns: int, dim: int = -2) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -18,6 +19,7 @@ class Tiling:
     step: int = 16
 
 
+@lru_cache(maxsize=256)
 def tiling(
     kernel: str, size: int, value_size: int, dtype: torch.dtype, capability: tuple[int, int], *, by_distance: bool
 ) -> Tiling:
@@ -50,7 +52,7 @@ _OF_WARPS = {
     ("forward", 64): Tiling(64, 64, 4, 2, 32),
     ("backward_rows", 64): Tiling(64, 32, 4, 2, 32),
     ("backward_keys", 64): Tiling(32, 64, 4, 2, 16),
-    ("forward", 128): Tiling(64, 32, 8, 2, 16),
+    ("forward", 128): Tiling(128, 32, 8, 2, 16),
     ("backward_rows", 128): Tiling(32, 32, 4, 1, 16),
     ("backward_keys", 128): Tiling(32, 32, 4, 1, 16),
 }
@@ -67,7 +69,7 @@ _OF_WARP_GROUPS = {
 """For sm_90: the products of whole warp groups need 64 own rows or keys for every four warps."""
 
 _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
-    ("backward_keys", 64): Tiling(32, 64, 4, 3, 16),
+    ("backward_keys", 64): Tiling(32, 64, 4, 2, 32),
     ("forward", 128): Tiling(64, 64, 4, 1, 64),
     ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
@@ -75,7 +77,13 @@ _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
 """For sm_100, whose products have a memory of their own."""
 
 _BY_GENERATION = {
-    8: (_OF_WARPS, {("backward_rows", 64): Tiling(64, 32, 4, 2, 16)}),
+    8: (
+        _OF_WARPS,
+        {
+            ("forward", 64): Tiling(64, 64, 4, 3, 32),
+            ("backward_rows", 64): Tiling(64, 32, 4, 2, 16),
+        },
+    ),
     9: (
         _OF_WARP_GROUPS,
         {
