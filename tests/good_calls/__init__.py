@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.good_calls import functional, graphs, interop, labelers, labels, nn, plot, pyg
+from tests.good_calls import functional, graphs, hugging_face, interop, labelers, labels, nn, plot, pyg
 from tests.judge import Good
 
 GOOD_CALLS: dict[str, Callable[[], Good]] = {
@@ -19,5 +19,6 @@ GOOD_CALLS: dict[str, Callable[[], Good]] = {
     **nn.GOOD_CALLS,
     **pyg.GOOD_CALLS,
     **interop.GOOD_CALLS,
+    **hugging_face.GOOD_CALLS,
     **plot.GOOD_CALLS,
 }

@@ -27,6 +27,7 @@ MODULES = (
         "relgraph.plot",
     ),
     *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python"),
+    "relgraph.interop.transformers",
 )
 
 

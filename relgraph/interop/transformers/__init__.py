@@ -22,6 +22,6 @@ from relgraph.interop.transformers.common import check_version
 check_version()
 
 from relgraph.interop.transformers.interface import Relation, register  # noqa: E402
-from relgraph.interop.transformers.patching import Left, Patched, Report, patch, unpatch  # noqa: E402
+from relgraph.interop.transformers.patching import Report, patch, unpatch  # noqa: E402
 
-__all__ = ["Left", "Patched", "Relation", "Report", "patch", "register", "unpatch"]
+__all__ = ["Relation", "Report", "patch", "register", "unpatch"]

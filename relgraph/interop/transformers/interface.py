@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from relgraph.arguments.brief import shown
 from relgraph.functional import relation_attention, relation_attention_with_aux
 from relgraph.interop.transformers.common import labels_by_distance, refuse, trimmed, wants_weights
 from relgraph.labelers.sequence.distance import DistanceLabeler
@@ -65,7 +66,7 @@ class Relation(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(labeler, DistanceLabeler):
-            raise TypeError(f"labeler must be one of distances, such as rg.ClippedDistance, got {labeler!r}")
+            raise TypeError(f"labeler must be one of distances, such as rg.ClippedDistance, got {shown(labeler)}")
         self.labeler = labeler
         self.tables = RelationTables(
             labeler.num_labels, dim, heads, kinds=kinds, per_head=per_head, names=labeler.names
@@ -74,25 +75,27 @@ class Relation(nn.Module):
             for rows in self.tables.parameters():
                 rows.zero_()
 
-    def labels(self, q_len: int, k_len: int, position: Tensor | None) -> Labels:
-        """The labels of a call.
 
-        Args:
-            q_len: N_q.
-            k_len: N_k.
-            position: positions of the queries among the keys, where a cache holds the others; None without a cache.
+def _labels(relation: Relation, q_len: int, k_len: int, position: Tensor | None) -> Labels:
+    """The labels of a call.
 
-        Raises:
-            NotImplementedError: more keys than queries and no positions.
-        """
-        if q_len == k_len:
-            return labels_by_distance(self.labeler, q_len, k_len)
-        if position is None:
-            raise NotImplementedError(
-                f"relation needs cache_position where keys are more than queries, got {k_len} keys and {q_len} "
-                "queries: this model does not say where in the cache its queries are; call it with use_cache=False"
-            )
-        return labels_by_distance(self.labeler, q_len, k_len, position.reshape(-1)[0])
+    Args:
+        relation: the tables and their labeler.
+        q_len: N_q.
+        k_len: N_k.
+        position: positions of the queries among the keys, where a cache holds the others; None without a cache.
+
+    Raises:
+        NotImplementedError: more keys than queries and no positions.
+    """
+    if q_len == k_len:
+        return labels_by_distance(relation.labeler, q_len, k_len)
+    if position is None:
+        raise NotImplementedError(
+            f"relation needs cache_position where keys are more than queries, got {k_len} keys and {q_len} queries: "
+            "this model does not say where in the cache its queries are; call it with use_cache=False"
+        )
+    return labels_by_distance(relation.labeler, q_len, k_len, position.reshape(-1)[0])
 
 
 def attention(
@@ -133,7 +136,8 @@ def attention(
     relation = getattr(module, "relation", None)
     labels, tables = None, {}
     if isinstance(relation, Relation):
-        labels, tables = relation.labels(query.shape[2], key.shape[2], given.get("cache_position")), relation.tables()
+        labels = _labels(relation, query.shape[2], key.shape[2], given.get("cache_position"))
+        tables = relation.tables()
     softcap = given.get("softcap")
     options: dict[str, Any] = dict(
         attn_mask=mask,
@@ -162,6 +166,9 @@ def register() -> None:
     chosen by name. What they add to scores, such as T5's position bias, they still make of N² numbers: see
     :func:`~relgraph.interop.transformers.patch` for those. A :class:`~relgraph.interop.transformers.Relation` gives a
     module learned tables. A second call changes nothing.
+
+    Raises:
+        ImportError: transformers is missing, or a version that relgraph does not know; on import of this module.
 
     Example:
         >>> from transformers import BertConfig, BertModel

@@ -53,11 +53,20 @@ class Left:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`~relgraph.interop.transformers.patch` did.
+    """What :func:`~relgraph.interop.transformers.patch` did; as text, one line for all layers that are alike.
 
-    Attributes:
-        patched: the modules that relgraph computes now.
-        left: the attention modules that stay as they are.
+    Args:
+        patched: the modules that relgraph computes now, each with ``name``, ``kind`` (its class) and ``family``.
+        left: the attention modules that stay as they are, each with ``name``, ``kind`` and ``why``.
+
+    Example:
+        >>> from transformers import LongT5Config, LongT5ForConditionalGeneration
+        >>> sizes = dict(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_decoder_layers=1, num_heads=2)
+        >>> report = rg.interop.transformers.patch(LongT5ForConditionalGeneration(LongT5Config(**sizes)))
+        >>> report.patched[0].name, report.patched[0].kind, report.patched[0].family
+        ('decoder.block.0.layer.0.SelfAttention', 'LongT5Attention', 't5')
+        >>> report.left[0].why
+        'relgraph knows no learned tables in this class'
     """
 
     patched: tuple[Patched, ...]
@@ -153,9 +162,7 @@ def _chosen(families: Any) -> dict[str, Family]:
     known = all_families()
     if families is None:
         return known
-    if isinstance(families, str) or not isinstance(families, Iterable):
-        raise TypeError(f"families must be a sequence of names or None, got {families!r}")
-    names = tuple(families)
+    names = check.items("families", families, "names of families", most=len(known))
     for name in names:
         check.choice("families", name, tuple(known))
     return {name: known[name] for name in names}

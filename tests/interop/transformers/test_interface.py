@@ -128,8 +128,8 @@ def test_tables_of_a_module_that_had_none():
 def test_where_a_cache_is_must_be_known():
     relation = ours.Relation(rg.ClippedDistance(2), 4)
     with pytest.raises(NotImplementedError, match="needs cache_position .* got 9 keys and 2 queries"):
-        relation.labels(2, 9, None)
-    ids = relation.labels(2, 9, torch.tensor([5, 6])).to_dense()[0]
+        interface._labels(relation, 2, 9, None)
+    ids = interface._labels(relation, 2, 9, torch.tensor([5, 6])).to_dense()[0]
     assert torch.equal(ids, rg.ClippedDistance(2)(9).to_dense()[0][:, 5:7])
 
 

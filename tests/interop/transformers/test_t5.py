@@ -9,7 +9,6 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-import relgraph as rg  # noqa: E402
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common, t5  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
