@@ -25,6 +25,7 @@ def patched():
 GOOD_CALLS = {
     "transformers.patch": lambda: Good(ours.patch, {"model": model(), "families": ("t5",), "impl": "dense"}),
     "transformers.unpatch": lambda: Good(ours.unpatch, {"model": patched()}),
+    "transformers.convert": lambda: Good(ours.convert, {"module": model().encoder.block[0].layer[0].SelfAttention}),
     "transformers.register": lambda: Good(ours.register, {}),
     "transformers.Relation": lambda: Good(
         ours.Relation,

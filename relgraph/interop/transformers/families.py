@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
+
+from relgraph.labelers import Labeler
+from relgraph.nn import RelationAttention
 
 FILES = ("t5",)
 """The file of each family."""
@@ -21,12 +24,14 @@ class Family(NamedTuple):
         kinds: a class with the forward that replaces its own, by the class of transformers: ``"t5.T5Attention"`` for
             ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else is of transformers.
         why_not: says why one module of such a class is left as it is, None if it is patched.
+        convert: a layer with the weights of such a module, and the labeler of its tables; None if no layer can be made.
     """
 
     name: str
     models: str
     kinds: Mapping[str, type]
     why_not: Callable[[nn.Module], str | None] = lambda _: None
+    convert: Callable[[Any], tuple[RelationAttention, Labeler]] | None = None
 
 
 def all_families() -> dict[str, Family]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 
@@ -24,8 +25,10 @@ from relgraph.interop.transformers.common import (
     version,
     wants_weights,
 )
+from relgraph.interop.transformers.converting import filled
 from relgraph.interop.transformers.families import Family
 from relgraph.labelers import BucketedDistance
+from relgraph.nn import RelationAttention
 
 
 def labeler_of(module: Any) -> BucketedDistance:
@@ -157,6 +160,23 @@ def _projected(
     return query, key, value, 0
 
 
+def convert(module: Any) -> tuple[RelationAttention, BucketedDistance]:
+    """A layer with the weights of a module that holds the table; see :func:`relgraph.interop.transformers.convert`."""
+    if not module.has_relative_attention_bias:
+        raise ValueError("module must hold a table, got a later layer of T5, which uses that of the first layer")
+    labeler = labeler_of(module)
+    layer = RelationAttention(
+        module.d_model, module.n_heads, module.dropout, False, num_labels=labeler.num_labels, tables=("bias",),
+        per_head=True, head_dim=module.key_value_proj_dim, scale=1.0, names=labeler.names,
+    )  # fmt: skip
+    weights = {
+        "in_proj_weight": torch.cat([module.q.weight, module.k.weight, module.v.weight]),
+        "out_proj.weight": module.o.weight,
+        "tables.bias.rows": module.relative_attention_bias.weight.t(),
+    }
+    return filled(layer, weights), labeler
+
+
 def _why_not(module: nn.Module) -> str | None:
     """Pruned heads share tables with those that are left, by their old numbers."""
     return "its heads were pruned" if getattr(module, "pruned_heads", None) else None
@@ -174,4 +194,5 @@ FAMILY = Family(
     "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoder of LongT5",
     {**dict.fromkeys(_KINDS, T5Mixin), "umt5.UMT5Attention": UMT5Mixin},
     _why_not,
+    convert,
 )

@@ -165,3 +165,20 @@ def test_the_labeler_is_what_the_module_computes():
         table = module.relative_attention_bias.weight
         ids = t5.labeler_of(module)(70).to_dense()[0][0]
         assert torch.equal(table[ids].permute(2, 0, 1)[None], module.compute_bias(70, 70))
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_converted_to_a_layer(patched):
+    model = tiny("T5EncoderModel")
+    first, second = (block.layer[0].SelfAttention for block in model.encoder.block)
+    x = torch.randn(2, 140, 24, dtype=torch.float64)
+    wanted = first(x)[0]
+    if patched:
+        ours.patch(model)
+    layer, labeler = ours.convert(first)
+    assert not layer.training
+    torch.testing.assert_close(layer(x, labels=labeler(140)), wanted, atol=ALLOWED, rtol=ALLOWED)
+    with pytest.raises(ValueError, match="must hold a table, got a later layer of T5"):
+        ours.convert(second)
+    with pytest.raises(ValueError, match="T5Attention.*got Linear"):
+        ours.convert(first.q)

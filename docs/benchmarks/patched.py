@@ -1,0 +1,263 @@
+"""Models of Hugging Face as they are and patched: time forward and backward, and peak memory.
+
+    python -m docs.benchmarks.patched                        # all models; --json FILE keeps the figures
+    python -m docs.benchmarks.patched --only 'T5|VITS'       # some
+    python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
+
+Needs transformers (``pip install 'relgraph[transformers]'``). Weights are random: they do not change the time. A model
+is made once for each attention implementation that transformers has for it, and once more and patched, with the same
+weights; outputs are compared before anything is timed. Ways run in turn in one process; ratios are taken within a
+round. Each peak is that of a process of its own, beyond what it holds before the call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import relgraph as rg
+from docs.benchmarks.about import about, line
+from docs.benchmarks.measure import Clock, Rows, markdown, peak_mib, quartiles
+from docs.benchmarks.ways import Wrong
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHED = "patched"
+ROUNDING = 1e-4
+"""How far outputs may be apart, as a share of their norm: float32 over several layers."""
+
+
+class Case(NamedTuple):
+    """One model at one length.
+
+    Attributes:
+        name: of the model.
+        length: tokens, frames or positions; its text in the table.
+        make: the model with an attention implementation of transformers.
+        inputs: what it is called with.
+        ways: the attention implementations of transformers.
+        forward_only: whether theirs would need more memory for backward than a machine has.
+        rounds: how many rounds are counted.
+    """
+
+    name: str
+    length: str
+    make: Callable[[str], nn.Module]
+    inputs: Callable[[], dict[str, Tensor]]
+    ways: tuple[str, ...] = ("eager", "sdpa")
+    forward_only: bool = False
+    rounds: int = 7
+
+
+def cases(quick: bool) -> list[Case]:
+    """All models, at the lengths that are reported or at toy lengths."""
+    t5 = [512, 2048, 8192] if not quick else [40]
+    deberta = [512, 2048] if not quick else [40]
+    speech = [500, 1500, 3000] if not quick else [40]
+    made = [Case("T5-small encoder", str(n), _t5, lambda n=n: {"input_ids": torch.full((1, n), 5)},
+                 forward_only=n > 4096, rounds=3 if n > 4096 else 7) for n in t5]  # fmt: skip
+    made += [Case("DeBERTa-v3-base layer", str(n), _deberta, lambda n=n: {
+        "hidden_states": _states(n, 768), "attention_mask": torch.ones(1, n, dtype=torch.long)}, ("eager",),
+        rounds=3 if n > 1000 else 7) for n in deberta]  # fmt: skip
+    made += [Case("Wav2Vec2-BERT layer", str(n), _wav2vec2_bert, lambda n=n: {"hidden_states": _states(n, 1024)},
+                  ("eager",), rounds=3 if n > 1000 else 7) for n in speech]  # fmt: skip
+    n = 40 if quick else 1000
+    made.append(Case("VITS text encoder", str(n), _vits, lambda: {
+        "input_ids": torch.full((1, n), 5), "padding_mask": torch.ones(1, n, 1)}, ("eager",)))  # fmt: skip
+    side, windows = (6, 2) if quick else (14, 25)
+    made.append(Case("SAM window attention", f"{windows} × {side} × {side}", lambda way: _sam(way, side), lambda: {
+        "hidden_states": _states(side * side, 768, windows).unflatten(1, (side, side))}))  # fmt: skip
+    all_of_it = 8 if quick else 64
+    made.append(Case("SAM global attention", f"{all_of_it} × {all_of_it}", lambda way: _sam(way, all_of_it), lambda: {
+        "hidden_states": _states(all_of_it**2, 768).unflatten(1, (all_of_it, all_of_it))}, rounds=3))  # fmt: skip
+    return made
+
+
+def _states(length: int, width: int, batch: int = 1) -> Tensor:
+    return torch.randn(batch, length, width, generator=torch.Generator().manual_seed(0))
+
+
+def _t5(way: str) -> nn.Module:
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(T5Config(dropout_rate=0.0, attn_implementation=way))
+
+
+def _deberta(way: str) -> nn.Module:
+    from transformers import DebertaV2Config
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder
+
+    config = DebertaV2Config(
+        vocab_size=100, hidden_size=768, num_hidden_layers=1, num_attention_heads=12, intermediate_size=3072,
+        relative_attention=True, position_buckets=256, max_relative_positions=-1, max_position_embeddings=512,
+        share_att_key=True, pos_att_type=["p2c", "c2p"], norm_rel_ebd="layer_norm", position_biased_input=False,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return DebertaV2Encoder(config)
+
+
+def _wav2vec2_bert(way: str) -> nn.Module:
+    from transformers import Wav2Vec2BertConfig
+    from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertEncoder
+
+    config = Wav2Vec2BertConfig(num_hidden_layers=1, attention_dropout=0.0, hidden_dropout=0.0, layerdrop=0.0)
+    return Wav2Vec2BertEncoder(config)
+
+
+def _vits(way: str) -> nn.Module:
+    from transformers import VitsConfig
+    from transformers.models.vits.modeling_vits import VitsTextEncoder
+
+    return VitsTextEncoder(VitsConfig(hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, layerdrop=0.0))
+
+
+def _sam(way: str, side: int) -> nn.Module:
+    from transformers import SamVisionConfig
+    from transformers.models.sam import modeling_sam
+
+    config = SamVisionConfig(use_rel_pos=True, image_size=16 * side)
+    config._attn_implementation = way
+    kind = modeling_sam.SamVisionSdpaAttention if way == "sdpa" else modeling_sam.SamVisionAttention
+    attention = kind(config, window_size=0)
+    with torch.no_grad():
+        for table in (attention.rel_pos_h, attention.rel_pos_w):
+            table.copy_(_states(*table.shape)[0] * 0.02)  # they begin as zeros
+    return attention
+
+
+def model_of(case: Case, way: str) -> nn.Module:
+    """The model of one way, with the weights that all ways have; in eval mode, learning."""
+    torch.manual_seed(0)
+    model = case.make(case.ways[0] if way == PATCHED else way)
+    if way == PATCHED:
+        rg.interop.transformers.patch(model)
+    return model.eval()
+
+
+def output_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The first tensor that a model gives."""
+    found: Any = model(**inputs)
+    return found if isinstance(found, Tensor) else found[0]
+
+
+def forward(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The output, without what backward needs."""
+    with torch.no_grad():
+        return output_of(model, inputs)
+
+
+def train(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The output, and the gradients of all weights."""
+    output = output_of(model, inputs)
+    output.backward(torch.ones_like(output))
+    return output
+
+
+def measured(case: Case, with_peaks: bool, quick: bool) -> Rows:
+    """A row for each of their ways: milliseconds and MiB of theirs and ours, and the ratios of time.
+
+    Raises:
+        Wrong: outputs differ by more than rounding.
+    """
+    inputs, ways = case.inputs(), (*case.ways, PATCHED)
+    models = {way: model_of(case, way) for way in ways}
+    wanted = forward(models[case.ways[0]], inputs)
+    for way, model in models.items():
+        error = float((forward(model, inputs) - wanted).norm() / wanted.norm())
+        if not error <= ROUNDING:
+            raise Wrong(f"{case.name}, {case.length}: {way} is {error:.2g} from {case.ways[0]}")
+    calls = [("forward", forward)] + ([] if case.forward_only else [("forward + backward", train)])
+    rows: dict[str, dict[str, object]] = {
+        way: {"model": case.name, "n": case.length, "theirs": way} for way in case.ways
+    }
+    for what, call in calls:
+        taken: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(case.rounds + 1):
+            for way, model in models.items():
+                _, time = Clock().time(lambda model=model, call=call: call(model, inputs))
+                if turn:
+                    taken[way].append(time)
+        peaks = {way: _fresh_peak(case, way, what, quick) if with_peaks else None for way in ways}
+        for way in case.ways:
+            ratios = [mine / theirs for mine, theirs in zip(taken[PATCHED], taken[way], strict=True)]
+            low, median, high = quartiles(ratios)
+            rows[way] |= {
+                f"{what}, theirs ms": round(quartiles(taken[way])[1], 1),
+                f"{what}, ours ms": round(quartiles(taken[PATCHED])[1], 1),
+                f"{what}, ours / theirs": f"{median:.2f} ({low:.2f}–{high:.2f})",
+                f"{what}, MiB": _both(peaks[way], peaks[PATCHED]),
+            }
+    for way in rows.values():
+        for what in ("theirs ms", "ours ms", "ours / theirs", "MiB"):
+            way.setdefault(f"forward + backward, {what}", "–")
+    return list(rows.values())
+
+
+def _both(theirs: float | None, ours: float | None) -> str:
+    return " / ".join("–" if x is None else f"{x:,.0f}" for x in (theirs, ours))
+
+
+def _fresh_peak(case: Case, way: str, what: str, quick: bool) -> float | None:
+    """The peak of a process that does nothing else; None where the system ended it for want of memory."""
+    command = [sys.executable, "-m", "docs.benchmarks.patched", "--peak", f"{case.name}, {case.length}", way, what]
+    command += ["--threads", str(torch.get_num_threads()), *(["--quick"] if quick else [])]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    if done.returncode:
+        raise RuntimeError(f"the peak of {case.name} could not be taken:\n{done.stderr}")
+    return float(done.stdout.splitlines()[-1])
+
+
+def print_peak(name: str, way: str, what: str, quick: bool) -> None:
+    """Print the peak MiB of one call; what all calls need is loaded first, by a call at a toy length."""
+    (case,) = [case for case in cases(quick) if f"{case.name}, {case.length}" == name]
+    call = forward if what == "forward" else train
+    small = next(other for other in cases(True) if other.name == case.name)
+    call(model_of(small, way), small.inputs())
+    model, inputs = model_of(case, way), case.inputs()
+    print(peak_mib(lambda: call(model, inputs)))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print a table; the exit status, 1 where outputs differ."""
+    parser = argparse.ArgumentParser(prog="docs.benchmarks.patched", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="a regular expression for the names of models")
+    parser.add_argument("--quick", action="store_true", help="toy lengths, whose figures mean nothing")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--no-peaks", action="store_true", help="time only")
+    parser.add_argument("--peak", nargs=3, metavar=("CASE", "WAY", "WHAT"), help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    torch.set_num_threads(options.threads)
+    if options.peak:
+        print_peak(*options.peak, options.quick)
+        return 0
+    rows: Rows = []
+    try:
+        for case in cases(options.quick):
+            if re.search(options.only, case.name):
+                rows += measured(case, not options.no_peaks, options.quick)
+                print(f"{case.name}, {case.length}: done", file=sys.stderr)
+    except Wrong as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    found = about("cpu")
+    print(line(found))
+    print(markdown(rows))
+    if options.json:
+        Path(options.json).write_text(json.dumps({"about": found, "rows": rows}, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
