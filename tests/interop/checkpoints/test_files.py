@@ -13,7 +13,7 @@ import torch
 
 from relgraph.interop.checkpoints import read
 
-STATE = {"a.weight": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.float64)}
+STATE = {"model/a/kernel:0": torch.arange(6.0).view(2, 3), "b": torch.ones(2, dtype=torch.float64)}
 
 
 def same(found):
@@ -92,6 +92,8 @@ def test_options_of_a_training_run(tmp_path):
     torch.save({"model": STATE, "opt": argparse.Namespace(layers=2)}, tmp_path / "model.pt")
     with pytest.raises(ValueError, match="holds tensors and plain values only, got "):
         read(tmp_path / "model.pt", key="model")
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        same(read(tmp_path / "model.pt", key="model"))
 
 
 def test_no_objects_of_an_array_are_loaded(tmp_path):
