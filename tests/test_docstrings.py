@@ -21,7 +21,7 @@ from tests.docstrings import can_raise, exports, faults, faults_of_member, hides
 MODULES = ["relgraph"] + [
     f"relgraph.{name}" for name in ("functional", "score", "labels", "labelers", "nn", "pyg", "interop", "plot")
 ]
-MODULES += [f"relgraph.interop.{name}" for name in ("conllu", "networkx", "python", "transformers")]
+MODULES += [f"relgraph.interop.{name}" for name in ("checkpoints", "conllu", "networkx", "python", "transformers")]
 
 
 def modules() -> list[ModuleType]:

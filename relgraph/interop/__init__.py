@@ -1,5 +1,6 @@
 """Graphs and models from other packages and formats: each module imports its package at its top and loads on first use.
 
+- ``relgraph.interop.checkpoints``: checkpoints of other code, read into layers of relgraph; needs nothing else.
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-MODULES = ("conllu", "networkx", "python", "transformers")
+MODULES = ("checkpoints", "conllu", "networkx", "python", "transformers")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 

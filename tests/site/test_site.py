@@ -26,8 +26,8 @@ MODULES = (
         "relgraph.pyg",
         "relgraph.plot",
     ),
-    *("relgraph.interop.conllu", "relgraph.interop.networkx", "relgraph.interop.python"),
-    "relgraph.interop.transformers",
+    *("relgraph.interop.checkpoints", "relgraph.interop.conllu", "relgraph.interop.networkx"),
+    *("relgraph.interop.python", "relgraph.interop.transformers"),
 )
 
 

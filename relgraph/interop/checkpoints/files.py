@@ -1,0 +1,126 @@
+"""The tensors of a file: safetensors, torch's format without any code in it, numpy's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relgraph.arguments.brief import shown
+from relgraph.interop.checkpoints.entries import as_tensor, listed
+
+_TORCH = (".bin", ".pt", ".pth", ".ckpt")
+_SUFFIXES = (".safetensors", *_TORCH, ".npz")
+
+
+def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, by name, on the CPU.
+
+    No code in the file is run: torch's files are read by ``torch.load(weights_only=True)``, numpy's by
+    ``numpy.load(allow_pickle=False)``, and ``.safetensors`` by the package of that name.
+
+    Args:
+        path: a file named ``.safetensors``, ``.bin``, ``.pt``, ``.pth``, ``.ckpt`` or ``.npz``.
+        key: where in a torch file the state dict is, such as ``"model"`` or ``"state_dict"``; by default the file is
+            the state dict.
+
+    Returns:
+        Names and tensors.
+
+    Raises:
+        TypeError: a path that is none.
+        ValueError: another suffix; a file that holds other objects than tensors, or is no such file; a ``key`` that is
+            not there, or for a file that is not torch's.
+        ImportError: a ``.safetensors`` file without the package safetensors.
+        OSError: a file that cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save({"model": {"weight": torch.ones(2)}, "step": 3}, f"{folder}/last.pt")
+        ...     state = rg.interop.checkpoints.read(f"{folder}/last.pt", key="model")
+        >>> state
+        {'weight': tensor([1., 1.])}
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be a string or a path, got {type(path).__name__}")
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"key must be a string or None, got {type(key).__name__}")
+    where = os.fspath(path)
+    if not isinstance(where, str):
+        raise TypeError(f"path must be a string or a path of letters, got {type(where).__name__}")
+    suffix = Path(where).suffix
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"path must end in one of {', '.join(_SUFFIXES)}, got {shown(where)}")
+    if key is not None and suffix not in _TORCH:
+        raise ValueError(f"key must be None for a {suffix} file, which holds one state dict, got {shown(key)}")
+    if suffix == ".safetensors":
+        return _read_safetensors(where)
+    return _read_numpy(where) if suffix == ".npz" else _read_torch(where, key)
+
+
+def _read_safetensors(path: str) -> dict[str, Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError:
+        raise ImportError(
+            "reading a .safetensors file needs the package safetensors: pip install safetensors"
+        ) from None
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"path must be a file of safetensors, got {shown(path)}: {error}") from error
+
+
+def _read_numpy(path: str) -> dict[str, Tensor]:
+    import numpy
+
+    found: dict[str, Tensor] = {}
+    name = None
+    with open(path, "rb") as file:  # numpy leaves a file open that it cannot read
+        try:
+            arrays = numpy.load(file, allow_pickle=False)
+            if isinstance(arrays, numpy.ndarray):
+                raise ValueError("it holds one array without a name")
+            for name in arrays.files:
+                found[name] = as_tensor(name, arrays[name])
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            at = "" if name is None else f" (array {name!r})"
+            raise ValueError(f"path must be a .npz file of numbers, got {shown(path)}{at}: {error}") from error
+    return found
+
+
+def _read_torch(path: str, key: str | None) -> dict[str, Tensor]:
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"path must be a file of torch.save that holds tensors and plain values only, got {shown(path)}: {error}"
+        ) from error
+    if key is not None:
+        if not isinstance(held, Mapping) or key not in held:
+            there = listed(held) if isinstance(held, Mapping) else type(held).__name__
+            raise ValueError(f"key must name a part of the file, got {shown(key)}; it holds {there}")
+        held = held[key]
+    return _checked(held, "the file" if key is None else f"its part {key!r}")
+
+
+def _checked(held: Any, what: str) -> dict[str, Tensor]:
+    if not isinstance(held, Mapping):
+        raise ValueError(f"path must be a file where {what} is a state dict, got {type(held).__name__}")
+    for name, value in held.items():
+        if not isinstance(value, Tensor):
+            parts = [part for part, inner in held.items() if isinstance(inner, Mapping)]
+            hint = f"; is it within key={parts[0]!r}?" if parts else ""
+            raise ValueError(
+                f"path must be a file where {what} maps names to tensors, got {type(value).__name__} as "
+                f"{shown(name)}{hint}"
+            )
+    return dict(held)

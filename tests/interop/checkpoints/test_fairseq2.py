@@ -1,0 +1,80 @@
+"""fairseq2's Shaw positions: rows by j - i, clipped at different distances on both sides; a value table or none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+import relgraph as rg
+from relgraph.interop.checkpoints import from_fairseq2
+from tests.interop.checkpoints.old import attend, heads_of, joined, random_state, same, same_with_gradients
+
+WIDTH, HEADS, LEFT, RIGHT = 12, 3, 5, 2
+AT = "encoder.layers.0.self_attn."
+MAPS = ("q_proj", "k_proj", "v_proj", "output_proj")
+
+
+def shapes(values=False, biased=MAPS):
+    found = {f"{AT}{name}.weight": (WIDTH, WIDTH) for name in MAPS}
+    found |= {f"{AT}{name}.bias": (WIDTH,) for name in biased}
+    for kind in "kv" if values else "k":
+        found[f"{AT}sdpa.rel_{kind}_embed.weight"] = (LEFT + 1 + RIGHT, WIDTH // HEADS)
+    return found
+
+
+def old_attention(state, x, hidden=None):
+    def mapped(name, y):
+        return linear(y, state[f"{AT}{name}.weight"], state.get(f"{AT}{name}.bias"))
+
+    q, k, v = (heads_of(mapped(name, x), WIDTH // HEADS) for name in MAPS[:3])
+    position = torch.arange(x.shape[1])
+    row = (position[None, :] - position[:, None]).clamp(-LEFT, RIGHT) + LEFT  # j - i
+    tables = [state.get(f"{AT}sdpa.rel_{kind}_embed.weight") for kind in "kv"]
+    vectors = [None if table is None else table[row] for table in tables]
+    return mapped("output_proj", joined(attend(q, k, v, *vectors, hidden=hidden)))
+
+
+@pytest.mark.parametrize("biased", [MAPS, (), ("output_proj",)], ids=len)
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("length", [1, 3, 6, 11])
+def test_attention(length, values, biased):
+    state = random_state(shapes(values, biased))
+    layer, labeler = from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+    assert (layer.num_heads, labeler) == (HEADS, rg.ClippedDistance(LEFT, RIGHT))
+    assert layer.tables.kinds == (("key", "value") if values else ("key",))
+    x = torch.randn(2, length, WIDTH, dtype=torch.float64)
+    same_with_gradients(lambda x: layer(x, labels=labeler(length)), lambda x: old_attention(state, x), x)
+
+
+def test_padding():
+    state = random_state(shapes())
+    layer, labeler = from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+    padding = torch.arange(9) >= torch.tensor([[9], [5]])
+    x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
+    same(layer(x, labels=labeler(9), key_padding_mask=padding), old_attention(state, x, padding[:, None, None]))
+
+
+def test_left_and_right_must_fit_the_table():
+    state = random_state(shapes())
+    with pytest.raises(
+        ValueError, match=r"left and right must be those of .*rel_k_embed.weight', left \+ right \+ 1 = 8"
+    ):
+        from_fairseq2(state, left=LEFT, right=LEFT, prefix=AT)
+
+
+def test_tables_of_different_sizes_are_refused():
+    state = random_state(shapes(values=True))
+    name = f"{AT}sdpa.rel_v_embed.weight"
+    with pytest.raises(ValueError, match=rf"must have shape \[8, 4\] as '{name}', got \[7, 4\]"):
+        from_fairseq2({**state, name: state[name][:7]}, left=LEFT, right=RIGHT, prefix=AT)
+
+
+def test_another_attention_is_refused():
+    state = random_state(shapes())
+    del state[f"{AT}sdpa.rel_k_embed.weight"]
+    state[f"{AT}sdpa.u_bias"] = torch.zeros(HEADS, 4)
+    with pytest.raises(ValueError, match=f"must have a tensor named '{AT}sdpa.rel_k_embed.weight', got none; .*u_bias"):
+        from_fairseq2(state, left=LEFT, right=RIGHT, prefix=AT)
+    with pytest.raises(ValueError, match="prefix must be that of an attention, with 'q_proj.weight', got 'encoder.'"):
+        from_fairseq2(state, left=LEFT, right=RIGHT, prefix="encoder.")
