@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-FILES = ("t5", "deberta", "bert")
+FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm")
 """The file of each family."""
 
 
