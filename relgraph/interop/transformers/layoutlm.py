@@ -21,7 +21,7 @@ from torch import Tensor
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.labelers import BucketedDistance
-from relgraph.labels import DenseLabels, Labels, total
+from relgraph.labels import DenseLabels, Labels, SumLabels, total
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,10 @@ def _attend(
     size = module.attention_head_size
     query, key, value = (split_heads(x, size) for x in (query, key, value))
     scaled = tuple(table * factor for table in tables)
+    bias_table = scaled if isinstance(labels, SumLabels) else scaled[0]
     output, weights = attend(
         module, query, key, value, labels, mask=mask, dropout=module.dropout.p, scale=size**-0.5,
-        need_weights=wants_weights(module, given), bias_table=scaled if len(scaled) > 1 else scaled[0],
+        need_weights=wants_weights(module, given), bias_table=bias_table,
     )  # fmt: skip
     return (output, weights) if version() >= (5, 0) or weights is not None else (output,)
 
