@@ -18,6 +18,7 @@ import functools
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, split_heads
@@ -146,9 +147,17 @@ def _attend(
             for projection in projections
         )
     return attend(
-        module, query, key, value, labels, mask=mask.bool(), dropout=module.dropout.p,
+        module, query, key, value, labels, mask=_added(mask, query.dtype), dropout=module.dropout.p,
         scale=1 / _root(query.shape[-1] * terms), need_weights=need_weights, key_table=tables[0], query_table=tables[1],
     )  # fmt: skip
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask of keys as numbers that are added to scores, which is faster; one of pairs stays a choice."""
+    seen = mask.bool()
+    if seen.shape[-2] > 1:
+        return seen
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -math.inf)
 
 
 def _root(number: int) -> float:
