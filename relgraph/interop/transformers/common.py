@@ -110,11 +110,20 @@ def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
 
 
 def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:
-    """Whether the caller asks for attention weights, by argument or by the configuration."""
+    """Whether the caller asks for attention weights, by argument, by the configuration or by hooks of the model."""
     asked = given.get("output_attentions")
     if asked is None:
         asked = getattr(getattr(module, "config", None), "output_attentions", False)
-    return bool(asked)
+    return bool(asked) or _collected()
+
+
+def _collected() -> bool:
+    """Whether hooks of transformers 5 collect weights; some of its models hand the wish to nobody else."""
+    if version() < (5, 0) or torch.compiler.is_compiling():  # torch cannot compile what follows
+        return False
+    from transformers.utils import output_capturing
+
+    return "attentions" in (output_capturing._active_collector.get() or {})
 
 
 def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:

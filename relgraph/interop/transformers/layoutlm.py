@@ -1,0 +1,200 @@
+"""LayoutLMv2 and v3: biases per head by distance in the text, and by distance of the boxes on the page.
+
+    v2:  e_ij = q_i·k_j / √d + b[p_j − p_i] + b_x[x_j − x_i] + b_y[y_j − y_i]
+    v3:  e_ij = (q_i·k_j + b[p_j − p_i] + b_x[x_j − x_i] + b_y[y_j − y_i]) / √d
+
+All distances are in T5's buckets; x is the left edge of a box, y the lower one. transformers makes the biases of all
+pairs and heads in the encoder. Here the encoder hands on the label of each pair, which all heads share, and the tables.
+transformers takes no gradient of these tables, and so does this file: they stay as they were trained.
+
+Source: Xu et al. 2021 (LayoutLMv2), equation 9; Huang et al. 2022 (LayoutLMv3); the code of transformers.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.families import Family
+from relgraph.labelers import BucketedDistance
+from relgraph.labels import DenseLabels, Labels, SumLabels, total
+
+
+@dataclass(frozen=True)
+class Biases:
+    """What an encoder hands to its layers in place of the biases of all pairs.
+
+    Attributes:
+        labels: those of text, or of x and y, in this order.
+        tables: a table ``[H, R]`` for each.
+    """
+
+    labels: tuple[DenseLabels, ...]
+    tables: tuple[Tensor, ...]
+
+
+class LayoutLMv2Mixin:
+    """The forward of ``LayoutLMv2SelfAttention``."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
+    ) -> tuple[Tensor | None, ...]:
+        """Self-attention with a mask that is 0 where keys are seen; see :func:`_attend`."""
+        query, key, value = self.compute_qkv(hidden_states)
+        mask = None if attention_mask is None else ~attention_mask.bool()
+        return _attend(self, query, key, value, mask, more, given, 1.0)
+
+
+class LayoutLMv3Mixin:
+    """The forward of ``LayoutLMv3SelfAttention``."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any, hidden_states: Tensor, attention_mask: Tensor | None = None, *more: Any, **given: Any
+    ) -> tuple[Tensor | None, ...]:
+        """Self-attention; see :func:`_attend`."""
+        query, key, value = (one(hidden_states) for one in (self.query, self.key, self.value))
+        return _attend(self, query, key, value, attention_mask, more, given, self.attention_head_size**-0.5)
+
+
+class EncoderV2Mixin:
+    """What the encoder of LayoutLMv2 hands to its layers: labels and tables."""
+
+    _relgraph_mixin = True
+
+    def _calculate_1d_position_embeddings(self: Any, position_ids: Tensor) -> Biases:
+        return _text_biases(self, position_ids)
+
+    def _calculate_2d_position_embeddings(self: Any, bbox: Tensor) -> Biases:
+        return _page_biases(self, bbox)
+
+
+class EncoderV3Mixin:
+    """What the encoder of LayoutLMv3 hands to its layers: labels and tables."""
+
+    _relgraph_mixin = True
+
+    def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
+        return _text_biases(self, position_ids)
+
+    def _cal_2d_pos_emb(self: Any, bbox: Tensor) -> Biases:
+        return _page_biases(self, bbox)
+
+
+def text_labeler_of(encoder: Any) -> BucketedDistance:
+    """The buckets of distances in the text."""
+    return _labeler(encoder.rel_pos_bins, encoder.max_rel_pos)
+
+
+def page_labeler_of(encoder: Any) -> BucketedDistance:
+    """The buckets of distances on the page."""
+    return _labeler(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
+
+
+def _text_biases(encoder: Any, position_ids: Tensor) -> Biases:
+    if position_ids.stride(0) == 0:  # one row for all of the batch
+        position_ids = position_ids[:1]
+    return Biases((text_labeler_of(encoder).at(position_ids),), (encoder.rel_pos_bias.weight.detach(),))
+
+
+def _page_biases(encoder: Any, bbox: Tensor) -> Biases:
+    labeler = page_labeler_of(encoder)
+    tables = (encoder.rel_pos_x_bias.weight.detach(), encoder.rel_pos_y_bias.weight.detach())
+    return Biases((labeler.at(bbox[..., 0]), labeler.at(bbox[..., 3])), tables)
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    more: tuple[Any, ...],
+    given: dict[str, Any],
+    factor: float,
+) -> tuple[Tensor | None, ...]:
+    """Attention with the biases that the encoder handed on.
+
+    Args:
+        module: the patched module.
+        query: ``[B, N, E]``, like key and value.
+        key: to be looked at.
+        value: to be summed.
+        mask: as in :func:`~relgraph.interop.transformers.common.attend`.
+        more: arguments without names: before transformers 5 a mask of heads and whether weights are wanted, then the
+            biases of text and of the page.
+        given: those with names.
+        factor: what the biases are multiplied by.
+
+    Returns:
+        The output, and the weights if they are wanted (from transformers 5 on, None if not).
+    """
+    names = ("rel_pos", "rel_2d_pos")
+    given |= zip(names if version() >= (5, 0) else ("head_mask", "output_attentions", *names), more, strict=False)
+    refuse(module, given, "head_mask")
+    biases = []
+    for name, has in zip(names, (module.has_relative_attention_bias, module.has_spatial_attention_bias), strict=True):
+        if has:
+            biases.append(_checked(module, name, given.get(name)))
+    labels, tables = _joined(biases)
+    size = module.attention_head_size
+    query, key, value = (split_heads(x, size) for x in (query, key, value))
+    scaled = tuple(table * factor for table in tables)
+    bias_table = scaled if isinstance(labels, SumLabels) else scaled[0]
+    output, weights = attend(
+        module, query, key, value, labels, mask=mask, dropout=module.dropout.p, scale=size**-0.5,
+        need_weights=wants_weights(module, given), bias_table=bias_table,
+    )  # fmt: skip
+    return (output, weights) if version() >= (5, 0) or weights is not None else (output,)
+
+
+def _checked(module: Any, name: str, biases: Any) -> Biases:
+    """The biases, which must come from a patched encoder."""
+    if not isinstance(biases, Biases):
+        raise TypeError(
+            f"{name} must come from a patched encoder in a patched {type(module).__name__}, got "
+            f"{type(biases).__name__}: patch the whole model"
+        )
+    return biases
+
+
+def _joined(biases: list[Biases]) -> tuple[Labels, tuple[Tensor, ...]]:
+    """The labels of all biases as a sum, and their tables."""
+    labels = [one for bias in biases for one in bias.labels]
+    tables = tuple(one for bias in biases for one in bias.tables)
+    return (total(*labels) if len(labels) > 1 else labels[0]), tables
+
+
+@functools.cache
+def _labeler(bins: int, most: int) -> BucketedDistance:
+    return BucketedDistance(bins, most)
+
+
+def _why_not(module: Any) -> str | None:
+    """No tables, or buckets that T5's rule does not have."""
+    text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
+    if not text and not page:
+        return "it has no tables: has_relative_attention_bias and has_spatial_attention_bias are False"
+    if not text and type(module).__name__.startswith("LayoutLMv3"):
+        return "transformers ignores the tables of LayoutLMv3 unless has_relative_attention_bias is True"
+    return None
+
+
+FAMILY = Family(
+    "layoutlm",
+    "LayoutLMv2 and v3",
+    {
+        "layoutlmv2.LayoutLMv2SelfAttention": LayoutLMv2Mixin,
+        "layoutlmv2.LayoutLMv2Encoder": EncoderV2Mixin,
+        "layoutlmv3.LayoutLMv3SelfAttention": LayoutLMv3Mixin,
+        "layoutlmv3.LayoutLMv3Encoder": EncoderV3Mixin,
+    },
+    _why_not,
+)

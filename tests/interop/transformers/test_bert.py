@@ -1,0 +1,214 @@
+"""BERT and its kin with relative positions against the code of transformers 4; transformers 5 has none."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import bert, common  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+needs_four = pytest.mark.skipif(FIVE, reason="transformers 5 has no relative_key")
+KEY, KEY_QUERY = bert.KEY, bert.KEY_QUERY
+NAMES = (
+    "Bert", "Roberta", "Electra", "Albert", "Camembert", "XLMRoberta", "XLMRobertaXL", "Data2VecText", "Ernie",
+    "MegatronBert", "RobertaPreLayerNorm", "RoCBert", "Xmod",
+)  # fmt: skip
+
+
+def tiny(name="Bert", kind=KEY, head="ForMaskedLM", **options):
+    given = {
+        "vocab_size": 50,
+        "hidden_size": 24,
+        "embedding_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 32,
+        "max_position_embeddings": 48,
+        "position_embedding_type": kind,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "languages": ["en_XX"],
+        "default_language": "en_XX",
+        "enable_pronunciation": False,
+        "enable_shape": False,
+    }
+    config = getattr(transformers, f"{name}Config")(**given | options)
+    return judge.randomized(getattr(transformers, f"{name}{head}")(config)).double()
+
+
+def decoder(kind=KEY, **options):
+    return tiny("Bert", kind, "LMHeadModel", is_decoder=True, **options)
+
+
+def inputs_of(length, batch=2):
+    mask = judge.padded(batch, length, left=min(3, length - 1), right=min(5, length - 1))
+    ids = torch.randint(3, 50, (batch, length))
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+
+def compare(model, inputs):
+    return judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_and_all_gradients(name, kind):
+    inputs = inputs_of(40) | {"output_hidden_states": True}
+    report = compare(tiny(name, kind), inputs)
+    assert not report.left
+    assert len(report.patched) == 1 if name == "Albert" else 2
+
+
+@needs_four
+@pytest.mark.parametrize("length", [1, 2, 23, 24, 47, 48])
+def test_lengths_up_to_the_longest(length):
+    compare(tiny(kind=KEY_QUERY), inputs_of(length))
+
+
+@needs_four
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_both_implementations_of_transformers(attention):
+    for name in ("Bert", "Albert"):
+        compare(tiny(name, attn_implementation=attention), inputs_of(20))
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+def test_a_decoder_over_other_states(kind):
+    model = decoder(kind, add_cross_attention=True, use_cache=False)
+    inputs = inputs_of(17)
+    states, mask = torch.randn(2, 30, 24, dtype=torch.float64), judge.padded(2, 30, 2, 4)
+    report = compare(model, inputs | {"encoder_hidden_states": states, "encoder_attention_mask": mask})
+    assert [one.name for one in report.patched] == [f"bert.encoder.layer.{i}.attention.self" for i in (0, 1)]
+    assert {one.why for one in report.left} == {"it has no tables: position_embedding_type is 'absolute'"}
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+@pytest.mark.parametrize("cross", [False, True])
+def test_pieces_with_a_cache(kind, cross):
+    """The distances of transformers, which count from the last key when there is a cache."""
+    model = decoder(kind, add_cross_attention=cross)
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    ids = torch.randint(3, 50, (2, 20))
+    others = {"encoder_hidden_states": torch.randn(2, 30, 24, dtype=torch.float64)} if cross else {}
+    caches = [None, None]
+    for begin, end in ((0, 5), (5, 6), (6, 7), (7, 12), (12, 13)):
+        steps = []
+        for number, one in enumerate((model, mine)):
+            step = one(ids[:, begin:end], past_key_values=caches[number], use_cache=True, **others)
+            caches[number] = step.past_key_values
+            steps.append(step.logits)
+        torch.testing.assert_close(steps[1], steps[0], atol=1e-10, rtol=1e-10)
+
+
+@needs_four
+@pytest.mark.parametrize("beams", [1, 2])
+def test_generates_the_same_tokens(beams):
+    model = decoder()
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    options = {"max_new_tokens": 20, "min_new_tokens": 20, "num_beams": beams, "pad_token_id": 0}
+    ids, mask = torch.randint(3, 50, (2, 9)), judge.padded(2, 9, left=3)
+    found, wanted = (x.generate(ids, attention_mask=mask, **options) for x in (mine, model))
+    assert torch.equal(found, wanted)
+
+
+@needs_four
+@pytest.mark.parametrize("name", ["Bert", "Albert"])
+def test_training_files_and_weights(name, tmp_path):
+    judge.assert_same_training(tiny(name), inputs_of(30), allowed=1e-9)
+    judge.assert_saved_and_loaded(tiny(name), inputs_of(30), tmp_path)
+    inputs = inputs_of(20) | {"output_attentions": True}
+    inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    compare(tiny(name, KEY_QUERY), inputs)
+
+
+@needs_four
+def test_gradient_checkpointing():
+    model = tiny()
+    ours.patch(model)
+    inputs = inputs_of(20)
+    wanted = judge.everything(model, inputs, training=True)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+
+
+@needs_four
+def test_pruned_heads():
+    """Heads share the table, so that those that are left read the same rows."""
+    model = tiny()
+    model.bert.encoder.layer[0].attention.prune_heads([1])
+    model = model.double()
+    compare(model, inputs_of(20))
+
+
+@needs_four
+def test_nothing_of_size_n_squared_is_made():
+    """The embedding of all pairs has N² · D numbers; here only the table's rows are read."""
+    model = tiny(max_position_embeddings=300)
+    seen = []
+    hook = lambda module, args, output: seen.append(output.numel())  # noqa: E731
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.distance_embedding.register_forward_hook(hook)
+    ids = torch.randint(3, 50, (1, 300))
+    with torch.no_grad():
+        model(ids)
+        assert seen == [300 * 300 * 8] * 2
+        ours.patch(model)
+        model(ids)
+    assert len(seen) == 2
+
+
+@needs_four
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+def test_compiled():
+    model = tiny(head="Model", num_hidden_layers=1)
+    ours.patch(model)
+    torch.compiler.reset()
+    ids = torch.randint(3, 50, (2, 14))
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
+    torch.compiler.reset()
+
+
+@needs_four
+def test_refused():
+    model = tiny(attn_implementation="eager")
+    attention = model.bert.encoder.layer[0].attention.self
+    ours.patch(model)
+    x = torch.randn(1, 49, 24, dtype=torch.float64)
+    with pytest.raises(ValueError, match="hidden_states must have at most 48 positions.*got 49 queries and 49 keys"):
+        attention(x)
+    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched BertSelfAttention, got Tensor"):
+        attention(x[:, :4], head_mask=torch.ones(3))
+
+
+@needs_four
+def test_absolute_positions_are_left():
+    with pytest.raises(ValueError, match="it has no tables: position_embedding_type is 'absolute'"):
+        ours.patch(tiny(kind="absolute"))
+
+
+@pytest.mark.skipif(not FIVE, reason="transformers 4 has position_embedding_type")
+def test_transformers_5_has_no_tables():
+    with pytest.raises(ValueError, match="it has no tables: transformers 5 dropped position_embedding_type"):
+        ours.patch(tiny())
+
+
+@needs_four
+def test_the_labeler_is_what_the_module_computes():
+    module = tiny().bert.encoder.layer[0].attention.self
+    seen = []
+    module.distance_embedding.register_forward_hook(lambda _, args, output: seen.append(args[0]))
+    module(torch.randn(1, 48, 24, dtype=torch.float64))
+    assert torch.equal(bert.labeler_of(module)(48).to_dense()[0][0], seen[0])
