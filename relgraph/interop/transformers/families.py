@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-FILES = ("t5",)
+FILES = ("t5", "sam", "swin")
 """The file of each family."""
 
 
