@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-FILES = ("t5", "sam", "swin")
+FILES = ("t5", "sam", "swin", "beit")
 """The file of each family."""
 
 
