@@ -11,7 +11,7 @@ from torch import nn
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
-FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm")
+FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "sam", "swin", "beit")
 """The file of each family."""
 
 

@@ -125,6 +125,7 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
     if not found:
         raise ValueError(_nothing_found(model, chosen, left))
     for _, module, mixin, _ in found:
+        _forget_own_forward(module)
         setattr(module, IMPL, impl)
         module.__class__ = _patched_class(mixin, _own_class(module))
     patched = tuple(Patched(name, _own_class(module).__name__, family) for name, module, _, family in found)
@@ -152,6 +153,7 @@ def unpatch(model: nn.Module) -> int:
     """
     patched = [module for _, module in _modules(model) if _is_patched(module)]
     for module in patched:
+        _forget_own_forward(module)
         module.__class__ = _own_class(module)
         delattr(module, IMPL)
     return len(patched)
@@ -193,6 +195,8 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
     for family in all_families().values():
         if kind in family.kinds:
             why = family.why_not(module)
+            if why is None and "forward" in vars(module) and not _holds_own_forward(module):
+                why = "its forward was replaced, as hooks of accelerate do; patch before that"
             if why is None and family.name not in chosen:
                 why = f"family {family.name} is not among families"
             return (family.kinds[kind], family.name, "") if why is None else (None, "", why)
@@ -210,6 +214,22 @@ def _nothing_found(model: nn.Module, chosen: dict[str, Family], left: list[Left]
 def _patched_class(mixin: type, own: type) -> type:
     """The class of a patched module: its own with the forward of the mixin."""
     return type(own.__name__, (mixin, own), {"__module__": mixin.__module__, "_relgraph_own": own})
+
+
+def _holds_own_forward(module: nn.Module) -> bool:
+    """Whether a module holds the forward of its class, bound to itself, as an attribute of its own.
+
+    transformers before 5.0 leaves it there when it has recorded hidden states or weights.
+    """
+    forward = vars(module).get("forward")
+    own = getattr(forward, "__func__", None) is type(module).forward
+    return own and getattr(forward, "__self__", None) is module
+
+
+def _forget_own_forward(module: nn.Module) -> None:
+    """Let the class of a module decide about its forward: an attribute of the module would outlive a new class."""
+    if _holds_own_forward(module):
+        del module.forward
 
 
 def _is_patched(module: nn.Module) -> bool:

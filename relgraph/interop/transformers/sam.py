@@ -1,0 +1,139 @@
+"""SAM and its kin: a vector per row distance and one per column distance, added to keys; in windows and everywhere.
+
+    e_ij = s · q_i·k_j + q_i·h[row_i − row_j] + q_i·w[column_i − column_j]
+
+The scale s = 1/√D is for the products only, so the tables are divided by it here. They are picked by query minus key,
+so they are flipped, and interpolated where the grid has another size than the one that they were made for. The code of
+transformers adds up a bias ``[B · H, N, N]`` before attention; no such tensor is made here.
+
+Source: Kirillov et al. 2023; Li et al. 2022 (MViTv2), section 4.1; the code of transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from relgraph.interop.transformers.common import attend, wants_weights
+from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.grids import is_recorded, labels_of_grid, resized
+from relgraph.labelers import GridColumns, GridRows
+
+
+class SamMixin:
+    """The forward of ``SamVisionAttention`` and of its copies."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any, hidden_states: Tensor, output_attentions: bool | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention over a grid, ``[B, height, width, E]``.
+
+        Returns:
+            The output, and the weights ``[B · H, N, N]`` if they are asked for.
+        """
+        need_weights = bool(output_attentions) or is_recorded(self)
+        output, weights = _attended(self, hidden_states, self.num_attention_heads, self.dropout, need_weights)
+        return output, None if weights is None else weights.flatten(0, 1)
+
+
+class SamSdpaMixin:
+    """The forward of ``SamVisionSdpaAttention``, which drops no weights and returns none unless it is asked to."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any, hidden_states: Tensor, output_attentions: bool | None = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention over a grid, ``[B, height, width, E]``.
+
+        Returns:
+            The output, and the weights ``[B · H, N, N]`` if they are asked for.
+        """
+        need_weights = bool(output_attentions) or is_recorded(self)
+        output, weights = _attended(self, hidden_states, self.num_attention_heads, 0.0, need_weights)
+        return output, None if weights is None else weights.flatten(0, 1)
+
+
+class VitDetMixin:
+    """The forward of ``VitDetAttention``."""
+
+    _relgraph_mixin = True
+
+    def forward(self: Any, hidden_state: Tensor, output_attentions: bool = False) -> tuple[Tensor, ...]:
+        """Attention over a grid, ``[B, height, width, E]``.
+
+        Returns:
+            The output, and the weights ``[B, H, N, N]`` if they are asked for.
+        """
+        output, weights = _attended(self, hidden_state, self.num_heads, 0.0, wants_weights(self, locals()))
+        return (output,) if weights is None else (output, weights)
+
+
+class SegGptMixin:
+    """The forward of ``SegGptAttention``."""
+
+    _relgraph_mixin = True
+
+    def forward(self: Any, hidden_states: Tensor, output_attentions: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Attention over a grid, ``[B, height, width, E]``.
+
+        Returns:
+            The output, and the weights ``[B, H, N, N]`` if they are asked for.
+        """
+        return _attended(self, hidden_states, self.num_attention_heads, 0.0, bool(output_attentions))
+
+
+def _attended(
+    module: Any, states: Tensor, heads: int, dropout: float, need_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The output ``[B, height, width, E]`` and, if they are wanted, the weights ``[B, H, N, N]``."""
+    height, width = states.shape[1:3]
+    # [B, height, width, 3 · H · D] as three tensors [B, H, N, D]
+    query, key, value = module.qkv(states).flatten(1, 2).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    rows, columns = GridRows(height - 1), GridColumns(width - 1)
+    tables = (
+        rows.rows_from(resized(module.rel_pos_h, rows.num_labels, "linear") / module.scale, "query-key"),
+        columns.rows_from(resized(module.rel_pos_w, columns.num_labels, "linear") / module.scale, "query-key"),
+    )
+    labels = labels_of_grid(rows + columns, height, width, states.device)
+    output, weights = attend(
+        module, query, key, value, labels, mask=None, dropout=dropout, scale=module.scale, need_weights=need_weights,
+        key_table=tables,
+    )  # fmt: skip
+    return module.proj(output.unflatten(1, (height, width))), weights
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Without tables there is nothing to do."""
+    return None if hasattr(module, "rel_pos_h") else "it has no tables of relative positions"
+
+
+_KINDS = (
+    "sam.SamVisionAttention",
+    "sam_hq.SamHQVisionAttention",
+    "got_ocr2.GotOcr2VisionAttention",
+    "slanext.SLANeXtVisionAttention",
+    "pp_formulanet.PPFormulaNetVisionAttention",
+    "deepseek_ocr2.DeepseekOcr2SamVisionAttention",
+    "unlimited_ocr.UnlimitedOcrSamVisionAttention",
+)
+_SDPA_KINDS = (
+    "sam.SamVisionSdpaAttention",
+    "sam_hq.SamHQVisionSdpaAttention",
+    "deepseek_ocr2.DeepseekOcr2SamVisionSdpaAttention",
+    "unlimited_ocr.UnlimitedOcrSamVisionSdpaAttention",
+)
+FAMILY = Family(
+    "sam",
+    "SAM, SAM-HQ, ViTDet, SegGPT, the vision encoders of GOT-OCR2, SLANeXt, PP-FormulaNet, DeepSeek-OCR2",
+    {
+        **dict.fromkeys(_KINDS, SamMixin),
+        **dict.fromkeys(_SDPA_KINDS, SamSdpaMixin),
+        "vitdet.VitDetAttention": VitDetMixin,
+        "seggpt.SegGptAttention": SegGptMixin,
+    },
+    _why_not,
+)

@@ -1,0 +1,151 @@
+"""BEiT and Data2Vec for images against the code of transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+NAMES, ATTENTION = ("Beit", "Data2VecVision"), ("eager", "sdpa")
+
+
+def allowed_for(name, attention="eager"):
+    """From 5.0 on, the softmax of BEiT's own code is in float32."""
+    return judge.SINGLE if FIVE and name == "Beit" and attention == "eager" else judge.EXACT
+
+
+def tiny(name="Beit", attention="eager", kind="Model", **options):
+    """Tables for 4 × 4 patches."""
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+    sizes |= {"image_size": 16, "patch_size": 4, "drop_path_rate": 0.0, "use_relative_position_bias": True}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "attn_implementation": attention}
+    config = getattr(transformers, f"{name}Config")(**sizes | options)
+    return judge.randomized(getattr(transformers, f"{name}{kind}")(config)).double()
+
+
+def image(batch=2, height=16, width=16):
+    return {"pixel_values": torch.randn(batch, 3, height, width, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("own", "shared"), [(True, False), (False, True), (True, True)])
+def test_outputs_and_all_gradients(name, attention, own, shared):
+    model = tiny(name, attention, use_relative_position_bias=own, use_shared_relative_position_bias=shared)
+    inputs = image() | {"output_hidden_states": True}
+    report = judge.assert_parity(model, inputs, allowed=allowed_for(name, attention))
+    assert len(report.patched) == 2 + 2 * own + shared
+    assert not report.left
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (24, 24), (12, 28), (16, 8)])
+def test_images_of_another_size(name, shared, height, width):
+    model = tiny(name, use_shared_relative_position_bias=shared)
+    inputs = image(1, height, width) | {"interpolate_pos_encoding": True}
+    judge.assert_parity(model, inputs, allowed=allowed_for(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_that_are_not_square(name):
+    model = tiny(name)
+    kind = next(type(x) for x in model.modules() if type(x).__name__.endswith("PositionBias"))
+    config = model.config
+    config.image_size = (12, 20)
+    bias = kind(config) if FIVE and name == "Beit" else kind(config, window_size=(3, 5))
+    judge.randomized(bias).double()
+    for size in ((3, 5), (4, 4)):
+        wanted = bias(size)
+        ours.patch(bias)
+        found = bias(size)
+        ids = found.labels.to_dense()[0]
+        ours.unpatch(bias)
+        torch.testing.assert_close(found.table[:, ids[0]][None], wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_on_request(name):
+    inputs = image() | {"output_attentions": True}
+    judge.assert_parity(tiny(name), inputs, allowed=allowed_for(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_and_files(name, tmp_path):
+    model = tiny(name, kind="ForImageClassification", use_shared_relative_position_bias=True).float()
+    inputs = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 1])}
+    judge.assert_same_training(model, inputs, 1e-5)
+    judge.assert_saved_and_loaded(model, inputs, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the name of this method is to change
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_checkpointing(name):
+    model, inputs = tiny(name, use_shared_relative_position_bias=True), image(1)
+    ours.patch(model)
+    plain = judge.everything(model, inputs, training=True)
+    model.gradient_checkpointing_enable()
+    judge.assert_same(judge.everything(model, inputs, training=True), plain, judge.EXACT)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name):
+    model, inputs = tiny(name, use_shared_relative_position_bias=True), image(1)
+    ours.patch(model)
+    torch.compiler.reset()
+    found = torch.compile(model, backend="aot_eager")(**inputs).last_hidden_state
+    torch.testing.assert_close(found, model(**inputs).last_hidden_state)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_without_tables_is_left(name):
+    with pytest.raises(ValueError, match="it has no table of relative positions"):
+        ours.patch(tiny(name, use_relative_position_bias=False))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_layer_alone_takes_a_bias_of_all_pairs(name):
+    model, inputs = tiny(name, use_shared_relative_position_bias=True), image()
+    wanted = judge.everything(model, inputs)
+    ours.patch(model.layers[0] if FIVE and name == "Beit" else model.encoder.layer[0])
+    judge.assert_same(judge.everything(model, inputs), wanted, allowed_for(name))
+
+
+@pytest.mark.skipif(not FIVE, reason="takes no mask before 5.0")
+@pytest.mark.parametrize("own", [False, True])
+def test_padding(own):
+    model = tiny(use_relative_position_bias=own, use_shared_relative_position_bias=True)
+    mask = judge.padded(2, 17, right=4)
+    judge.assert_parity(model, image() | {"attention_mask": mask}, keep=mask, allowed=judge.SINGLE)
+
+
+def test_makes_no_bias_of_all_pairs():
+    model = tiny(use_shared_relative_position_bias=True)
+    ours.patch(model)
+    seen = []
+    for module in model.modules():
+        if type(module).__name__.endswith("RelativePositionBias"):
+            module.register_forward_hook(lambda *args: seen.append(args[-1]))
+    model(**image())
+    assert [bias.table.shape for bias in seen] == [(3, 7 * 7 + 3)] * len(seen)
+    assert len({id(bias.labels) for bias in seen}) == 1
+    assert len(seen) >= 3
+
+
+def test_refused():
+    model = tiny("Data2VecVision", use_relative_position_bias=False, use_shared_relative_position_bias=True)
+    ours.patch(model)
+    module = model.encoder.layer[0].attention.attention
+    states = torch.randn(1, 17, 24, dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched Data2VecVision"):
+        module(states, head_mask=torch.ones(3))
+    with pytest.raises(ValueError, match="dim_size must be 17"):
+        model.encoder.relative_position_bias((4, 4), True, dim_size=20)

@@ -1,0 +1,230 @@
+"""SAM and its kin against the code of transformers."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common, sam  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+ATTENTION = ("eager", "sdpa")
+
+
+def allowed_for(attention):
+    """Its own softmax is in float32."""
+    return judge.EXACT if attention == "sdpa" else judge.SINGLE
+
+
+def tiny(name="Sam", attention="eager", **options):
+    """Vision encoders: a grid of 8 × 8 cells in windows of 3 × 3, which pad it to 9 × 9, and one layer without them."""
+    sizes = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32, "patch_size": 4}
+    sizes |= {"window_size": 3, "attn_implementation": attention}
+    if name == "VitDet":
+        sizes |= {"window_block_indices": [0, 2], "use_relative_position_embeddings": True, "mlp_ratio": 2}
+        kind = transformers.VitDetModel
+    else:
+        sizes |= {"global_attn_indexes": [1], "output_channels": 8, "mlp_dim": 32}
+        file = {"Sam": "sam", "SamHQ": "sam_hq", "GotOcr2": "got_ocr2"}[name]
+        modeling = import_module(f"transformers.models.{file}.modeling_{file}")
+        kind = getattr(modeling, f"{name}VisionEncoder")
+    config = getattr(transformers, f"{name}Config" if name == "VitDet" else f"{name}VisionConfig", None)
+    if config is None:
+        config = modeling.GotOcr2VisionConfig
+    return judge.randomized(kind(config(**sizes | options))).double()
+
+
+def image(batch=2, height=32, width=32):
+    return {"pixel_values": torch.randn(batch, 3, height, width, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        ("Sam", "eager"),
+        ("Sam", "sdpa"),
+        ("SamHQ", "eager"),
+        ("SamHQ", "sdpa"),
+        ("GotOcr2", "eager"),
+        ("VitDet", "eager"),
+    ],
+)
+def test_outputs_and_all_gradients(name, attention):
+    model = tiny(name, attention)
+    allowed = judge.EXACT if name == "VitDet" else allowed_for(attention)
+    report = judge.assert_parity(model, image() | {"output_hidden_states": True}, allowed=allowed)
+    assert len(report.patched) == 3
+    assert not report.left
+
+
+@pytest.mark.parametrize("height", [4, 20, 32, 48])
+@pytest.mark.parametrize("width", [12, 32, 40])
+def test_tables_of_another_size_are_interpolated(height, width):
+    judge.assert_parity(tiny("VitDet"), image(1, height, width), allowed=judge.EXACT)
+
+
+@pytest.mark.parametrize("name", ["Sam", "VitDet"])
+def test_weights_on_request(name):
+    judge.assert_parity(tiny(name), image() | {"output_attentions": True}, allowed=allowed_for("eager"))
+
+
+def modules_of_all_kinds():
+    """One attention module of each class that this version of transformers has."""
+    config = SimpleNamespace(
+        image_size=32, patch_size=4, hidden_size=24, num_attention_heads=3, attention_dropout=0.0, qkv_bias=True,
+        use_rel_pos=True, use_relative_position_embeddings=True,
+    )  # fmt: skip
+    for kind in sam.FAMILY.kinds:
+        file, name = kind.split(".")
+        try:
+            found = getattr(import_module(f"transformers.models.{file}.modeling_{file}"), name)
+        except ModuleNotFoundError:
+            assert not FIVE
+            continue
+        more = {"VitDetAttention": ((8, 8),), "SegGptAttention": ()}.get(name, (0,))
+        yield judge.randomized(found(config, *more)).double()
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 8), (8, 13), (1, 1), (3, 11)])
+def test_every_class_at_sizes_of_its_tables_and_others(height, width):
+    kinds = 0
+    for module in modules_of_all_kinds():
+        mine = copy.deepcopy(module)
+        ours.patch(mine)
+        states = torch.randn(2, height, width, 24, dtype=torch.float64)
+        found, wanted = (x(states)[0] for x in (mine, module))
+        kind = type(module).__name__
+        allowed = judge.EXACT if "Sdpa" in kind or kind == "VitDetAttention" else judge.SINGLE
+        judge.assert_same({kind: found}, {kind: wanted}, allowed)
+        grad = torch.randn_like(wanted)
+        for output in (found, wanted):
+            output.backward(grad)
+        gradients = [{n: p.grad for n, p in x.named_parameters()} for x in (mine, module)]
+        judge.assert_same(*gradients, allowed)
+        kinds += 1
+    assert kinds == len(sam.FAMILY.kinds) if FIVE else kinds >= 5
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_drops_weights_where_theirs_does(attention):
+    model = tiny(attention=attention, attention_dropout=0.5)
+    ours.patch(model)
+    module = model.train().layers[0].attn
+    states = torch.randn(2, 3, 3, 24, dtype=torch.float64)
+    first, second = (module(states)[0] for _ in range(2))
+    assert torch.equal(first, second) == (attention == "sdpa")
+
+
+class _Largest(TorchFunctionMode):
+    """The most numbers that a floating result of any torch function had."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.numbers = max(self.numbers, result.numel())
+        return result
+
+
+def test_makes_no_bias_of_all_pairs():
+    model = tiny(attention="sdpa", image_size=80, window_size=5)
+    pairs = 3 * (20 * 20) ** 2
+    largest = []
+    for patched in (False, True):
+        if patched:
+            ours.patch(model, impl="chunked")
+        with _Largest() as seen, torch.no_grad():
+            model(**image(1, 80, 80))
+        largest.append(seen.numbers)
+    assert largest[0] == pairs
+    assert largest[1] <= 3 * 20 * 20 * 4 * 20  # a number for each row of both tables
+
+
+def test_training_and_files(tmp_path):
+    model = transformers.SamVisionModel(transformers.SamVisionConfig(**tiny().config.to_dict()))
+    judge.assert_saved_and_loaded(judge.randomized(model).double(), image(), tmp_path)
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = tiny(attention="sdpa")
+
+        def forward(self, **inputs):
+            output = self.model(**inputs)
+            return SimpleNamespace(loss=output.last_hidden_state.square().mean())
+
+    judge.assert_same_training(WithLoss(), image())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the name of this method is to change
+def test_gradient_checkpointing():
+    model = tiny(attention="sdpa")
+    inputs = image(1)
+    ours.patch(model)
+    plain = judge.everything(model, inputs, training=True)
+    model.gradient_checkpointing_enable()
+    judge.assert_same(judge.everything(model, inputs, training=True), plain, judge.EXACT)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+def test_compiled():
+    model = tiny(attention="sdpa")
+    ours.patch(model)
+    torch.compiler.reset()
+    inputs = image(1)
+    found = torch.compile(model, backend="aot_eager")(**inputs).last_hidden_state
+    torch.testing.assert_close(found, model(**inputs).last_hidden_state)
+    module, states = model.layers[0].attn, torch.randn(1, 5, 4, 24, dtype=torch.float64)
+    torch.testing.assert_close(torch.compile(module, backend="aot_eager", fullgraph=True)(states)[0], module(states)[0])
+    torch.compiler.reset()
+
+
+def test_whole_model_leaves_the_mask_decoder():
+    vision = {k: v for k, v in tiny().config.to_dict().items() if k != "model_type"}
+    config = transformers.SamConfig(vision_config=vision)
+    config.vision_config.output_channels = config.prompt_encoder_config.hidden_size
+    config.prompt_encoder_config.image_size, config.prompt_encoder_config.image_embedding_size = 32, 8
+    model = judge.randomized(transformers.SamModel(config), std=0.1)
+    inputs = {"pixel_values": torch.randn(1, 3, 32, 32), "input_points": torch.rand(1, 1, 2, 2) * 32}
+    report = judge.assert_parity(model, inputs, allowed=1e-4)
+    assert {one.kind for one in report.left} == {"SamAttention"}
+
+
+def test_a_module_without_tables_is_left():
+    with pytest.raises(ValueError, match="it has no tables of relative positions"):
+        ours.patch(tiny(use_rel_pos=False))
+
+
+def test_recording_outputs_before_and_after():
+    """transformers before 5.0 leaves the forward of modules whose outputs it recorded behind."""
+    model = tiny()
+    inputs = image(1) | {"output_attentions": True}
+    wanted = model(**inputs)
+    ours.patch(model)
+    model.layers[0].attn.get_decomposed_rel_pos = None  # theirs cannot run
+    found = model(**inputs)
+    torch.testing.assert_close(found.attentions[0], wanted.attentions[0], atol=1e-5, rtol=0)
+    assert model.layers[0].attn(torch.randn(1, 3, 3, 24, dtype=torch.float64))[1] is None
+    ours.unpatch(model)
+    with pytest.raises(TypeError):
+        model(**inputs)
+
+
+def test_a_replaced_forward_is_left():
+    model = tiny()
+    for layer in model.layers:
+        layer.attn.forward = lambda hidden_states: (hidden_states, None)
+    with pytest.raises(ValueError, match="its forward was replaced"):
+        ours.patch(model)
