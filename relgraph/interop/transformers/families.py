@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-FILES = ("t5",)
-"""The file of each family."""
+FILES = ("t5", "conformer", "speech")
+"""The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
 
 class Family(NamedTuple):
@@ -31,7 +31,8 @@ class Family(NamedTuple):
 
 def all_families() -> dict[str, Family]:
     """All families by name."""
-    found = [import_module(f"{__package__}.{name}").FAMILY for name in FILES]
+    files = [import_module(f"{__package__}.{name}") for name in FILES]
+    found = [family for file in files for family in getattr(file, "FAMILIES", None) or (file.FAMILY,)]
     return {family.name: family for family in found}
 
 
