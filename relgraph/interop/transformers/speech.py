@@ -215,14 +215,14 @@ class GraniteMixin:
         for begin, end, block in ((0, whole, size), (whole, length, length - whole)):
             if begin == end:
                 continue
-            blocks = [
+            q, k, v = (
                 split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
-            ]
+            )
             # only the rows that a block has: their products with the query are what the table costs
             rows = self.rel_pos_emb.weight[self.max_pos_emb - block + 1 : self.max_pos_emb + block]
             labeler = ClippedDistance(block - 1)
             output, _ = attend(
-                self, *blocks, labels_by_distance(labeler, block, block), mask=None, dropout=0.0, scale=self.scale,
+                self, q, k, v, labels_by_distance(labeler, block, block), mask=None, dropout=0.0, scale=self.scale,
                 key_table=labeler.rows_from(rows, "query-key"),
             )  # fmt: skip
             outputs.append(output.reshape(batch, end - begin, -1))
