@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from typing import Any
 
 import torch
@@ -107,6 +108,32 @@ def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     if mask.shape[-2] > 1 and mask.stride(-2) == 0:
         mask = mask[..., :1, :]
     return mask
+
+
+_last_mask: tuple[weakref.ref[Tensor], int, Tensor | None] | None = None
+"""The mask that was looked at last, its version, and its one row or None."""
+
+
+def one_row(mask: Tensor | None) -> Tensor | None:
+    """A mask of keys that is written out for each query, cut to one row; any other mask as it is.
+
+    Encoders write the padding of keys out as N_q · N_k numbers. All layers get the same tensor, which is looked at
+    once. It is not looked at while a graph is recorded, which may not depend on numbers.
+    """
+    global _last_mask
+    if mask is None or mask.shape[-2] == 1 or mask.requires_grad or torch.compiler.is_compiling():
+        return mask
+    if mask.stride(-2) == 0:
+        return mask[..., :1, :]
+    if mask.is_inference():  # has no version that counts changes in place
+        first = mask[..., :1, :]
+        return first if torch.equal(mask, first.expand_as(mask)) else mask
+    if _last_mask is None or _last_mask[0]() is not mask or _last_mask[1] != mask._version:
+        first = mask[..., :1, :]
+        same = torch.equal(mask, first.expand_as(mask))
+        _last_mask = weakref.ref(mask), mask._version, first.clone() if same else None
+    cut = _last_mask[2]
+    return mask if cut is None else cut
 
 
 def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:

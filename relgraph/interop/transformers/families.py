@@ -11,8 +11,8 @@ from torch import nn
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
-FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "sam", "swin", "beit")
-"""The file of each family."""
+FILES = ("t5", "deberta", "bert", "mpnet", "layoutlm", "conformer", "speech", "sam", "swin", "beit")
+"""The files of families: each has one as ``FAMILY``, or several as ``FAMILIES``."""
 
 
 class Family(NamedTuple):
@@ -36,7 +36,8 @@ class Family(NamedTuple):
 
 def all_families() -> dict[str, Family]:
     """All families by name."""
-    found = [import_module(f"{__package__}.{name}").FAMILY for name in FILES]
+    files = [import_module(f"{__package__}.{name}") for name in FILES]
+    found = [family for file in files for family in getattr(file, "FAMILIES", None) or (file.FAMILY,)]
     return {family.name: family for family in found}
 
 

@@ -1,0 +1,144 @@
+"""Conformers of speech: a key table by clipped distance, or Transformer-XL's table of sines with biases of the query.
+
+    relative_key:  e_ij = q_i·(k_j + a[clip(j − i, −left, right)]) / √d
+    relative:      e_ij = ((q_i + u)·k_j + (q_i + v)·R[j − i]) / √d,  R = W·sines
+
+SeamlessM4T v2 masks by chunks. From transformers 5.0 on, its eager attention adds that bool mask to the scores as 0 and
+1. Here it masks, as it does there with SDPA and before 5.0.
+
+Source: Shaw et al. 2018, section 3.2, and Dai et al. 2019, section 3.3; the code of transformers for the clips and for
+the order of R: its rows are the distances 1 − N to N − 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from relgraph.interop.transformers.common import (
+    attend,
+    labels_by_distance,
+    one_row,
+    refuse,
+    split_heads,
+    wants_weights,
+)
+from relgraph.interop.transformers.families import Family
+from relgraph.labelers import ClippedDistance
+
+
+def labeler_of(module: Any) -> ClippedDistance:
+    """The distances of a module with a key table (``relative_key``)."""
+    return ClippedDistance(module.left_max_position_embeddings, module.right_max_position_embeddings)
+
+
+class ConformerMixin:
+    """The forward of the self-attention of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        relative_position_embeddings: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **given: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention.
+
+        Returns:
+            The output, and the weights or None.
+        """
+        refuse(self, given, "head_mask", "layer_head_mask")
+        return _answer(self, hidden_states, attention_mask, relative_position_embeddings, output_attentions)
+
+
+class SeamlessV2Mixin:
+    """The forward of the self-attention of SeamlessM4T v2, which never takes position embeddings."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        **given: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention.
+
+        Returns:
+            The output, and the weights or None.
+        """
+        refuse(self, given, "head_mask", "layer_head_mask")
+        return _answer(self, hidden_states, attention_mask, None, output_attentions)
+
+
+def _answer(
+    module: Any, states: Tensor, mask: Tensor | None, sines: Tensor | None, output_attentions: bool | None
+) -> tuple[Tensor, Tensor | None]:
+    """Output and weights of either kind."""
+    length, size = states.shape[1], module.head_size
+    if module.position_embeddings_type == "relative":
+        if sines is None:
+            raise ValueError(f"relative_position_embeddings must be given to {type(module).__name__}, got None")
+        labeler = ClippedDistance(max(length - 1, 0))
+        terms = {
+            "key_table": split_heads(module.linear_pos(sines), size)[0],
+            "content_bias": module.pos_bias_u,
+            "position_bias": module.pos_bias_v,
+        }
+    else:
+        labeler = _labeler(module)
+        terms = {"key_table": module.distance_embedding.weight.to(states.dtype)}
+    output, weights = attend(
+        module,
+        split_heads(module.linear_q(states), size),
+        split_heads(module.linear_k(states), size),
+        split_heads(module.linear_v(states), size),
+        labels_by_distance(labeler, length, length),
+        mask=one_row(mask),
+        dropout=module.dropout.p,
+        scale=size**-0.5,
+        need_weights=wants_weights(module, {"output_attentions": output_attentions}),
+        **terms,
+    )
+    return module.linear_out(output), weights
+
+
+def _labeler(module: Any) -> ClippedDistance:
+    """The labeler of a module with a key table, made once."""
+    found = module.__dict__.get("_relgraph_labeler")
+    if found is None:
+        found = module.__dict__["_relgraph_labeler"] = labeler_of(module)
+    return found
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Adapters have no positions, and rotary positions no table."""
+    kind = getattr(module, "position_embeddings_type", None)
+    return None if kind in ("relative", "relative_key") else f"it has no table: position_embeddings_type is {kind!r}"
+
+
+FAMILIES = (
+    Family(
+        "wav2vec2_bert",
+        "Wav2Vec2-BERT, the speech encoder of SeamlessM4T v2",
+        {
+            "wav2vec2_bert.Wav2Vec2BertSelfAttention": ConformerMixin,
+            "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": SeamlessV2Mixin,
+        },
+        _why_not,
+    ),
+    Family(
+        "conformer",
+        "Wav2Vec2-Conformer, the speech encoder of SeamlessM4T",
+        {
+            "wav2vec2_conformer.Wav2Vec2ConformerSelfAttention": ConformerMixin,
+            "seamless_m4t.SeamlessM4TConformerSelfAttention": ConformerMixin,
+        },
+        _why_not,
+    ),
+)

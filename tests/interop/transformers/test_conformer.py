@@ -1,0 +1,186 @@
+"""Conformers of speech against the code of transformers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+IMPLEMENTATIONS = ("eager", "sdpa") if FIVE else ("eager",)
+SIZES = {
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32,
+    "conv_depthwise_kernel_size": 5, "layerdrop": 0.0, "apply_spec_augment": False, "vocab_size": 20,
+    "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "feat_proj_dropout": 0.0,
+    "final_dropout": 0.0, "conformer_conv_dropout": 0.0,
+}  # fmt: skip
+
+
+def bert(name="Wav2Vec2BertModel", attention="eager", **options):
+    clips = {"left_max_position_embeddings": 6, "right_max_position_embeddings": 2}
+    options = SIZES | clips | {"feature_projection_input_dim": 8, "attn_implementation": attention} | options
+    return judge.randomized(getattr(transformers, name)(transformers.Wav2Vec2BertConfig(**options))).double()
+
+
+def features(length, batch=2):
+    mask = judge.padded(batch, length, left=min(3, length - 1), right=min(5, length - 1))
+    return {"input_features": torch.randn(batch, length, 8, dtype=torch.float64), "attention_mask": mask}
+
+
+def seamless(name="SeamlessM4Tv2", attention="eager", **options):
+    sizes = {
+        "vocab_size": 30, "t2u_vocab_size": 30, "hidden_size": 24, "speech_encoder_layers": 2,
+        "speech_encoder_attention_heads": 3, "speech_encoder_intermediate_size": 32, "conv_depthwise_kernel_size": 5,
+        "feature_projection_input_dim": 8, "left_max_position_embeddings": 6, "right_max_position_embeddings": 2,
+        "speech_encoder_dropout": 0.0, "speech_encoder_layerdrop": 0.0, "max_source_positions": 64,
+        "adaptor_kernel_size": 2, "adaptor_stride": 2, "num_adapter_layers": 1, "adaptor_dropout": 0.0,
+    }  # fmt: skip
+    config = getattr(transformers, f"{name}Config")(**sizes | {"attn_implementation": attention} | options)
+    file = {"SeamlessM4Tv2": "seamless_m4t_v2", "SeamlessM4T": "seamless_m4t"}[name]
+    found = import_module(f"transformers.models.{file}.modeling_{file}")
+    return judge.randomized(getattr(found, f"{name}SpeechEncoder")(config)).double()
+
+
+@pytest.mark.parametrize("attention", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kind", ["relative_key", "relative"])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8, 40])
+def test_outputs_and_all_gradients(length, kind, attention):
+    try:
+        model = bert(attention=attention, position_embeddings_type=kind)
+    except ValueError as error:
+        pytest.skip(f"transformers: {str(error)[:80]}")
+    inputs = features(length) | {"output_hidden_states": True}
+    report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
+    assert len(report.patched) == 2
+    assert not report.left
+
+
+@pytest.mark.parametrize("chunk", [5, 100])
+@pytest.mark.parametrize("length", [3, 24])
+def test_seamless_v2_with_chunks(length, chunk):
+    # the eager attention of 5.0 and later adds its bool mask of chunks to the scores as 0 and 1
+    model = seamless(attention=IMPLEMENTATIONS[-1], speech_encoder_chunk_size=chunk, speech_encoder_left_chunk_num=1)
+    report = judge.assert_parity(model, features(length))
+    assert len(report.patched) == 2
+    assert {one.why for one in report.left} == {"it has no table: position_embeddings_type is None"}
+
+
+def test_seamless():
+    judge.assert_parity(seamless("SeamlessM4T"), features(24))
+
+
+def wave_model(kind="relative", name="Wav2Vec2ConformerModel"):
+    more = {
+        "conv_dim": (8, 8), "conv_stride": (3, 2), "conv_kernel": (4, 3), "num_conv_pos_embeddings": 4,
+        "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "position_embeddings_type": kind,
+        "ctc_zero_infinity": True,
+    }  # fmt: skip
+    config = transformers.Wav2Vec2ConformerConfig(**SIZES | more)
+    return judge.randomized(getattr(transformers, name)(config)).double()
+
+
+@pytest.mark.parametrize("samples", [10, 16, 90])
+def test_wav2vec2_conformer(samples):
+    inputs = {"input_values": torch.randn(2, samples, dtype=torch.float64), "output_hidden_states": True}
+    inputs["attention_mask"] = judge.padded(2, samples, right=samples // 3)
+    judge.assert_parity(wave_model(), inputs)
+
+
+def ctc_inputs(length=24):
+    return features(length) | {"labels": torch.randint(1, 20, (2, 5))}
+
+
+def ctc(**options):
+    return bert("Wav2Vec2BertForCTC", ctc_zero_infinity=True, **options)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative"])
+def test_training_and_files(kind, tmp_path):
+    judge.assert_same_training(ctc(position_embeddings_type=kind), ctc_inputs())
+    judge.assert_saved_and_loaded(ctc(position_embeddings_type=kind), ctc_inputs(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative"])
+def test_weights_on_request(kind):
+    inputs = features(20) | {"output_attentions": True}
+    model = bert(position_embeddings_type=kind)
+    judge.assert_parity(model, inputs, keep=inputs["attention_mask"])
+    assert len(model(**inputs).attentions) == 2
+
+
+def test_gradient_checkpointing():
+    model = ctc()
+    ours.patch(model)
+    inputs = ctc_inputs()
+    wanted = judge.everything(model, inputs, training=True)
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+
+
+def test_rotary_positions_and_adapters_are_left():
+    with pytest.raises(ValueError, match="it has no table: position_embeddings_type is 'rotary'"):
+        ours.patch(wave_model("rotary"))
+    report = ours.patch(bert(add_adapter=True, use_intermediate_ffn_before_adapter=False, num_adapter_layers=1))
+    assert {one.why for one in report.left} == {"it has no table: position_embeddings_type is None"}
+
+
+def test_a_family_alone():
+    with pytest.raises(ValueError, match="family wav2vec2_bert is not among families"):
+        ours.patch(bert(), families=("conformer",))
+
+
+def test_no_row_for_each_pair_is_made():
+    """The model looks up a row for each pair; patched, the table is used whole."""
+    model = bert()
+    ours.patch(model)
+    looked_up = []
+    for layer in model.encoder.layers:
+        layer.self_attn.distance_embedding.register_forward_hook(lambda _, args, __: looked_up.append(args[0].shape))
+    model(**features(30))
+    assert not looked_up
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.parametrize("kind", ["relative_key", "relative"])
+def test_compiled(kind):
+    model = bert(position_embeddings_type=kind).encoder
+    ours.patch(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    for length in (9, 14) if kind == "relative_key" else (9,):
+        x = torch.randn(2, length, 24, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x).last_hidden_state, model(x).last_hidden_state)
+    torch.compiler.reset()
+
+
+def test_refused():
+    model = bert(position_embeddings_type="relative")
+    ours.patch(model)
+    attention = model.encoder.layers[0].self_attn
+    x = torch.randn(1, 4, 24, dtype=torch.float64)
+    with pytest.raises(ValueError, match="relative_position_embeddings must be given to Wav2Vec2BertSelfAttention"):
+        attention(x)
+    with pytest.raises(NotImplementedError, match="head_mask must be None in a patched Wav2Vec2BertSelfAttention"):
+        attention(x, head_mask=torch.ones(3))
+
+
+def test_masks_that_are_the_same_for_all_queries_are_cut():
+    row = torch.randn(2, 1, 1, 5)
+    written = row.expand(2, 1, 4, 5).contiguous()
+    assert torch.equal(common.one_row(written), row)
+    assert common.one_row(written).shape == (2, 1, 1, 5)
+    written[1, 0, 2, 3] += 1.0  # in place: looked at again
+    assert common.one_row(written) is written
+    with torch.inference_mode():
+        assert common.one_row(row.expand(2, 1, 4, 5).contiguous()).shape == (2, 1, 1, 5)
+    assert common.one_row(row.expand(2, 1, 4, 5)).shape == (2, 1, 1, 5)
+    asked = written.clone().requires_grad_()
+    assert common.one_row(asked) is asked
+    assert common.one_row(None) is None

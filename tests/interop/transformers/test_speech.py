@@ -1,0 +1,253 @@
+"""VITS, SpeechT5, WavLM and Granite Speech against the code of transformers."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
+from tests.interop.transformers import judge  # noqa: E402
+
+FIVE = common.version() >= (5, 0)
+# of transformers, which gives torch a bool mask and a floating bias
+pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    """Before 5.0, SpeechT5's decoder makes its causal mask in the default type, where float64's minimum must fit."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def vits(**options):
+    config = transformers.VitsConfig(
+        vocab_size=20, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, window_size=4, ffn_dim=32,
+        layerdrop=0.0, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, **options,
+    )  # fmt: skip
+    model = import_module("transformers.models.vits.modeling_vits").VitsTextEncoder(config)
+    return judge.randomized(model).double()
+
+
+def vits_inputs(length, batch=2):
+    mask = judge.padded(batch, length, left=min(3, length - 1), right=min(5, length - 1))
+    ids = torch.randint(1, 20, (batch, length))
+    return {"input_ids": ids, "attention_mask": mask, "padding_mask": mask[..., None].double()}
+
+
+def speecht5(name="SpeechT5ForSpeechToText", **options):
+    sizes = {
+        "vocab_size": 20, "hidden_size": 24, "encoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 32,
+        "decoder_layers": 2, "decoder_attention_heads": 3, "decoder_ffn_dim": 32, "encoder_max_relative_position": 5,
+        "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+        "activation_dropout": 0.0, "positional_dropout": 0.0, "feat_proj_dropout": 0.0, "apply_spec_augment": False,
+        "conv_dim": (8, 8), "conv_stride": (3, 2), "conv_kernel": (4, 3), "num_feat_extract_layers": 2,
+        "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "num_mel_bins": 8,
+        "speech_decoder_prenet_units": 16, "speech_decoder_prenet_dropout": 0.0, "speaker_embedding_dim": 8,
+        "speech_decoder_postnet_units": 16, "speech_decoder_postnet_layers": 2, "speech_decoder_postnet_dropout": 0.0,
+    }  # fmt: skip
+    config = transformers.SpeechT5Config(**sizes | options)
+    return judge.randomized(getattr(transformers, name)(config)).double()
+
+
+def wave_inputs(length, batch=2, right=20):
+    mask = judge.padded(batch, length, right=right)
+    return {"input_values": torch.randn(batch, length, dtype=torch.float64), "attention_mask": mask}
+
+
+def wavlm(name="WavLMModel", **options):
+    sizes = {
+        "vocab_size": 20, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 32,
+        "num_buckets": 16, "max_bucket_distance": 20, "layerdrop": 0.0, "hidden_dropout": 0.0, "final_dropout": 0.0,
+        "attention_dropout": 0.0, "activation_dropout": 0.0, "feat_proj_dropout": 0.0, "apply_spec_augment": False,
+        "conv_dim": (8, 8), "conv_stride": (3, 2), "conv_kernel": (4, 3), "num_conv_pos_embeddings": 4,
+        "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "ctc_zero_infinity": True,
+    }  # fmt: skip
+    return judge.randomized(getattr(transformers, name)(transformers.WavLMConfig(**sizes | options))).double()
+
+
+def waves(frames):
+    """Samples that make so many frames in these small feature extractors."""
+    return ((frames - 1) * 2 + 3 - 1) * 3 + 4
+
+
+class Granite(torch.nn.Module):
+    """The encoder with a named output, whatever the version gives."""
+
+    def __init__(self, plus=False, **options):
+        super().__init__()
+        name = "granite_speech_plus" if plus else "granite_speech"
+        prefix = "GraniteSpeechPlus" if plus else "GraniteSpeech"
+        config = getattr(transformers, f"{prefix}EncoderConfig")(
+            input_dim=8, num_layers=2, hidden_dim=24, feedforward_mult=2, num_heads=3, dim_head=8, output_dim=10,
+            context_size=6, max_pos_emb=9, dropout=0.0, conv_kernel_size=3, conv_expansion_factor=2, **options,
+        )  # fmt: skip
+        found = import_module(f"transformers.models.{name}.modeling_{name}")
+        self.encoder = getattr(found, f"{prefix}CTCEncoder")(config)
+
+    def forward(self, hidden_states):
+        output = self.encoder(hidden_states)
+        return {"hidden": output if isinstance(output, torch.Tensor) else output.last_hidden_state}
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 6, 9, 10, 40])
+def test_vits(length):
+    inputs = vits_inputs(length) | {"output_hidden_states": True}
+    report = judge.assert_parity(vits(), inputs, keep=inputs["attention_mask"])
+    assert len(report.patched) == 2
+    assert not report.left
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5, 6, 7, 11, 12, 40])
+def test_speecht5(frames):
+    inputs = wave_inputs(waves(frames), right=0 if frames < 12 else 20) | {"labels": torch.randint(2, 20, (2, 7))}
+    report = judge.assert_parity(speecht5(), inputs | {"output_hidden_states": True})
+    assert [one.kind for one in report.patched] == ["SpeechT5Attention"] * 2 + ["SpeechT5RelativePositionalEncoding"]
+    assert {one.why for one in report.left} == {"the decoder has no tables"}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("frames", [1, 4, 5, 8, 9, 19, 20, 21, 40])
+def test_wavlm(frames, stable):
+    inputs = wave_inputs(waves(frames), right=0 if frames < 12 else 20) | {"output_hidden_states": True}
+    report = judge.assert_parity(wavlm(do_stable_layer_norm=stable), inputs)
+    assert len(report.patched) == 3
+    assert not report.left
+
+
+@pytest.mark.parametrize("plus", [False, True] if FIVE else [False])
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 11, 12, 13, 40])
+def test_granite_speech(length, plus):
+    model = judge.randomized(Granite(plus)).double()
+    inputs = {"hidden_states": torch.randn(2, length, 8, dtype=torch.float64)}
+    report = judge.assert_parity(model, inputs)
+    assert len(report.patched) == 2
+
+
+CASES = {
+    "vits": (vits, lambda: vits_inputs(20)),
+    "speecht5": (speecht5, lambda: wave_inputs(waves(20)) | {"labels": torch.randint(2, 20, (2, 7))}),
+    "wavlm": (lambda: wavlm("WavLMForCTC"), lambda: wave_inputs(waves(30)) | {"labels": torch.randint(2, 20, (2, 7))}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_on_request(name):
+    model, inputs = (make() for make in CASES[name])
+    keep = inputs["attention_mask"] if name == "vits" else None
+    judge.assert_parity(model, inputs | {"output_attentions": True}, keep=keep)
+    assert model(**inputs, output_attentions=True)["encoder_attentions" if name == "speecht5" else "attentions"]
+
+
+@pytest.mark.parametrize("name", ["speecht5", "wavlm"])
+def test_training_and_files(name, tmp_path):
+    model, inputs = CASES[name]
+    judge.assert_same_training(model(), inputs())
+    judge.assert_saved_and_loaded(model(), inputs(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["speecht5", "wavlm"])
+def test_gradient_checkpointing(name):
+    model, inputs = (make() for make in CASES[name])
+    ours.patch(model)
+    wanted = judge.everything(model, inputs, training=True)
+    # before 5.0 the default is the reentrant kind, with which these two models fail patched or not
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+
+
+def test_speecht5_generates_the_same_tokens():
+    model = speecht5()
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "output_scores": True, "return_dict_in_generate": True}
+    inputs = wave_inputs(waves(20))
+    wanted, found = (x.generate(**inputs, **options) for x in (model, mine))
+    assert torch.equal(found.sequences, wanted.sequences)
+    for one, two in zip(found.scores, wanted.scores, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_speecht5_reads_text_too():
+    model = speecht5("SpeechT5ForTextToSpeech", reduction_factor=1)
+    inputs = {"input_ids": torch.randint(3, 20, (2, 15)), "attention_mask": judge.padded(2, 15, right=4)}
+    inputs |= {"labels": torch.randn(2, 12, 8), "speaker_embeddings": torch.randn(2, 8)}
+    judge.assert_parity(model, inputs)
+
+
+def test_tables_go_from_layer_to_layer_in_place_of_all_pairs():
+    for model, inputs, attention, shape in (
+        (speecht5(), wave_inputs(waves(200)) | {"labels": torch.ones(2, 3, dtype=torch.long)}, "attention", (10, 8)),
+        (wavlm(), wave_inputs(waves(200)), "attention", (3, 16)),
+    ):
+        ours.patch(model)
+        seen = []
+        module = next(x for name, x in model.named_modules() if name.endswith(f"layers.1.{attention}"))
+        module.register_forward_pre_hook(
+            lambda _, args, given, s=seen: s.append(given["position_bias"]), with_kwargs=True
+        )
+        model(**inputs)
+        assert seen[0].shape == shape
+
+
+def test_no_bias_of_all_pairs_is_made():
+    """The parts of the models that would make it are not called."""
+    model = vits()
+    ours.patch(model)
+    for layer in model.encoder.layers:
+        layer.attention._get_relative_embeddings = None
+    model(**vits_inputs(20))
+    model = wavlm()
+    ours.patch(model)
+    model.encoder.layers[0].attention.compute_bias = None
+    model(**wave_inputs(waves(20)))
+
+
+def test_an_encoder_without_a_window_is_left():
+    with pytest.raises(ValueError, match=r"layers\.0-1\.attention \(VitsAttention\): it has no tables: window_size"):
+        ours.patch(vits_without_window())
+
+
+def vits_without_window():
+    model = vits()
+    for layer in model.encoder.layers:
+        layer.attention.window_size = None
+    return model
+
+
+def test_refused():
+    table_of_all_pairs = torch.zeros(4, 4, 8)
+    x = torch.randn(1, 4, 24)
+    model = speecht5()
+    ours.patch(model)
+    attention = model.speecht5.encoder.wrapped_encoder.layers[0].attention
+    with pytest.raises(ValueError, match=r"position_bias must be the table \[R, D\].*got shape \[4, 4, 8\]"):
+        attention(x, position_bias=table_of_all_pairs)
+    with pytest.raises(NotImplementedError, match="key_value_states must be None.*got Tensor"):
+        attention(x, key_value_states=x)
+    with pytest.raises(NotImplementedError, match="layer_head_mask must be None in a patched SpeechT5Attention"):
+        attention(x, layer_head_mask=torch.ones(3))
+    model = wavlm()
+    ours.patch(model)
+    with pytest.raises(ValueError, match=r"position_bias must be the table \[H, R\].*got shape \[3, 4, 4\]"):
+        model.encoder.layers[1].attention(x, position_bias=torch.zeros(3, 4, 4))
+    model = vits()
+    ours.patch(model)
+    with pytest.raises(NotImplementedError, match="layer_head_mask must be None in a patched VitsAttention"):
+        model.encoder.layers[0].attention(x, layer_head_mask=torch.ones(3))
+
+
+def test_float32():
+    for name, (model, inputs) in CASES.items():
+        given = {key: x.float() if x.is_floating_point() else x for key, x in inputs().items()}
+        keep = given["attention_mask"] if name == "vits" else None
+        torch.set_default_dtype(torch.float32)
+        judge.assert_parity(model().float(), given, keep=keep, allowed=1e-4)
+        torch.set_default_dtype(torch.float64)
