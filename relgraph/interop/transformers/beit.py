@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import is_recorded, labels_of_grid, resized
+from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
 
@@ -137,7 +137,7 @@ class BeitMixin:
         query, key, value = (
             split_heads(project(hidden_states), self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        need_weights = wants_weights(self, given) or is_recorded(self)
+        need_weights = wants_weights(self, given)
         output, weights = _attended(
             self, query, key, value, attention_mask, self.attention_dropout, self.scaling, need_weights
         )

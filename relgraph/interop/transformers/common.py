@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
+from types import MethodType
 from typing import Any
 
 import torch
@@ -13,6 +14,12 @@ from torch import Tensor, nn
 from relgraph.functional import relation_attention, relation_attention_with_aux
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
+
+try:
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:  # older versions have none
+    _active_collector = None
+_collector: Any = _active_collector
 
 OLDEST, TOO_NEW = (4, 56), (6, 0)
 """Versions of transformers from the first on, below the second."""
@@ -141,16 +148,23 @@ def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:
     asked = given.get("output_attentions")
     if asked is None:
         asked = getattr(getattr(module, "config", None), "output_attentions", False)
-    return bool(asked) or _collected()
+    return bool(asked) or is_recorded(module)
 
 
-def _collected() -> bool:
-    """Whether hooks of transformers 5 collect weights; some of its models hand the wish to nobody else."""
-    if version() < (5, 0) or torch.compiler.is_compiling():  # torch cannot compile what follows
+def is_recorded(module: nn.Module) -> bool:
+    """Whether transformers records the attention weights that this module returns.
+
+    Some models do not hand ``output_attentions`` to their attention but record what its forward returns: by a function
+    in the place of the forward, or, in later versions, by a hook that asks a collector.
+    """
+    replaced = vars(module).get("forward")
+    if replaced is not None and not isinstance(replaced, MethodType):
+        return True
+    if _collector is None:
         return False
-    from transformers.utils import output_capturing
-
-    return "attentions" in (output_capturing._active_collector.get() or {})
+    # compiled code cannot ask a context variable; while it is made the collector is a plain attribute
+    collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
+    return collected is not None and "attentions" in collected
 
 
 def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:

@@ -1,22 +1,15 @@
-"""What families of vision models share: labels of grids, tables of another size, and whether weights are recorded."""
+"""What families of vision models share: labels of grids and tables of another size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from relgraph.labels import Labels
-
-try:
-    from transformers.utils.output_capturing import _active_collector
-except ImportError:  # older versions have none
-    _active_collector = None
-_collector: Any = _active_collector
 
 KEPT_GRIDS = 16
 """How many labels of grids are kept: each holds a number for every pair of its cells."""
@@ -57,19 +50,3 @@ def resized(table: Tensor, size: int | Sequence[int], mode: str) -> Tensor:
     if table.shape[:-1] == wanted:
         return table
     return functional.interpolate(table.movedim(-1, 0)[None], size=wanted, mode=mode)[0].movedim(0, -1)
-
-
-def is_recorded(module: nn.Module) -> bool:
-    """Whether transformers records the attention weights that this module returns.
-
-    Some models do not hand ``output_attentions`` to their attention but record what its forward returns: by a function
-    in the place of the forward, or, in later versions, by a hook that asks a collector.
-    """
-    replaced = vars(module).get("forward")
-    if replaced is not None and not isinstance(replaced, MethodType):
-        return True
-    if _collector is None:
-        return False
-    # compiled code cannot ask a context variable; while it is made the collector is a plain attribute
-    collected = _collector.global_var if torch.compiler.is_compiling() else _collector.get()
-    return collected is not None and "attentions" in collected

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, wants_weights
+from relgraph.interop.transformers.common import attend, is_recorded, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import is_recorded, labels_of_grid, resized
+from relgraph.interop.transformers.grids import labels_of_grid, resized
 from relgraph.labelers import GridColumns, GridRows
 
 

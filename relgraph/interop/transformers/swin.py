@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import is_recorded, labels_of_grid
+from relgraph.interop.transformers.grids import labels_of_grid
 from relgraph.labelers import Grid
 
 BEFORE_FIVE = version() < (5, 0)
@@ -84,7 +84,7 @@ class SwinMixin:
             mask=attention_mask,
             dropout=self.attention_dropout,
             scale=self.scaling,
-            need_weights=wants_weights(self, given) or is_recorded(self),
+            need_weights=wants_weights(self, given),
         )
         return self.o_proj(output), weights
 
