@@ -163,7 +163,7 @@ def test_a_check_that_failed_is_told_and_takes_the_kernels_out_of_the_rule(trito
     choice = rg.which_impl(x, x, x, None)
     assert choice.impl == "dense"
     assert "triton" not in choice.refused
-    told = "impl=None does not take 'triton', whose self-check failed here: output: 5.0e-01; asked for by name it runs"
+    told = "impl=None does not take 'triton', whose self-check failed here: heads of 64: output: 5.0e-01; asked for by name it runs"
     assert choice.notes == (told,)
     assert rg.which_impl(x, x, x, None, impl="triton").impl == "triton"
     other = fake(dtype=torch.float16)

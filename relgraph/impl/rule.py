@@ -159,7 +159,7 @@ def _takes_triton(call: Call) -> bool:
     if not limits.is_gpu(query.device):
         return False
     traced = limits.not_run_now(query)
-    if not limits.HAS_TRITON and limits.turned_off() is None and (torch.compiler.is_compiling() or not traced):
+    if not limits.HAS_TRITON and limits.turned_off() is None and (torch.compiler.is_dynamo_compiling() or not traced):
         limits.say_missing()
     if refusal(call, "triton") is not None:
         return False

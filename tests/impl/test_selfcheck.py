@@ -173,7 +173,9 @@ def test_a_size_that_does_not_compile_takes_out_that_size_only(monkeypatch):
     assert rg.which_impl(wide, wide, wide, None).impl == "dense"
     assert rg.which_impl(narrow, narrow, narrow, None).impl == "triton"
     # a traced call may not know its size: it takes no kernels that some size has not passed
-    assert selfcheck.failure(DEVICE, torch.float32, False) == "RuntimeError: out of resource: shared memory"
+    assert (
+        selfcheck.failure(DEVICE, torch.float32, False) == "heads of 32: RuntimeError: out of resource: shared memory"
+    )
 
 
 def add_a_half(outputs):
@@ -333,6 +335,61 @@ def test_threads_wait_for_one_check(monkeypatch):
     with pytest.warns(UserWarning, match="self-check") as told:
         all_at_once()
     assert (made, taken, len(told)) == ([KEY], ["dense"] * 4, 1)
+
+
+@pytest.fixture
+def something_compiles():
+    """Another thread compiles, and goes on until the test ends."""
+    begun, over = threading.Event(), threading.Event()
+
+    def backend(graph, inputs):
+        begun.set()
+        assert over.wait(60)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x.sin(), backend=backend)
+    thread = threading.Thread(target=lambda: compiled(torch.ones(3)), daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    yield
+    over.set()
+    thread.join()
+    torch.compiler.reset()
+
+
+def in_a_thread(work):
+    """What a thread finds within a minute; fails where it waits for itself."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "it never came back"
+    return found[0]
+
+
+def test_a_check_while_another_thread_compiles(tiny, something_compiles):
+    """Torch then says of every thread that it is compiling."""
+    assert in_a_thread(lambda: choose(on_device(), None)) == "triton"
+
+
+def test_a_failure_while_another_thread_compiles(monkeypatch, tiny, something_compiles):
+    counted(monkeypatch, selfcheck.Outcome("wrong", 1.0, 0.1))
+    x = torch.randn(1, 1, 5, 16, device=DEVICE)
+    with pytest.warns(UserWarning, match="wrong"):
+        found = in_a_thread(lambda: rg.relation_attention(x, x, x, None))
+    torch.testing.assert_close(found, rg.relation_attention(x, x, x, None, impl="reference"))
+
+
+def test_products_in_tf32_are_checked_for_themselves(monkeypatch):
+    made = counted(monkeypatch)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            assert choose(on_device(), None) == "triton"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert [one.tf32 for one in made] == [False, True]
 
 
 def test_a_check_inside_backward_does_not_wait_for_itself(tiny):

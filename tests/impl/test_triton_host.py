@@ -316,3 +316,22 @@ def test_written_out_labels_are_not_recorded(kind, monkeypatch):
     monkeypatch.setattr(capture, "is_recording", lambda device: True)
     with pytest.raises(NotImplementedError, match="cannot be recorded in a CUDA graph.*use impl='chunked'"):
         answer(case, "triton")
+
+
+@pytest.mark.parametrize("kind", ["distance", "edges only"])
+def test_saved_tensors_may_come_back_with_other_strides(kind):
+    """As hooks do that keep them elsewhere."""
+    labels = KINDS[kind](7)
+    leaves = [torch.randn(1, 2, 7, 8, requires_grad=True) for _ in range(3)]
+    tables = [torch.randn(labels.num_labels, 8, requires_grad=True) for _ in range(2)]
+
+    def gradients():
+        output = rg.relation_attention(*leaves, labels, *tables, impl="triton")
+        return torch.autograd.grad(output.square().sum(), [*leaves, *tables])
+
+    wanted = gradients()
+    turned = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x if x.dim() < 2 else x.mT.contiguous().mT)
+    with turned:
+        found = gradients()
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two)

@@ -19,7 +19,7 @@ from relgraph.impl.terms import split_batched
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels
 from relgraph.impl.triton.outer import Outer
-from relgraph.impl.triton.tables import Terms
+from relgraph.impl.triton.tables import Terms, whole_outputs
 from relgraph.plan import Csr, listed_pairs
 
 LN_2 = 0.6931471805599453
@@ -56,6 +56,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     from relgraph.impl.triton import edge_kernels
 
     terms = Terms(problem)
+    outputs = whole_outputs(outputs)
     plain = terms.without_value_term(outputs)
     grads = terms.whole_incoming(incoming)
     found = edge_kernels.backward(_edge_problem(problem, terms), plain, grads)

@@ -13,7 +13,7 @@ from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.triton import attention_kernels as attention
 from relgraph.impl.triton import vector_kernels
 from relgraph.impl.triton.limits import interpreted
-from relgraph.impl.triton.tables import Terms
+from relgraph.impl.triton.tables import Terms, whole_outputs
 from relgraph.impl.triton.tile_map import TileMap, tile_map
 from relgraph.impl.triton.tiling import Tiling, capability, product_size, tiling
 from relgraph.impl.triton.virtual import virtual_of
@@ -179,6 +179,7 @@ def forward(problem: Problem, terms: Terms) -> Outputs:
 
 def backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value, B, C and of the tables."""
+    outputs = whole_outputs(outputs)
     plain, incoming = terms.without_value_term(outputs), terms.whole_incoming(incoming)
     grads = _backward(problem, terms, plain, incoming)
     if incoming.mass is not None:

@@ -47,13 +47,16 @@ def is_gpu(device: torch.device) -> bool:
 
 
 def not_run_now(tensor: Tensor) -> bool:
-    """Whether a call on this tensor is traced or only shapes are asked for: no kernel runs before this returns."""
-    return torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or tensor.is_meta
+    """Whether a call on this tensor is traced or only shapes are asked for: no kernel runs before this returns.
+
+    ``torch.compiler.is_compiling`` would say so of an eager call too while another thread compiles anything.
+    """
+    return torch.compiler.is_dynamo_compiling() or isinstance(tensor, FakeTensor) or tensor.is_meta
 
 
 def unfit(tensor: Tensor) -> str | None:
     """Why the GPU of a tensor is too old; a fake tensor means a GPU that is new enough."""
-    fake = not torch.compiler.is_compiling() and isinstance(tensor, FakeTensor)
+    fake = not torch.compiler.is_dynamo_compiling() and isinstance(tensor, FakeTensor)
     return None if fake else too_old(tensor.device)
 
 

@@ -17,6 +17,7 @@ CUDA graph is recorded nothing is checked: a check would synchronize.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
 import time
@@ -77,17 +78,20 @@ class Configuration(NamedTuple):
         dtype: of query, key and value.
         listed: whether the kernels are those over listed pairs.
         size: numbers per head, of a key or of a value if they have more; rounded up to what a product takes.
+        tf32: whether torch permits products of float32 in TF32, which makes other kernels.
     """
 
     device: torch.device
     dtype: torch.dtype
     listed: bool
     size: int
+    tf32: bool = False
 
     def __str__(self) -> str:
         pairs = "listed pairs" if self.listed else "all pairs"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"on {device_name(self.device)}, {dtype}, {pairs}, heads of {self.size}"
+        tf32 = " in TF32" if self.tf32 else ""
+        return f"on {device_name(self.device)}, {dtype}{tf32}, {pairs}, heads of {self.size}"
 
 
 SIZES = (16, 32, 64, 128, 256)
@@ -99,7 +103,13 @@ _lock = threading.Lock()
 
 def configuration(query: Tensor, value: Tensor, *, listed: bool) -> Configuration:
     """The configuration of a call on these tensors."""
-    return Configuration(query.device, query.dtype, listed, product_size(max(query.shape[-1], value.shape[-1])))
+    size = product_size(max(query.shape[-1], value.shape[-1]))
+    return Configuration(query.device, query.dtype, listed, size, uses_tf32(query.dtype))
+
+
+def uses_tf32(dtype: torch.dtype) -> bool:
+    """Whether torch permits products of this dtype in TF32."""
+    return dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
 
 
 def remembered(asked: Configuration) -> Outcome | None:
@@ -109,10 +119,10 @@ def remembered(asked: Configuration) -> Outcome | None:
 
 def failure(device: torch.device, dtype: torch.dtype, listed: bool) -> str | None:
     """What failed, if a check for heads of any size was made and failed; checks nothing."""
-    for size in SIZES:
-        found = _outcomes.get(Configuration(device, dtype, listed, size))
+    for size, tf32 in itertools.product(SIZES, (False, True)):
+        found = _outcomes.get(Configuration(device, dtype, listed, size, tf32))
         if found is not None and found.why is not None:
-            return found.why
+            return f"heads of {size}: {found.why}"
     return None
 
 
@@ -212,7 +222,7 @@ def _undisturbed(device: torch.device) -> Iterator[None]:
 
 def _check(asked: Configuration) -> Outcome:
     """Compare values and gradients of all problems of a family."""
-    device, dtype, listed, size = asked
+    device, dtype, listed, size, _ = asked
     began, worst, wrong = time.perf_counter(), 0.0, []
     try:
         for name, (labels, causal) in _problems(listed).items():
@@ -240,8 +250,7 @@ def _check(asked: Configuration) -> Outcome:
 
 def allowed(dtype: torch.dtype) -> float:
     """The largest error that is no failure."""
-    tf32 = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
-    return ALLOWED_TF32 if tf32 else ALLOWED[dtype]
+    return ALLOWED_TF32 if uses_tf32(dtype) else ALLOWED[dtype]
 
 
 def _problems(listed: bool) -> dict[str, tuple[Labels, bool]]:

@@ -145,6 +145,11 @@ class Terms:
         return (sums.flatten(0, 2).t() @ grad.flatten(0, 2)).to(table.dtype)
 
 
+def whole_outputs(outputs: Outputs) -> Outputs:
+    """Outputs as the kernels read them, contiguous: hooks on saved tensors may bring them back with other strides."""
+    return Outputs(*(None if x is None else x.contiguous() for x in outputs))
+
+
 def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
     """One table with a row for every column, of those of all parts; None without tables.
 
