@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-import weakref
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from relgraph.functional import relation_attention, relation_attention_with_aux
 from relgraph.labelers.sequence.distance import DistanceLabeler
@@ -88,7 +88,7 @@ def attend(
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
     options: dict[str, Any] = dict(
         is_causal=causal,
-        attn_mask=trimmed(mask, key.shape[-2]),
+        attn_mask=trimmed(one_row(mask), key.shape[-2]),
         scale=scale,
         dropout_p=dropout if module.training else 0.0,
         enable_gqa=key.shape[1] != query.shape[1],
@@ -117,30 +117,30 @@ def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     return mask
 
 
-_last_mask: tuple[weakref.ref[Tensor], int, Tensor | None] | None = None
-"""The mask that was looked at last, its version, and its one row or None."""
+_looked_at = WeakTensorKeyDictionary()
+"""By mask, its version when it was looked at, and its one row or None."""
 
 
 def one_row(mask: Tensor | None) -> Tensor | None:
     """A mask of keys that is written out for each query, cut to one row; any other mask as it is.
 
     Encoders write the padding of keys out as N_q · N_k numbers. All layers get the same tensor, which is looked at
-    once. It is not looked at while a graph is recorded, which may not depend on numbers.
+    once. It is not looked at on a GPU, which the host would wait for, nor while a graph is recorded, which may not
+    depend on numbers.
     """
-    global _last_mask
-    if mask is None or mask.shape[-2] == 1 or mask.requires_grad or torch.compiler.is_compiling():
+    if mask is None or mask.shape[-2] == 1 or mask.requires_grad or not mask.is_cpu or torch.compiler.is_compiling():
         return mask
     if mask.stride(-2) == 0:
         return mask[..., :1, :]
     if mask.is_inference():  # has no version that counts changes in place
         first = mask[..., :1, :]
         return first if torch.equal(mask, first.expand_as(mask)) else mask
-    if _last_mask is None or _last_mask[0]() is not mask or _last_mask[1] != mask._version:
+    known = _looked_at.get(mask)
+    if known is None or known[0] != mask._version:
         first = mask[..., :1, :]
         same = torch.equal(mask, first.expand_as(mask))
-        _last_mask = weakref.ref(mask), mask._version, first.clone() if same else None
-    cut = _last_mask[2]
-    return mask if cut is None else cut
+        known = _looked_at[mask] = mask._version, first.clone() if same else None
+    return mask if known[1] is None else known[1]
 
 
 def wants_weights(module: nn.Module, given: dict[str, Any]) -> bool:

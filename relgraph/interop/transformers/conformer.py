@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
-    one_row,
     refuse,
     split_heads,
     wants_weights,
@@ -99,7 +98,7 @@ def _answer(
         split_heads(module.linear_k(states), size),
         split_heads(module.linear_v(states), size),
         labels_by_distance(labeler, length, length),
-        mask=one_row(mask),
+        mask=mask,
         dropout=module.dropout.p,
         scale=size**-0.5,
         need_weights=wants_weights(module, {"output_attentions": output_attentions}),

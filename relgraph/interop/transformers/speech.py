@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
-    one_row,
     refuse,
     split_heads,
     wants_weights,
@@ -240,7 +239,7 @@ def _self_attention(
         split_heads(module.k_proj(states), size),
         split_heads(module.v_proj(states), size),
         labels,
-        mask=one_row(mask),
+        mask=mask,
         dropout=module.dropout,
         scale=module.scaling,
         need_weights=need_weights,
