@@ -27,17 +27,21 @@ class Outer:
 
     def by_query(self, rows: Tensor | None) -> Tensor | None:
         """B with scores that are given by row, ``[B, H, N_q, columns]``, or None."""
-        found = score_tables(self._call.query.float(), self._tables, self._sizes, self._call.scale)
-        if found is None:
+        if all(table.key is None and table.bias is None for table in self._tables):
             return rows
+        found = score_tables(self._call.query.float(), self._tables, self._sizes, self._call.scale)
+        assert found is not None
         found = found[..., : self._columns]
         return found if rows is None else found + rows
 
     def by_key(self) -> Tensor | None:
         """C, ``[B, H, N_k, columns]``, or None."""
+        if all(table.query is None for table in self._tables):
+            return None
         call = self._call
         found = query_tables(call.key.float(), call.query.shape[1], self._tables, self._sizes, call.scale)
-        return None if found is None else found[..., : self._columns]
+        assert found is not None
+        return found[..., : self._columns]
 
     def with_value_term(self, output: Tensor, sums: Tensor) -> Tensor:
         """The output and Σ_r P[i, r]·a^V[r]."""

@@ -44,7 +44,7 @@ def from_bert(
         activation: ``hidden_act`` of the configuration.
         layer_norm_eps: that of the configuration.
         dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of :mod:`fnmatch`, of tensors that are not to be read; each
+        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
             must match one.
 
     Returns:

@@ -36,7 +36,7 @@ def from_fairseq2(
         right: ``max_rhs_rel_pos``, or ``max_right_rel_pos``.
         prefix: what the names begin with, such as ``"encoder.layers.0.self_attn."``, before ``q_proj.weight``.
         dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of :mod:`fnmatch`, of tensors that are not to be read; each
+        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
             must match one.
 
     Returns:

@@ -56,7 +56,7 @@ def from_opennmt(
         activation: ``pos_ffn_activation_fn`` of the original.
         layer_norm_eps: ``norm_eps`` of the original.
         dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of :mod:`fnmatch`, of tensors that are not to be read; each
+        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
             must match one.
 
     Returns:

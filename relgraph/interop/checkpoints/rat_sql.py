@@ -39,7 +39,7 @@ def from_rat_sql(
             needs one of its own.
         layer_norm_eps: of the norms; the released code has the default of torch.
         dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of :mod:`fnmatch`, of tensors that are not to be read; each
+        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
             must match one.
 
     Returns:

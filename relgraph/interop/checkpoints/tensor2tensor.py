@@ -58,7 +58,7 @@ def from_tensor2tensor(
 
         layer_norm_eps: ``norm_epsilon`` of the original.
         dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of :mod:`fnmatch`, of tensors that are not to be read; each
+        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
             must match one. ``"*/Adam*"`` is the state of an optimizer.
 
     Returns:
