@@ -96,6 +96,7 @@ def test_gradient_checkpointing(name):
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_compiled(name):
     model, inputs = tiny(name, use_shared_relative_position_bias=True), image(1)
     ours.patch(model)

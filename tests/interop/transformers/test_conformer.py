@@ -149,6 +149,7 @@ def test_no_row_for_each_pair_is_made():
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
 @pytest.mark.parametrize("kind", ["relative_key", "relative"])
+@pytest.mark.slow
 def test_compiled(kind):
     model = bert(position_embeddings_type=kind).encoder
     ours.patch(model)

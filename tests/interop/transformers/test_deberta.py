@@ -177,6 +177,7 @@ def test_nothing_of_size_n_squared_reaches_a_layer(name):
 
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.slow
 def test_compiled():
     model = tiny(V2, "Model", num_hidden_layers=1)
     ours.patch(model)

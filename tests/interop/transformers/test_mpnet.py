@@ -80,6 +80,7 @@ def test_nothing_of_size_n_squared_reaches_a_layer():
 
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.slow
 def test_compiled():
     model = tiny("Model", num_hidden_layers=1)
     ours.patch(model)

@@ -179,6 +179,7 @@ def test_gradient_checkpointing():
 
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
+@pytest.mark.slow
 def test_compiled():
     model = tiny(attention="sdpa")
     ours.patch(model)

@@ -113,6 +113,7 @@ def attention_of(model):
 
 
 @pytest.mark.parametrize("name", ["Swin", "Swinv2"])
+@pytest.mark.slow
 def test_compiled(name):
     model = tiny(name)
     ours.patch(model)
