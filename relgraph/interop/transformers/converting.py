@@ -7,51 +7,117 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.families import all_families, kind_of
+from relgraph.interop.transformers.families import Family, all_families, kind_of
 from relgraph.labelers import Labeler
 from relgraph.nn import RelationAttention
 
 
-def convert(module: nn.Module) -> tuple[RelationAttention, Labeler]:
+def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[RelationAttention, Labeler]:
     """An attention module of Hugging Face as a :class:`~relgraph.RelationAttention`, and the labeler of its tables.
 
     The layer has copies of the weights and gives what the module gives for hidden states ``[B, N, E]``, without
     dropout, called with the labels of the labeler. The module stays as it is.
 
+    Which modules can be converted, and what becomes of their tables:
+
+    - T5 and its kin: any self-attention. Each layer gets a copy of the table that T5 shares, to learn on its own.
+    - DeBERTa v1 to v3: the rows that the projections give now. They no longer follow the projections, nor the embedding
+      of distances that all layers share.
+    - BERT and its kin with ``relative_key(_query)``, but not ALBERT. With ``relative_key_query`` the query table begins
+      as a copy of the key table. Beyond ``max_position_embeddings``, where the module has no rows, distances are
+      clipped.
+    - MPNet: a copy of the table that all layers share.
+    - LayoutLMv2 and v3: tables of text and of the page, which learn in the layer, though not in transformers. The
+      labeler is called with ``position_ids`` and ``bbox``, as the encoder gets them.
+
+    Where a module of transformers leaves the output projection to another one, as BERT, DeBERTa and LayoutLM do with
+    ``attention.output.dense``, that of the layer begins as the identity, without a bias.
+
     Args:
-        module: an attention module that holds its own table, such as ``model.encoder.block[0].layer[0].SelfAttention``
-            of T5 (the other layers use that of the first), patched or not.
+        module: an attention module, such as ``model.encoder.block[0].layer[0].SelfAttention`` of T5, patched or not.
+        model: a model or encoder that has the module among its own. It must be given if the tables are outside of the
+            module: in the encoder (DeBERTa, MPNet, LayoutLM) or in another layer (all but the first of a T5).
 
     Returns:
         The layer, in the dtype, on the device and in the mode of the module, and the labeler.
 
     Raises:
         TypeError: not a module.
-        ValueError: a module of a class that cannot be converted, or one without a table of its own.
+        ValueError: a module of a class that cannot be converted, or one without tables or whose projections are not
+            linear layers, such as those with adapters; tables that are outside of the module without ``model``, or a
+            model without the module or its tables.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel
-        >>> model = T5EncoderModel(T5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=8, num_layers=1, num_heads=2)).eval()
+        >>> model = T5EncoderModel(T5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=8, num_layers=2, num_heads=2)).eval()
         >>> attention = model.encoder.block[0].layer[0].SelfAttention
         >>> layer, labeler = rg.interop.transformers.convert(attention)
         >>> x = torch.randn(1, 5, 16)
         >>> torch.allclose(layer(x, labels=labeler(5)), attention(x)[0], atol=1e-5)
         True
+        >>> second = model.encoder.block[1].layer[0].SelfAttention                      # uses the table of the first
+        >>> layer, labeler = rg.interop.transformers.convert(second, model=model)
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module or None, got {type(model).__name__}")
     kind = kind_of(module)
-    known = {kind: family for family in all_families().values() if family.convert for kind in family.kinds}
-    if kind not in known:
-        names = ", ".join(sorted(name.split(".")[1] for name in known))
-        raise ValueError(f"module must be an attention that can be converted ({names}), got {type(module).__name__}")
-    convert_one: Any = known[kind].convert
-    why = known[kind].why_not(module)
+    family = _convertible().get(kind)
+    if family is None:
+        names = ", ".join(sorted(name.split(".")[1] for name in _convertible()))
+        raise ValueError(
+            f"module must be an attention that can be converted ({names}), got {type(module).__name__}{_reason(kind)}"
+        )
+    convert_one: Any = family.convert
+    why = family.why_not(module)
     if why is not None:
         raise ValueError(f"module must be an attention with tables, got {type(module).__name__}: {why}")
-    layer, labeler = convert_one(module)
+    holder = _holder(module, model, family.holders)
+    with torch.no_grad():
+        layer, labeler = convert_one(module, holder) if family.holders else convert_one(module)
     some = next(module.parameters())
     return layer.to(some.device, some.dtype).train(module.training), labeler
+
+
+def _convertible() -> dict[str, Family]:
+    """The families by the classes of which layers can be made."""
+    return {
+        kind: family
+        for family in all_families().values()
+        if family.convert is not None
+        for kind in family.kinds
+        if kind not in family.holders and kind not in family.no_layer
+    }
+
+
+def _reason(kind: str) -> str:
+    """Why no layer can be made of a class that is known; "" if there is no more to say."""
+    for family in all_families().values():
+        if kind in family.holders:
+            return ", which holds tables for several: convert its attention modules, with model="
+        if kind in family.no_layer:
+            return f": {family.no_layer[kind]}"
+    return ""
+
+
+def _holder(module: nn.Module, model: nn.Module | None, holders: tuple[str, ...]) -> nn.Module | None:
+    """The innermost part of the model that has the module and is of one of these classes; None without a model."""
+    if model is None:
+        return None
+    around = [part for part in model.modules() if any(one is module for one in part.modules())]
+    if not around:
+        raise ValueError(
+            f"model must have the module among its own, got {type(model).__name__} without this {type(module).__name__}"
+        )
+    found = [part for part in around if kind_of(part) in holders]
+    if holders and not found:
+        names = ", ".join(sorted(name.split(".")[1] for name in holders))
+        raise ValueError(
+            f"model must have the encoder or stack that holds tables for its attention ({names}), "
+            f"got {type(model).__name__}"
+        )
+    return found[-1] if found else None
 
 
 def filled(layer: RelationAttention, weights: dict[str, Tensor]) -> RelationAttention:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 from torch import nn
 
@@ -25,13 +26,18 @@ class Family(NamedTuple):
             ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else is of transformers.
         why_not: says why one module of such a class is left as it is, None if it is patched.
         convert: a layer with the weights of such a module, and the labeler of its tables; None if no layer can be made.
+            If there are ``holders``, it is called with the holder too, None if there was no model to look for it.
+        holders: the classes, around an attention, that hold tables for it, named as in ``kinds``.
+        no_layer: for classes among ``kinds`` of which no layer can be made, the reason.
     """
 
     name: str
     models: str
     kinds: Mapping[str, type]
     why_not: Callable[[nn.Module], str | None] = lambda _: None
-    convert: Callable[[Any], tuple[RelationAttention, Labeler]] | None = None
+    convert: Callable[..., tuple[RelationAttention, Labeler]] | None = None
+    holders: tuple[str, ...] = ()
+    no_layer: Mapping[str, str] = MappingProxyType({})
 
 
 def all_families() -> dict[str, Family]:

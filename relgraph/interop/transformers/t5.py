@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 
@@ -25,8 +24,8 @@ from relgraph.interop.transformers.common import (
     version,
     wants_weights,
 )
-from relgraph.interop.transformers.converting import filled
 from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -160,21 +159,33 @@ def _projected(
     return query, key, value, 0
 
 
-def convert(module: Any) -> tuple[RelationAttention, BucketedDistance]:
-    """A layer with the weights of a module that holds the table; see :func:`relgraph.interop.transformers.convert`."""
+def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistance]:
+    """A layer with the weights of a module and the table it uses; see :func:`relgraph.interop.transformers.convert`."""
+    holder = module
     if not module.has_relative_attention_bias:
-        raise ValueError("module must hold a table, got a later layer of T5, which uses that of the first layer")
-    labeler = labeler_of(module)
-    layer = RelationAttention(
-        module.d_model, module.n_heads, module.dropout, False, num_labels=labeler.num_labels, tables=("bias",),
-        per_head=True, head_dim=module.key_value_proj_dim, scale=1.0, names=labeler.names,
-    )  # fmt: skip
-    weights = {
-        "in_proj_weight": torch.cat([module.q.weight, module.k.weight, module.v.weight]),
-        "out_proj.weight": module.o.weight,
-        "tables.bias.rows": module.relative_attention_bias.weight.t(),
-    }
-    return filled(layer, weights), labeler
+        holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
+    labeler = labeler_of(holder)
+    inputs = [linear_of(module, name) for name in ("q", "k", "v")]
+    tables = {"bias": holder.relative_attention_bias.weight.t()}
+    layer = layer_of(
+        inputs, linear_of(module, "o"), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
+    )
+    return layer, labeler
+
+
+def _first_of(stack: Any, module: Any) -> Any:
+    """The first self-attention of a stack, whose table the others use.
+
+    Raises:
+        ValueError: a module that is not one of the others.
+    """
+    own: list[Any] = [getattr(block.layer[0], "SelfAttention", None) for block in stack.block]
+    if not any(one is module for one in own) or not own[0].has_relative_attention_bias:
+        raise ValueError(
+            f"module must be an attention with tables, got {type(module).__name__}: attention of a decoder over the "
+            "states of an encoder has none"
+        )
+    return own[0]
 
 
 def _why_not(module: nn.Module) -> str | None:
@@ -189,10 +200,19 @@ _KINDS = (
     "pop2piano.Pop2PianoAttention",
     "longt5.LongT5Attention",
 )
+_STACKS = (
+    "t5.T5Stack",
+    "mt5.MT5Stack",
+    "switch_transformers.SwitchTransformersStack",
+    "pop2piano.Pop2PianoStack",
+    "longt5.LongT5Stack",
+    "umt5.UMT5Stack",
+)
 FAMILY = Family(
     "t5",
     "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoder of LongT5",
     {**dict.fromkeys(_KINDS, T5Mixin), "umt5.UMT5Attention": UMT5Mixin},
     _why_not,
     convert,
+    _STACKS,
 )

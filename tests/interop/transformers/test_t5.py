@@ -34,7 +34,7 @@ def tiny(name="T5ForConditionalGeneration", attention="eager", **options):
         "num_heads": 3,
     }
     more = {"decoder_start_token_id": 0, "dropout_rate": 0.0, "attn_implementation": attention}
-    return judge.randomized(getattr(transformers, name)(config(**sizes, **more, **options))).double()
+    return judge.randomized(getattr(transformers, name)(config(**sizes | more | options))).double()
 
 
 def inputs_of(length, target, batch=2):
@@ -167,18 +167,74 @@ def test_the_labeler_is_what_the_module_computes():
         assert torch.equal(table[ids].permute(2, 0, 1)[None], module.compute_bias(70, 70))
 
 
+def stacks(model):
+    return [model.encoder, model.decoder] if hasattr(model, "decoder") else [model.encoder]
+
+
 @pytest.mark.parametrize("patched", [False, True])
-def test_converted_to_a_layer(patched):
-    model = tiny("T5EncoderModel")
-    first, second = (block.layer[0].SelfAttention for block in model.encoder.block)
-    x = torch.randn(2, 140, 24, dtype=torch.float64)
-    wanted = first(x, query_length=140)[0]
+@pytest.mark.parametrize("length", [1, 9, 140])
+def test_converted_to_a_layer(length, patched):
+    model = tiny("T5EncoderModel", d_kv=5)
+    first = model.encoder.block[0].layer[0].SelfAttention
+    theirs = copy.deepcopy(first)
     if patched:
         ours.patch(model)
-    layer, labeler = ours.convert(first)
-    assert not layer.training
-    torch.testing.assert_close(layer(x, labels=labeler(140)), wanted, atol=ALLOWED, rtol=ALLOWED)
-    with pytest.raises(ValueError, match="must hold a table, got a later layer of T5"):
+
+    def run(x):
+        with torch.no_grad():
+            for one, two in zip(theirs.parameters(), first.parameters(), strict=True):
+                one.copy_(two)
+        return theirs(x, query_length=length)[0]
+
+    layer, labeler = judge.assert_converted(first, run, (length,), allowed=ALLOWED)
+    assert labeler == t5.labeler_of(first)
+    assert layer.biased == ()
+
+
+@pytest.mark.parametrize("name", ["T5", "MT5", "UMT5", "SwitchTransformers"])
+def test_every_self_attention_is_converted(name):
+    """The first layer of a stack holds the table; those of UMT5 have one each."""
+    model = tiny(f"{name}ForConditionalGeneration")
+    for stack in stacks(model):
+        first = stack.block[0].layer[0].SelfAttention
+        for block in stack.block:
+            module = block.layer[0].SelfAttention
+
+            def run(x, module=module, first=first):
+                if name == "UMT5":
+                    return module(x, attention_mask=_causal(x, module))[0]
+                bias = first.compute_bias(x.shape[1], x.shape[1]) + _causal(x, module)
+                return module(x, position_bias=bias)[0]
+
+            layer, labeler = ours.convert(module, model=model)
+            assert labeler == t5.labeler_of(first)
+            x = torch.randn(2, 30, 24, dtype=torch.float64)
+            found = layer(x, labels=labeler(30), is_causal=module.is_decoder)
+            torch.testing.assert_close(found, run(x), atol=ALLOWED, rtol=ALLOWED)
+
+
+def _causal(x, module):
+    """What is added to scores: nothing, or −∞ for keys after the query in a decoder."""
+    length = x.shape[1] if module.is_decoder else 0
+    return torch.full((x.shape[1], x.shape[1]), -torch.inf if length else 0.0, dtype=x.dtype).triu(1)[None, None]
+
+
+def test_what_cannot_be_converted():
+    model = tiny()
+    first, second = (block.layer[0].SelfAttention for block in model.encoder.block)
+    over_others = model.decoder.block[0].layer[1].EncDecAttention
+    with pytest.raises(ValueError, match="model must be given for this T5Attention, whose tables are in the first lay"):
         ours.convert(second)
-    with pytest.raises(ValueError, match="T5Attention.*got Linear"):
+    with pytest.raises(ValueError, match="model must have the module among its own, got T5Stack without this T5Atten"):
+        ours.convert(second, model=model.decoder)
+    with pytest.raises(ValueError, match="model must have the encoder or stack .*T5Stack.*, got T5Block"):
+        ours.convert(second, model=model.encoder.block[1])
+    with pytest.raises(ValueError, match="attention with tables, got T5Attention: attention of a decoder over the stat"):
+        ours.convert(over_others, model=model)
+    with pytest.raises(ValueError, match=r"that can be converted \(.*T5Attention.*\), got Linear$"):
         ours.convert(first.q)
+    with pytest.raises(TypeError, match="model must be a torch.nn.Module or None, got str"):
+        ours.convert(first, model="t5-small")
+    first.q = torch.nn.Sequential(first.q)
+    with pytest.raises(ValueError, match="module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"):
+        ours.convert(first)
