@@ -11,7 +11,8 @@ In the order in which a model meets the files:
 
 - ``patching``: finds the modules of a model, gives them their class here, and back.
 - ``families``: what a family is, and the list of all.
-- ``converting``: layers with the weights of a module.
+- ``converting``: finds the family of a module, and where its tables are, for a layer with its weights.
+- ``layers``: the layer, from projections and tables.
 - ``interface``: the attention implementation that models choose by name.
 - ``common``: masks, weights and options, the same for all families.
 - ``t5`` and the other families, one file each: the forward of their attention modules.

@@ -23,9 +23,14 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, split_heads
 from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
-from relgraph.labelers import BucketedDistance
+from relgraph.labelers import BucketedDistance, ClippedDistance
 from relgraph.labelers.sequence.distance import DistanceLabeler
+from relgraph.nn import RelationAttention
+
+Projections = tuple[nn.Module | None, nn.Module | None]
+"""Of the embedding of distances, for the key and the query table; None where there is no such table."""
 
 
 def labeler_of(module: Any) -> DistanceLabeler:
@@ -55,14 +60,8 @@ class DebertaV2Mixin:
         size = self.attention_head_size
         query = split_heads(self.query_proj(hidden_states if query_states is None else query_states), size)
         key, value = split_heads(self.key_proj(hidden_states), size), split_heads(self.value_proj(hidden_states), size)
-        key_proj, query_proj = None, None
-        if "c2p" in self.pos_att_type:
-            key_proj = self.key_proj if self.share_att_key else self.pos_key_proj
-        if "p2c" in self.pos_att_type:
-            query_proj = self.query_proj if self.share_att_key else self.pos_query_proj
-        terms = 1 + (key_proj is not None) + (query_proj is not None)
         return _attend(
-            self, query, key, value, attention_mask, relative_pos, rel_embeddings, (key_proj, query_proj), terms,
+            self, query, key, value, attention_mask, relative_pos, rel_embeddings, _projections_v2(self),
             output_attentions,
         )  # fmt: skip
 
@@ -95,11 +94,9 @@ class DebertaMixin:
         query, key, value = split_heads(self.in_proj(hidden_states), 3 * size).chunk(3, dim=-1)
         query = query + self.q_bias.view(-1, 1, size)
         value = value + self.v_bias.view(-1, 1, size)
-        key_proj = self.pos_proj if "c2p" in self.pos_att_type else None
-        query_proj = self.pos_q_proj if "p2c" in self.pos_att_type else None
         return _attend(
-            self, query, key, value, attention_mask, relative_pos, rel_embeddings, (key_proj, query_proj),
-            1 + len(self.pos_att_type), output_attentions,
+            self, query, key, value, attention_mask, relative_pos, rel_embeddings, _projections_v1(self),
+            output_attentions,
         )  # fmt: skip
 
 
@@ -119,6 +116,44 @@ class EncoderMixin:
         return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
 
 
+def _projections_v2(module: Any) -> Projections:
+    """What makes the key and the query table of DeBERTa v2 and v3."""
+    key_proj, query_proj = None, None
+    if "c2p" in module.pos_att_type:
+        key_proj = module.key_proj if module.share_att_key else module.pos_key_proj
+    if "p2c" in module.pos_att_type:
+        query_proj = module.query_proj if module.share_att_key else module.pos_query_proj
+    return key_proj, query_proj
+
+
+def _projections_v1(module: Any) -> Projections:
+    """What makes the key and the query table of DeBERTa v1."""
+    key_proj = module.pos_proj if "c2p" in module.pos_att_type else None
+    query_proj = module.pos_q_proj if "p2c" in module.pos_att_type else None
+    return key_proj, query_proj
+
+
+def _tables(module: Any, embeddings: Tensor, projections: Projections) -> tuple[Tensor | None, Tensor | None]:
+    """The key and the query table ``[H, R, D]`` that projections make of an embedding of distances ``[R, E]``."""
+    key_table, query_table = (
+        None if projection is None else split_heads(projection(embeddings)[None], module.attention_head_size)[0]
+        for projection in projections
+    )
+    return key_table, query_table
+
+
+def _scale(module: Any) -> float:
+    """The factor on all terms, of which there are up to three; DeBERTa v1 also counts types that it does not know."""
+    kinds = module.pos_att_type
+    terms = len(kinds) if _is_v1(module) else ("c2p" in kinds) + ("p2c" in kinds)
+    return 1 / _root(module.attention_head_size * (1 + terms))
+
+
+def _is_v1(module: Any) -> bool:
+    """Whether queries, keys and values have one projection."""
+    return hasattr(module, "in_proj")
+
+
 def _attend(
     module: Any,
     query: Tensor,
@@ -127,8 +162,7 @@ def _attend(
     mask: Tensor,
     relative_pos: Tensor | None,
     rel_embeddings: Tensor | None,
-    projections: tuple[nn.Module | None, nn.Module | None],
-    terms: int,
+    projections: Projections,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the tables that the projections, for keys and for queries, make of the embedding of distances."""
@@ -142,13 +176,10 @@ def _attend(
         rows, labeler = cut_to_length(labeler_of(module), query.shape[2], key.shape[2])
         labels = labels_by_distance(labeler, query.shape[2], key.shape[2])
         embeddings = module.pos_dropout(rel_embeddings[rows])
-        tables = tuple(
-            None if projection is None else split_heads(projection(embeddings)[None], query.shape[-1])[0]
-            for projection in projections
-        )
+        tables = _tables(module, embeddings, projections)
     return attend(
         module, query, key, value, labels, mask=_added(mask, query.dtype), dropout=module.dropout.p,
-        scale=1 / _root(query.shape[-1] * terms), need_weights=need_weights, key_table=tables[0], query_table=tables[1],
+        scale=_scale(module), need_weights=need_weights, key_table=tables[0], query_table=tables[1],
     )  # fmt: skip
 
 
@@ -171,6 +202,43 @@ def _labeler(buckets: int, most: int) -> DistanceLabeler:
     if buckets > 0:
         return BucketedDistance(2 * buckets, most, rule="deberta")
     return rows_by_query_minus_key(-most, most - 1)
+
+
+def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance | ClippedDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`.
+
+    Its tables are the rows that the projections make of the embedding of distances now.
+    """
+    embeddings = needs_model(module, encoder, "its encoder").get_rel_embedding()
+    if _is_v1(module):
+        inputs, projections = _inputs_v1(module), _projections_v1(module)
+    else:
+        inputs = [linear_of(module, name) for name in ("query_proj", "key_proj", "value_proj")]
+        projections = _projections_v2(module)
+    labeler = _public_labeler_of(module)
+    key_table, query_table = _tables(module, embeddings[: labeler.num_labels], projections)
+    found = {"key": key_table, "query": query_table}
+    tables = {kind: labeler.rows_from(table, "query-key", dim=1) for kind, table in found.items() if table is not None}
+    layer = layer_of(
+        inputs, None, tables, labeler, heads=module.num_attention_heads, dropout=module.dropout.p, scale=_scale(module)
+    )
+    return layer, labeler
+
+
+def _public_labeler_of(module: Any) -> BucketedDistance | ClippedDistance:
+    """A labeler with names for the same rows, whatever their order."""
+    buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
+    if buckets > 0:
+        return BucketedDistance(2 * buckets, most, rule="deberta")
+    return ClippedDistance(most - 1, most)  # i − j from −most to most − 1
+
+
+def _inputs_v1(module: Any) -> list[Linear]:
+    """The projections of queries, keys and values, which are one whose rows alternate head by head."""
+    weight, _ = linear_of(module, "in_proj")
+    parts = weight.unflatten(0, (module.num_attention_heads, 3, -1))
+    query, key, value = (part.flatten(0, 1) for part in parts.unbind(1))
+    return [(query, module.q_bias), (key, None), (value, module.v_bias)]
 
 
 def _why_not(module: Any) -> str | None:
@@ -201,4 +269,6 @@ FAMILY = Family(
         "deberta.DebertaEncoder": EncoderMixin,
     },
     _why_not,
+    convert,
+    ("deberta_v2.DebertaV2Encoder", "deberta.DebertaEncoder"),
 )

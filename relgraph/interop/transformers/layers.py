@@ -98,7 +98,7 @@ def layer_of(
             weights[f"tables.{kind}.rows"] = rows
     layer = RelationAttention(
         width, heads, dropout, biased, num_labels=labeler.num_labels, head_dim=total // heads, scale=scale,
-        tables=tuple(tables), per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)],
+        tables=tuple(tables), per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)] or False,
         names=labeler.names, device=like.device, dtype=like.dtype,
     )  # fmt: skip
     return filled(layer, weights)

@@ -83,7 +83,7 @@ def assert_parity(model, inputs, *, keep=None, allowed=EXACT, families=None):
     return report
 
 
-def assert_converted(module, theirs, inputs, *, model=None, allowed=EXACT):
+def assert_same_layer(module, theirs, inputs, *, model=None, allowed=EXACT):
     """The layer gives what the module gives, and the same gradient of its input; it holds copies. Returns both parts.
 
     ``theirs`` is a function of the states ``[B, N, E]``; ``inputs`` are those of the labeler.

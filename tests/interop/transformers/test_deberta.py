@@ -231,3 +231,51 @@ def test_copies_stay_patched():
     ours.patch(model)
     inputs = inputs_of(20)
     judge.assert_same(judge.everything(copy.deepcopy(model), inputs), judge.everything(model, inputs), 0.0)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda x: x if isinstance(x, str) else ",".join(x) or "-")
+@pytest.mark.parametrize("length", [1, 5, 60])
+def test_converted_to_a_layer(name, options, length):
+    model = tiny(name, "Model", **options)
+    encoder, module = model.encoder, model.encoder.layer[1].attention.self
+
+    def theirs(x):
+        mask, pairs = torch.ones(2, 1, length, length), encoder.get_rel_pos(x)
+        return module(x, mask, relative_pos=pairs, rel_embeddings=encoder.get_rel_embedding())[0]
+
+    layer, labeler = judge.assert_same_layer(module, theirs, (length,), model=model)
+    assert torch.equal(layer.out_proj.weight, torch.eye(24))
+    assert layer.tables.num_labels == labeler.num_labels == encoder.rel_embeddings.num_embeddings
+    ours.patch(model)
+    for holder in (encoder, model):
+        again, _ = ours.convert(module, model=holder)
+        judge.assert_same(again.state_dict(), layer.state_dict(), judge.EXACT)
+
+
+def test_the_rows_of_a_layer_no_longer_follow_the_projections():
+    model = tiny(kind="Model")
+    layer, _ = ours.convert(model.encoder.layer[0].attention.self, model=model)
+    before = {kind: rows.detach().clone() for kind, rows in layer.tables().items()}
+    with torch.no_grad():
+        layer.in_proj_weight *= 2
+    judge.assert_same(layer.tables(), before, 0.0)
+
+
+def test_what_cannot_be_converted():
+    model = tiny(kind="Model")
+    module = model.encoder.layer[0].attention.self
+    with pytest.raises(
+        ValueError, match="model must be given for this DisentangledSelf.*, whose tables are in its enc"
+    ):
+        ours.convert(module)
+    with pytest.raises(
+        ValueError, match="got DebertaV2Encoder, which holds tables for several: convert its attention m"
+    ):
+        ours.convert(model.encoder)
+    with pytest.raises(ValueError, match="model must have the encoder .*DebertaV2Encoder.*, got DebertaV2Layer"):
+        ours.convert(module, model=model.encoder.layer[0])
+    plain = tiny(kind="Model", relative_attention=False)
+    with pytest.raises(
+        ValueError, match="got DisentangledSelfAttention: it has no tables: relative_attention is False"
+    ):
+        ours.convert(plain.encoder.layer[0].attention.self, model=plain)

@@ -186,7 +186,7 @@ def test_converted_to_a_layer(length, patched):
                 one.copy_(two)
         return theirs(x, query_length=length)[0]
 
-    layer, labeler = judge.assert_converted(first, run, (length,), allowed=ALLOWED)
+    layer, labeler = judge.assert_same_layer(first, run, (length,), allowed=ALLOWED)
     assert labeler == t5.labeler_of(first)
     assert layer.biased == ()
 
@@ -229,7 +229,9 @@ def test_what_cannot_be_converted():
         ours.convert(second, model=model.decoder)
     with pytest.raises(ValueError, match="model must have the encoder or stack .*T5Stack.*, got T5Block"):
         ours.convert(second, model=model.encoder.block[1])
-    with pytest.raises(ValueError, match="attention with tables, got T5Attention: attention of a decoder over the stat"):
+    with pytest.raises(
+        ValueError, match="attention with tables, got T5Attention: attention of a decoder over the stat"
+    ):
         ours.convert(over_others, model=model)
     with pytest.raises(ValueError, match=r"that can be converted \(.*T5Attention.*\), got Linear$"):
         ours.convert(first.q)
