@@ -20,8 +20,11 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads
 from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.layers import layer_of, linear_of
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
+from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
+from relgraph.nn import RelationAttention
 
 KEY, KEY_QUERY = "relative_key", "relative_key_query"
 
@@ -138,6 +141,18 @@ def _keys_and_values(
     return key, value
 
 
+def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    labeler = ClippedDistance(module.max_position_embeddings - 1)
+    inputs = [linear_of(module, name) for name in ("query", "key", "value")]
+    rows = labeler.rows_from(module.distance_embedding.weight, "query-key")
+    kinds = ("key", "query") if module.position_embedding_type == KEY_QUERY else ("key",)
+    layer = layer_of(
+        inputs, None, dict.fromkeys(kinds, rows), labeler, heads=module.num_attention_heads, dropout=module.dropout.p
+    )
+    return layer, labeler
+
+
 def _why_not(module: nn.Module) -> str | None:
     """Only two kinds of positions have tables; pruned heads are fine, because heads share them."""
     kind = getattr(module, "position_embedding_type", None)
@@ -176,4 +191,6 @@ FAMILY = Family(
     "X-MOD, BertGeneration and BridgeTower with relative_key or relative_key_query, up to transformers 4",
     {**dict.fromkeys(_COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin)},
     _why_not,
+    convert,
+    no_layer=dict.fromkeys(_ALBERT, "it ends with a residual connection and a layer norm, which the layer has not"),
 )

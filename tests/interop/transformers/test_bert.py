@@ -212,3 +212,61 @@ def test_the_labeler_is_what_the_module_computes():
     module.distance_embedding.register_forward_hook(lambda _, args, output: seen.append(args[0]))
     module(torch.randn(1, 48, 24, dtype=torch.float64))
     assert torch.equal(bert.labeler_of(module)(48).to_dense()[0][0], seen[0])
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "Albert"])
+def test_converted_to_a_layer(name, kind):
+    model = tiny(name, kind, "Model", attn_implementation="eager")
+    module = model.encoder.layer[1].attention.self
+    layer, labeler = judge.assert_same_layer(module, lambda x: module(x)[0], (48,))
+    assert torch.equal(layer.out_proj.weight, torch.eye(24))
+    assert layer.tables.kinds == (("key", "query") if kind == KEY_QUERY else ("key",))
+    assert labeler.num_labels == 2 * 48 - 1
+    ours.patch(model)
+    again, _ = ours.convert(module, model=model)
+    judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)
+
+
+@needs_four
+def test_a_decoder_converted():
+    model = decoder(KEY_QUERY, attn_implementation="eager")
+    module = model.bert.encoder.layer[0].attention.self
+    layer, labeler = ours.convert(module)
+    x = torch.randn(2, 30, 24, dtype=torch.float64)
+    hidden = torch.full((1, 1, 30, 30), -torch.inf, dtype=x.dtype).triu(1)
+    torch.testing.assert_close(layer(x, labels=labeler(30), is_causal=True), module(x, hidden)[0])
+
+
+@needs_four
+def test_beyond_the_longest_distances_are_clipped():
+    """The layer goes on where the module has no rows."""
+    layer, labeler = ours.convert(tiny().bert.encoder.layer[0].attention.self)
+    ids = labeler(60).to_dense()[0][0]
+    assert ids[0, -1] == ids[0, 47] == labeler.num_labels - 1
+    assert layer(torch.randn(1, 60, 24, dtype=torch.float64), labels=labeler(60)).shape == (1, 60, 24)
+
+
+@needs_four
+def test_what_cannot_be_converted():
+    albert = tiny("Albert", head="Model").encoder.albert_layer_groups[0].albert_layers[0].attention
+    with pytest.raises(ValueError, match="got Albert.*Attention: it ends with a residual connection and a layer norm"):
+        ours.convert(albert)
+    model = tiny(attn_implementation="eager")
+    with pytest.raises(ValueError, match="model must have the module among its own, got BertForMaskedLM without this"):
+        ours.convert(tiny().bert.encoder.layer[0].attention.self, model=model)
+    attention = model.bert.encoder.layer[0].attention
+    attention.prune_heads([1])
+    with pytest.raises(
+        ValueError, match="module must give outputs as wide as its inputs.*got 2 heads of 8 for width 24"
+    ):
+        ours.convert(attention.self)
+
+
+@pytest.mark.skipif(not FIVE, reason="transformers 4 has position_embedding_type")
+def test_transformers_5_has_nothing_to_convert():
+    with pytest.raises(
+        ValueError, match="with tables, got BertSelfAttention: it has no tables: transformers 5 dropped"
+    ):
+        ours.convert(tiny().bert.encoder.layer[0].attention.self)
