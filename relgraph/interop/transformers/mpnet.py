@@ -17,7 +17,9 @@ from torch import Tensor
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads, version
 from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.labelers import BucketedDistance
+from relgraph.nn import RelationAttention
 
 LABELER = BucketedDistance()
 """The buckets, the same whatever the configuration says: transformers reads only the number of rows from it."""
@@ -73,8 +75,21 @@ class EncoderMixin:
         return self.relative_attention_bias.weight[:num_buckets].t().to(x.device)
 
 
+def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    weight = needs_model(module, encoder, "its encoder").relative_attention_bias.weight
+    inputs = [linear_of(module, name) for name in ("q", "k", "v")]
+    tables = {"bias": weight[: LABELER.num_labels].t()}
+    layer = layer_of(
+        inputs, linear_of(module, "o"), tables, LABELER, heads=module.num_attention_heads, dropout=module.dropout.p
+    )
+    return layer, LABELER
+
+
 FAMILY = Family(
     "mpnet",
     "MPNet",
     {"mpnet.MPNetSelfAttention": MPNetMixin, "mpnet.MPNetEncoder": EncoderMixin},
+    convert=convert,
+    holders=("mpnet.MPNetEncoder",),
 )

@@ -109,3 +109,23 @@ def test_the_labeler_is_what_the_encoder_computes():
     theirs = encoder.compute_position_bias(torch.zeros(1, 150, 24))
     ids = mpnet.LABELER(150).to_dense()[0][0]
     assert torch.equal(encoder.relative_attention_bias.weight[ids].permute(2, 0, 1)[None], theirs)
+
+
+@pytest.mark.parametrize("rows", [32, 40])
+@pytest.mark.parametrize("length", [1, 9, 150])
+def test_converted_to_a_layer(length, rows):
+    model = tiny("Model", relative_attention_num_buckets=rows)
+    encoder, module = model.encoder, model.encoder.layer[1].attention.attn
+
+    def theirs(x):
+        return module(x, position_bias=encoder.compute_position_bias(x))[0]
+
+    layer, labeler = judge.assert_same_layer(module, theirs, (length,), model=model)
+    assert labeler == mpnet.LABELER
+    ours.patch(model)
+    again, _ = ours.convert(module, model=encoder)
+    judge.assert_same(again.state_dict(), layer.state_dict(), 0.0)
+    with pytest.raises(
+        ValueError, match="model must be given for this MPNet.*, whose tables are in its encoder, got None"
+    ):
+        ours.convert(module)
