@@ -18,10 +18,16 @@ from typing import Any
 
 from torch import Tensor
 
+from relgraph.arguments import check
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.labelers import BucketedDistance
+from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
+from relgraph.labelers import BucketedDistance, Labeler
 from relgraph.labels import DenseLabels, Labels, SumLabels, total
+from relgraph.nn import RelationAttention
+
+LEFT, LOWER = 0, 3
+"""Which edges of a box are read, of left, upper, right and lower."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,74 @@ class Biases:
 
     labels: tuple[DenseLabels, ...]
     tables: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class TextAndPage(Labeler):
+    """Distances in the text, and on the page from left edge to left edge and from lower edge to lower edge, as a sum.
+
+    Attributes:
+        text: the buckets of distances in the text; None without that part.
+        page: those of distances on the page, of x and of y; None without these parts.
+
+    Example:
+        >>> from relgraph.interop.transformers.layoutlm import TextAndPage
+        >>> labeler = TextAndPage(rg.BucketedDistance(8, 20), rg.BucketedDistance(12, 60))
+        >>> labeler.num_labels
+        (8, 12, 12)
+        >>> positions, boxes = torch.arange(3)[None], torch.tensor([[[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]]])
+        >>> [part.to_dense()[0][0, 0].tolist() for part in labeler(positions, boxes).parts]
+        [[0, 5, 6], [0, 9, 0], [0, 0, 9]]
+    """
+
+    text: BucketedDistance | None
+    page: BucketedDistance | None
+
+    def __post_init__(self) -> None:
+        if not self._parts:
+            raise ValueError("text or page must be a labeler of distances, got None for both")
+
+    @property
+    def _parts(self) -> list[BucketedDistance]:
+        return [part for part in (self.text, self.page, self.page) if part is not None]
+
+    @property
+    def num_labels(self) -> int | tuple[int, ...]:
+        """The numbers of buckets: of the text, of x and of y; not a tuple if there is only the text."""
+        first, *others = (part.num_labels for part in self._parts)
+        return (first, *others) if others else first
+
+    @property
+    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+        """The distances in each bucket, part by part."""
+        first, *others = (part.names for part in self._parts)
+        return (first, *others) if others else first
+
+    def __call__(self, position_ids: Tensor | None = None, bbox: Tensor | None = None) -> Labels:
+        """The labels of tokens at these places.
+
+        Args:
+            position_ids: ``[B, N]`` or ``[N]``, integer, in the text; where an image follows, its patches count from 0
+                again. Needed with ``text``, else not read.
+            bbox: ``[B, N, 4]`` or ``[N, 4]``, integer: left, upper, right and lower edge. Needed with ``page``, else
+                not read.
+
+        Returns:
+            A sum of dense labels; dense labels if there is only the text.
+
+        Raises:
+            TypeError: places that are needed and no tensor.
+            ValueError: places of another shape or dtype.
+        """
+        labels: list[Labels] = []
+        if self.text is not None:
+            labels.append(self.text.at(check.tensor("position_ids", position_ids)))
+        if self.page is not None:
+            boxes = check.tensor("bbox", bbox)
+            if boxes.dim() not in (2, 3) or boxes.shape[-1] != 4:
+                raise ValueError(f"bbox must have shape [B, N, 4] or [N, 4], got {list(boxes.shape)}")
+            labels += [self.page.at(boxes[..., edge]) for edge in (LEFT, LOWER)]
+        return total(*labels) if len(labels) > 1 else labels[0]
 
 
 class LayoutLMv2Mixin:
@@ -107,7 +181,7 @@ def _text_biases(encoder: Any, position_ids: Tensor) -> Biases:
 def _page_biases(encoder: Any, bbox: Tensor) -> Biases:
     labeler = page_labeler_of(encoder)
     tables = (encoder.rel_pos_x_bias.weight.detach(), encoder.rel_pos_y_bias.weight.detach())
-    return Biases((labeler.at(bbox[..., 0]), labeler.at(bbox[..., 3])), tables)
+    return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
 
 
 def _attend(
@@ -177,6 +251,38 @@ def _labeler(bins: int, most: int) -> BucketedDistance:
     return BucketedDistance(bins, most)
 
 
+def convert(module: Any, encoder: Any) -> tuple[RelationAttention, TextAndPage]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    needs_model(module, encoder, "its encoder")
+    text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
+    labeler = TextAndPage(
+        text_labeler_of(encoder) if text else None,
+        page_labeler_of(encoder) if page else None,
+    )
+    names = ["rel_pos_bias"] * text + ["rel_pos_x_bias", "rel_pos_y_bias"] * page
+    factor = 1.0 if _is_v2(module) else module.attention_head_size**-0.5
+    rows = tuple(linear_of(encoder, name)[0] * factor for name in names)
+    layer = layer_of(
+        _inputs(module), None, {"bias": rows if page else rows[0]}, labeler, heads=module.num_attention_heads,
+        dropout=module.dropout.p,
+    )  # fmt: skip
+    return layer, labeler
+
+
+def _is_v2(module: Any) -> bool:
+    """Whether biases are added to scores after their division."""
+    return hasattr(module, "fast_qkv")
+
+
+def _inputs(module: Any) -> list[Linear]:
+    """The projections of queries, keys and values, which may be one without a bias of keys."""
+    if not getattr(module, "fast_qkv", False):
+        return [linear_of(module, name) for name in ("query", "key", "value")]
+    weight, _ = linear_of(module, "qkv_linear")
+    query, key, value = weight.chunk(3)
+    return [(query, module.q_bias.flatten()), (key, None), (value, module.v_bias.flatten())]
+
+
 def _why_not(module: Any) -> str | None:
     """No tables, or buckets that T5's rule does not have."""
     text, page = module.has_relative_attention_bias, module.has_spatial_attention_bias
@@ -197,4 +303,6 @@ FAMILY = Family(
         "layoutlmv3.LayoutLMv3Encoder": EncoderV3Mixin,
     },
     _why_not,
+    convert,
+    ("layoutlmv2.LayoutLMv2Encoder", "layoutlmv3.LayoutLMv3Encoder"),
 )
