@@ -22,10 +22,16 @@ def patched():
     return made
 
 
+def converted():
+    """An attention of it as a layer."""
+    made = model()
+    return Good(ours.convert, {"module": made.encoder.block[0].layer[0].SelfAttention, "model": made})
+
+
 GOOD_CALLS = {
     "transformers.patch": lambda: Good(ours.patch, {"model": model(), "families": ("t5",), "impl": "dense"}),
     "transformers.unpatch": lambda: Good(ours.unpatch, {"model": patched()}),
-    "transformers.convert": lambda: Good(ours.convert, {"module": model().encoder.block[0].layer[0].SelfAttention}),
+    "transformers.convert": converted,
     "transformers.register": lambda: Good(ours.register, {}),
     "transformers.Relation": lambda: Good(
         ours.Relation,
