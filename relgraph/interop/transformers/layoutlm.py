@@ -50,15 +50,6 @@ class TextAndPage(Labeler):
     Attributes:
         text: the buckets of distances in the text; None without that part.
         page: those of distances on the page, of x and of y; None without these parts.
-
-    Example:
-        >>> from relgraph.interop.transformers.layoutlm import TextAndPage
-        >>> labeler = TextAndPage(rg.BucketedDistance(8, 20), rg.BucketedDistance(12, 60))
-        >>> labeler.num_labels
-        (8, 12, 12)
-        >>> positions, boxes = torch.arange(3)[None], torch.tensor([[[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]]])
-        >>> [part.to_dense()[0][0, 0].tolist() for part in labeler(positions, boxes).parts]
-        [[0, 5, 6], [0, 9, 0], [0, 0, 9]]
     """
 
     text: BucketedDistance | None

@@ -210,6 +210,9 @@ def test_the_labeler_of_text_and_page():
     assert labeler.names == (text.names, page.names, page.names)
     assert layoutlm.TextAndPage(text, None).names == text.names
     assert layoutlm.TextAndPage(None, page).num_labels == (12, 12)
+    three = torch.tensor([[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]])
+    found = labeler(torch.arange(3), three)
+    assert [part.to_dense()[0][0, 0].tolist() for part in found.parts] == [[0, 5, 6], [0, 10, 0], [0, 0, 10]]
     positions, boxes = places(9)
     for part, wanted in zip(
         labeler(positions, boxes).parts,
