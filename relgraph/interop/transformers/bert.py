@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, rows_of
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
@@ -145,7 +145,7 @@ def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     labeler = ClippedDistance(module.max_position_embeddings - 1)
     inputs = [linear_of(module, name) for name in ("query", "key", "value")]
-    rows = labeler.rows_from(module.distance_embedding.weight, "query-key")
+    rows = labeler.rows_from(rows_of(module, "distance_embedding"), "query-key")
     kinds = ("key", "query") if module.position_embedding_type == KEY_QUERY else ("key",)
     layer = layer_of(
         inputs, None, dict.fromkeys(kinds, rows), labeler, heads=module.num_attention_heads, dropout=module.dropout.p

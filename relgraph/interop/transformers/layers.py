@@ -35,6 +35,21 @@ def linear_of(module: nn.Module, name: str) -> Linear:
     return found.weight, found.bias
 
 
+def rows_of(module: nn.Module, name: str) -> Tensor:
+    """The rows ``[R, ...]`` of an embedding of a module.
+
+    Raises:
+        ValueError: an embedding of another class, such as one with an adapter, whose weight is not all of it.
+    """
+    found: Any = getattr(module, name)
+    if not isinstance(found, nn.Embedding):
+        raise ValueError(
+            f"module.{name} must be a torch.nn.Embedding, got {type(found).__module__}.{type(found).__name__}: "
+            "merge adapters first"
+        )
+    return found.weight
+
+
 def needs_model(module: nn.Module, holder: nn.Module | None, place: str) -> Any:
     """The holder of a module's tables.
 

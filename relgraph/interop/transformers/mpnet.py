@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads, version
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -77,9 +77,9 @@ class EncoderMixin:
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    weight = needs_model(module, encoder, "its encoder").relative_attention_bias.weight
+    rows = rows_of(needs_model(module, encoder, "its encoder"), "relative_attention_bias")
     inputs = [linear_of(module, name) for name in ("q", "k", "v")]
-    tables = {"bias": weight[: LABELER.num_labels].t()}
+    tables = {"bias": rows[: LABELER.num_labels].t()}
     layer = layer_of(
         inputs, linear_of(module, "o"), tables, LABELER, heads=module.num_attention_heads, dropout=module.dropout.p
     )

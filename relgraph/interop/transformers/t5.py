@@ -25,7 +25,7 @@ from relgraph.interop.transformers.common import (
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -166,7 +166,7 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
         holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
     labeler = labeler_of(holder)
     inputs = [linear_of(module, name) for name in ("q", "k", "v")]
-    tables = {"bias": holder.relative_attention_bias.weight.t()}
+    tables = {"bias": rows_of(holder, "relative_attention_bias").t()}
     layer = layer_of(
         inputs, linear_of(module, "o"), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
     )
