@@ -238,7 +238,9 @@ def test_what_cannot_be_converted():
     with pytest.raises(TypeError, match="model must be a torch.nn.Module or None, got str"):
         ours.convert(first, model="t5-small")
     first.relative_attention_bias = torch.nn.Sequential(first.relative_attention_bias)
-    with pytest.raises(ValueError, match="module.relative_attention_bias must be a torch.nn.Embedding, got .*Sequential"):
+    with pytest.raises(
+        ValueError, match="module.relative_attention_bias must be a torch.nn.Embedding, got .*Sequential"
+    ):
         ours.convert(first)
     first.q = torch.nn.Sequential(first.q)
     with pytest.raises(ValueError, match="module.q must be a torch.nn.Linear .* got .*Sequential: merge adapters"):
