@@ -24,7 +24,9 @@ from relgraph.interop.transformers.common import (
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
 from relgraph.labelers import ClippedDistance
+from relgraph.nn import RelationAttention
 
 
 def labeler_of(module: Any) -> ClippedDistance:
@@ -115,6 +117,26 @@ def _labeler(module: Any) -> ClippedDistance:
     return found
 
 
+def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    inputs = [linear_of(module, name) for name in ("linear_q", "linear_k", "linear_v")]
+    query_biases = None
+    if module.position_embeddings_type == "relative":
+        encoder = needs_model(module, encoder, "its encoder, which makes the sines of its positions")
+        weight, _ = linear_of(module, "linear_pos")
+        sines = encoder.embed_positions.pe  # [1, 2L - 1, E], for the distances 1 - L to L - 1
+        labeler = ClippedDistance(sines.shape[1] // 2)
+        rows = split_heads(sines.to(weight) @ weight.t(), module.head_size)[0]
+        query_biases = (module.pos_bias_u, module.pos_bias_v)
+    else:
+        labeler, rows = labeler_of(module), module.distance_embedding.weight
+    layer = layer_of(
+        inputs, linear_of(module, "linear_out"), {"key": rows}, labeler, heads=module.num_heads,
+        dropout=module.dropout.p, query_biases=query_biases,
+    )  # fmt: skip
+    return layer, labeler
+
+
 def _why_not(module: nn.Module) -> str | None:
     """Adapters have no positions, and rotary positions no table."""
     kind = getattr(module, "position_embeddings_type", None)
@@ -130,6 +152,8 @@ FAMILIES = (
             "seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention": SeamlessV2Mixin,
         },
         _why_not,
+        convert,
+        ("wav2vec2_bert.Wav2Vec2BertEncoder", "seamless_m4t_v2.SeamlessM4Tv2ConformerEncoder"),
     ),
     Family(
         "conformer",
@@ -139,5 +163,7 @@ FAMILIES = (
             "seamless_m4t.SeamlessM4TConformerSelfAttention": ConformerMixin,
         },
         _why_not,
+        convert,
+        ("wav2vec2_conformer.Wav2Vec2ConformerEncoder", "seamless_m4t.SeamlessM4TConformerEncoder"),
     ),
 )

@@ -78,6 +78,7 @@ def layer_of(
     heads: int,
     dropout: float,
     scale: float | None = None,
+    query_biases: tuple[Tensor, Tensor] | None = None,
 ) -> RelationAttention:
     """A layer with copies of these weights.
 
@@ -89,6 +90,7 @@ def layer_of(
         heads: H.
         dropout: of attention weights.
         scale: factor on products, 1/√D by default.
+        query_biases: u and v of Transformer-XL, ``[H, D]`` each, if there are any.
 
     Raises:
         ValueError: no output projection, and heads that do not have the width of the states together.
@@ -111,10 +113,13 @@ def layer_of(
             weights |= {f"tables.{kind}.{part}.rows": one for part, one in enumerate(rows)}
         else:
             weights[f"tables.{kind}.rows"] = rows
+    if query_biases is not None:
+        weights["content_bias"], weights["position_bias"] = query_biases
+    has_biases = query_biases is not None
     layer = RelationAttention(
         width, heads, dropout, biased, num_labels=labeler.num_labels, head_dim=total // heads, scale=scale,
         tables=tuple(tables), per_head=[kind for kind, rows in tables.items() if _has_heads(kind, rows)] or False,
-        names=labeler.names, device=like.device, dtype=like.dtype,
+        names=labeler.names, content_bias=has_biases, position_bias=has_biases, device=like.device, dtype=like.dtype,
     )  # fmt: skip
     return filled(layer, weights)
 

@@ -76,13 +76,13 @@ def test_seamless():
     judge.assert_parity(seamless("SeamlessM4T"), features(24))
 
 
-def wave_model(kind="relative", name="Wav2Vec2ConformerModel"):
+def wave_model(kind="relative", name="Wav2Vec2ConformerModel", **options):
     more = {
         "conv_dim": (8, 8), "conv_stride": (3, 2), "conv_kernel": (4, 3), "num_conv_pos_embeddings": 4,
         "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "position_embeddings_type": kind,
         "ctc_zero_infinity": True,
     }  # fmt: skip
-    config = transformers.Wav2Vec2ConformerConfig(**SIZES | more)
+    config = transformers.Wav2Vec2ConformerConfig(**SIZES | more | options)
     return judge.randomized(getattr(transformers, name)(config)).double()
 
 
@@ -185,3 +185,42 @@ def test_masks_that_are_the_same_for_all_queries_are_cut():
     asked = written.clone().requires_grad_()
     assert common.one_row(asked) is asked
     assert common.one_row(None) is None
+
+
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 6, 7, 8, 40])
+def test_key_tables_converted_to_layers(length, patched):
+    for model in (bert(), seamless()):
+        encoder = getattr(model, "encoder", model)
+        module = encoder.layers[0].self_attn
+        if patched:
+            ours.patch(model)
+        judge.assert_same_layer(module, lambda x, f=module: f(x)[0], (length,))
+
+
+@pytest.mark.parametrize("length", [1, 2, 9, 64])
+def test_transformer_xl_converted_to_layers(length):
+    """The rows of all distances that the model makes sines for; here the longest sequence has 64 frames."""
+    models = [wave_model(max_source_positions=64), seamless("SeamlessM4T")]
+    try:
+        models.append(bert(position_embeddings_type="relative", max_source_positions=64))
+    except ValueError:
+        assert not FIVE
+    for model in models:
+        encoder = model.encoder
+        module = encoder.layers[1].self_attn
+        sines = encoder.embed_positions(torch.zeros(1, length, 24, dtype=torch.float64))
+        layer, labeler = judge.assert_same_layer(
+            module, lambda x, f=module, s=sines: f(x, relative_position_embeddings=s)[0], (length,), model=model
+        )
+        assert labeler.num_labels == 127
+        assert layer.position_bias is not None
+        with pytest.raises(ValueError, match="model must be given for this .*, whose tables are in its encoder"):
+            ours.convert(module)
+
+
+def test_modules_without_tables_are_not_converted():
+    with pytest.raises(
+        ValueError, match="Wav2Vec2ConformerSelfAttention: it has no table: position_embeddings_type is"
+    ):
+        ours.convert(wave_model("rotary").encoder.layers[0].self_attn)
