@@ -25,8 +25,10 @@ from relgraph.interop.transformers.common import (
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler
-from relgraph.labels import UNLABELED
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
+from relgraph.labels import UNLABELED, DenseLabels, Labels
+from relgraph.nn import RelationAttention
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,41 @@ class WindowDistance(DistanceLabeler):
     @property
     def reach(self) -> int:
         return self.window + 1
+
+
+@dataclass(frozen=True)
+class BlockDistance(Labeler):
+    """The distances of pairs in the same block of a sequence; other pairs do not attend.
+
+    Args:
+        size: how many positions a block has; the last one may have fewer.
+    """
+
+    size: int
+
+    @property
+    def num_labels(self) -> int:
+        return 2 * self.size - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distances, key position minus query position."""
+        return self._within_a_block().names
+
+    def __call__(self, length: int) -> Labels:  # type: ignore[override]
+        """The labels of a sequence; written out if it has more than one block.
+
+        Args:
+            length: N.
+        """
+        labels = self._within_a_block()(length)
+        if length <= self.size:
+            return labels
+        blocks = torch.arange(length) // self.size
+        return DenseLabels(labels.to_dense()[0][0], self.num_labels, attend=blocks[:, None] == blocks)
+
+    def _within_a_block(self) -> ClippedDistance:
+        return ClippedDistance(self.size - 1)
 
 
 class VitsMixin:
@@ -218,14 +255,18 @@ class GraniteMixin:
                 split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
             )
             # only the rows that a block has: their products with the query are what the table costs
-            rows = self.rel_pos_emb.weight[self.max_pos_emb - block + 1 : self.max_pos_emb + block]
-            labeler = ClippedDistance(block - 1)
+            labels = labels_by_distance(ClippedDistance(block - 1), block, block)
             output, _ = attend(
-                self, q, k, v, labels_by_distance(labeler, block, block), mask=None, dropout=0.0, scale=self.scale,
-                key_table=labeler.rows_from(rows, "query-key"),
-            )  # fmt: skip
+                self, q, k, v, labels, mask=None, dropout=0.0, scale=self.scale, key_table=_rows_of_block(self, block)
+            )
             outputs.append(output.reshape(batch, end - begin, -1))
         return self.dropout(self.to_out(outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)))
+
+
+def _rows_of_block(module: Any, length: int) -> Tensor:
+    """The rows of Granite Speech's table for the distances within a block of this length, ``[2 · length - 1, D]``."""
+    rows = module.rel_pos_emb.weight[module.max_pos_emb - length + 1 : module.max_pos_emb + length]
+    return ClippedDistance(length - 1).rows_from(rows, "query-key")
 
 
 def _self_attention(
@@ -247,6 +288,37 @@ def _self_attention(
     )
 
 
+def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
+    """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
+    tables = {"key": module.emb_rel_k[0], "value": module.emb_rel_v[0]}
+    labeler = WindowDistance(module.window_size)
+    return _converted(module, tables, labeler), labeler
+
+
+def convert_speecht5(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
+    """A layer with the weights of a module and its encoder's table; see the public function."""
+    rows = needs_model(module, encoder, "its encoder").embed_positions.pe_k.weight
+    labeler = speecht5_labeler(rows.shape[0])
+    return _converted(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
+
+
+def _converted(module: Any, tables: dict[str, Tensor], labeler: Labeler) -> RelationAttention:
+    """A layer with these tables and with projections of the usual names."""
+    inputs = [linear_of(module, name) for name in ("q_proj", "k_proj", "v_proj")]
+    output = linear_of(module, "out_proj")
+    return layer_of(inputs, output, tables, labeler, heads=module.num_heads, dropout=module.dropout)
+
+
+def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
+    """A layer with the weights of a module, for states that are normalized; see the public function."""
+    labeler = BlockDistance(module.context_size)
+    query, both = linear_of(module, "to_q"), linear_of(module, "to_kv")
+    inputs = [query, *((weight, None) for weight in both[0].chunk(2))]
+    tables = {"key": _rows_of_block(module, module.context_size)}
+    layer = layer_of(inputs, linear_of(module, "to_out"), tables, labeler, heads=module.num_heads, dropout=0.0)
+    return layer, labeler
+
+
 def _no_window(module: nn.Module) -> str | None:
     return None if getattr(module, "window_size", None) else "it has no tables: window_size is not set"
 
@@ -256,7 +328,7 @@ def _of_decoder(module: nn.Module) -> str | None:
 
 
 FAMILIES = (
-    Family("vits", "the text encoder of VITS and MMS-TTS", {"vits.VitsAttention": VitsMixin}, _no_window),
+    Family("vits", "the text encoder of VITS and MMS-TTS", {"vits.VitsAttention": VitsMixin}, _no_window, convert_vits),
     Family(
         "speecht5",
         "the encoder of SpeechT5",
@@ -265,8 +337,22 @@ FAMILIES = (
             "speecht5.SpeechT5Attention": SpeechT5Mixin,
         },
         _of_decoder,
+        convert_speecht5,
+        ("speecht5.SpeechT5Encoder",),
+        {
+            "speecht5.SpeechT5RelativePositionalEncoding": "it makes the table of an encoder: convert the attention "
+            "modules, with model="
+        },
     ),
-    Family("wavlm", "WavLM", {"wavlm.WavLMAttention": WavLMMixin}),
+    Family(
+        "wavlm",
+        "WavLM",
+        {"wavlm.WavLMAttention": WavLMMixin},
+        no_layer={
+            "wavlm.WavLMAttention": "each query multiplies its biases by a gate, and the tables of a layer are "
+            "the same for all queries"
+        },
+    ),
     Family(
         "granite_speech",
         "the speech encoder of Granite Speech",
@@ -274,5 +360,6 @@ FAMILIES = (
             "granite_speech.GraniteSpeechConformerAttention": GraniteMixin,
             "granite_speech_plus.GraniteSpeechPlusConformerAttention": GraniteMixin,
         },
+        convert=convert_granite,
     ),
 )

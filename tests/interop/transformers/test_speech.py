@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common  # noqa: E402
+from relgraph.interop.transformers.speech import BlockDistance  # noqa: E402
 from tests.interop.transformers import judge  # noqa: E402
 
 FIVE = common.version() >= (5, 0)
@@ -250,3 +251,62 @@ def test_float32():
         torch.set_default_dtype(torch.float32)
         judge.assert_parity(model().float(), given, keep=keep, allowed=1e-4)
         torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 9, 10, 40])
+def test_vits_converted_to_layers(length, patched):
+    model = vits()
+    module = model.encoder.layers[0].attention
+    if patched:
+        ours.patch(model)
+    layer, _ = judge.assert_same_layer(module, lambda x: module(x)[0], (length,))
+    assert layer.tables.kinds == ("key", "value")
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 8, 40])
+def test_speecht5_converted_to_layers(length):
+    model = speecht5()
+    encoder = model.speecht5.encoder.wrapped_encoder
+    module = encoder.layers[1].attention
+    judge.assert_same_layer(
+        module, lambda x: module(x, position_bias=encoder.embed_positions(x))[0], (length,), model=model
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 11, 12, 13, 40])
+def test_granite_speech_converted_to_layers(length):
+    encoder = judge.randomized(Granite()).double().encoder
+    module = encoder.layers[0].attn
+    norm, module.pre_norm = module.pre_norm, torch.nn.Identity()  # the layer takes states that are normalized
+    layer, labeler = judge.assert_same_layer(
+        module, lambda x: module(x, attention_dists=encoder.attention_dists), (length,)
+    )
+    module.pre_norm = norm
+    x = torch.randn(2, length, 24)
+    wanted = module(x, attention_dists=encoder.attention_dists)
+    torch.testing.assert_close(layer(norm(x), labels=labeler(length)), wanted)
+
+
+def test_blocks_of_granite_speech():
+    labeler = BlockDistance(2)
+    assert labeler == BlockDistance(2)
+    assert labeler.names == ("-1", "0", "1")
+    ids, attend = labeler(3).to_dense()
+    assert ids.tolist() == [[[1, 2, -1], [0, 1, -1], [-1, -1, 1]]]
+    assert attend.tolist() == [[[True, True, False], [True, True, False], [False, False, True]]]
+
+
+def test_what_cannot_be_converted():
+    model = speecht5()
+    encoder = model.speecht5.encoder.wrapped_encoder
+    with pytest.raises(ValueError, match="model must be given for this SpeechT5Attention, whose tables are in its enc"):
+        ours.convert(encoder.layers[0].attention)
+    with pytest.raises(ValueError, match="got SpeechT5RelativePositionalEncoding: it makes the table of an encoder"):
+        ours.convert(encoder.embed_positions)
+    with pytest.raises(ValueError, match="got SpeechT5Attention: the decoder has no tables"):
+        ours.convert(model.speecht5.decoder.wrapped_decoder.layers[0].self_attn, model=model)
+    with pytest.raises(ValueError, match="got WavLMAttention: each query multiplies its biases by a gate"):
+        ours.convert(wavlm().encoder.layers[0].attention)
+    with pytest.raises(ValueError, match="VitsAttention: it has no tables: window_size is not set"):
+        ours.convert(vits_without_window().encoder.layers[0].attention)
