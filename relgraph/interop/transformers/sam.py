@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from relgraph.interop.transformers.common import attend, is_recorded, wants_weights
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.grids import labels_of_grid, resized
-from relgraph.labelers import GridColumns, GridRows
+from relgraph.interop.transformers.layers import layer_of, linear_of
+from relgraph.labelers import GridColumns, GridRows, Labeler
+from relgraph.nn import RelationAttention
 
 
 class SamMixin:
@@ -93,17 +95,46 @@ def _attended(
     height, width = states.shape[1:3]
     # [B, height, width, 3 · H · D] as three tensors [B, H, N, D]
     query, key, value = module.qkv(states).flatten(1, 2).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    labels = labels_of_grid(_labeler(height, width), height, width, states.device)
+    output, weights = attend(
+        module, query, key, value, labels, mask=None, dropout=dropout, scale=module.scale, need_weights=need_weights,
+        key_table=_tables(module, height, width),
+    )  # fmt: skip
+    return module.proj(output.unflatten(1, (height, width))), weights
+
+
+def _labeler(height: int, width: int) -> Labeler:
+    """The differences of rows and those of columns on a grid of this size."""
+    return GridRows(height - 1) + GridColumns(width - 1)
+
+
+def _tables(module: Any, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """The tables of rows and columns for a grid of this size, in the order of the labeler."""
     rows, columns = GridRows(height - 1), GridColumns(width - 1)
-    tables = (
+    return (
         rows.rows_from(resized(module.rel_pos_h, rows.num_labels, "linear") / module.scale, "query-key"),
         columns.rows_from(resized(module.rel_pos_w, columns.num_labels, "linear") / module.scale, "query-key"),
     )
-    labels = labels_of_grid(rows + columns, height, width, states.device)
-    output, weights = attend(
-        module, query, key, value, labels, mask=None, dropout=dropout, scale=module.scale, need_weights=need_weights,
-        key_table=tables,
+
+
+def convert(module: Any) -> tuple[RelationAttention, Labeler]:
+    """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
+    weight, bias = linear_of(module, "qkv")
+    biases = (None, None, None) if bias is None else bias.chunk(3)
+    heads = module.num_heads if hasattr(module, "num_heads") else module.num_attention_heads
+    height, width = (len(table) // 2 + 1 for table in (module.rel_pos_h, module.rel_pos_w))
+    labeler = _labeler(height, width)
+    layer = layer_of(
+        list(zip(weight.chunk(3), biases, strict=True)), linear_of(module, "proj"),
+        {"key": _tables(module, height, width)}, labeler, heads=heads, dropout=_dropout(module),
     )  # fmt: skip
-    return module.proj(output.unflatten(1, (height, width))), weights
+    return layer, labeler
+
+
+def _dropout(module: Any) -> float:
+    """The probability with which a module drops attention weights; those of some classes never do."""
+    kind = type(module).__name__
+    return module.dropout if hasattr(module, "dropout") and "Sdpa" not in kind else 0.0
 
 
 def _why_not(module: nn.Module) -> str | None:
@@ -136,4 +167,5 @@ FAMILY = Family(
         "seggpt.SegGptAttention": SegGptMixin,
     },
     _why_not,
+    convert,
 )

@@ -229,3 +229,37 @@ def test_a_replaced_forward_is_left():
         layer.attn.forward = lambda hidden_states: (hidden_states, None)
     with pytest.raises(ValueError, match="its forward was replaced"):
         ours.patch(model)
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_every_class_converted_to_a_layer(patched):
+    config = SimpleNamespace(
+        image_size=(12, 20), patch_size=4, hidden_size=24, num_attention_heads=3, attention_dropout=0.25,
+        qkv_bias=patched, use_rel_pos=True, use_relative_position_embeddings=True,
+    )  # fmt: skip
+    modules = [*modules_of_all_kinds()]
+    for name in ("vitdet.VitDetAttention", "seggpt.SegGptAttention"):
+        file, kind = name.split(".")
+        found = getattr(import_module(f"transformers.models.{file}.modeling_{file}"), kind)
+        more = ((3, 5),) if kind == "VitDetAttention" else ()
+        modules.append(judge.randomized(found(config, *more)).double())
+    for module in modules:
+        if patched:
+            ours.patch(module)
+        kind = type(module).__name__
+        sizes = (3, 5) if len(module.rel_pos_h) == 5 else (8, 8)
+        allowed = judge.EXACT if patched or "Sdpa" in kind or kind == "VitDetAttention" else judge.SINGLE
+        layer, labeler = judge.assert_same_layer(
+            module, lambda x, f=module, s=sizes: f(x.unflatten(1, s))[0].flatten(1, 2), sizes, allowed=allowed
+        )
+        assert labeler.num_labels == tuple(2 * size - 1 for size in sizes)
+        assert layer.dropout == getattr(module, "dropout", 0.0) * ("Sdpa" not in kind)
+
+
+def test_what_cannot_be_converted():
+    with pytest.raises(ValueError, match="got SamVisionSdpaAttention: it has no tables of relative positions"):
+        ours.convert(tiny(attention="sdpa", use_rel_pos=False).layers[0].attn)
+    module = tiny().layers[0].attn
+    module.qkv = torch.nn.Sequential(module.qkv)
+    with pytest.raises(ValueError, match=r"module\.qkv must be a torch\.nn\.Linear.*Sequential: merge adapters"):
+        ours.convert(module)
