@@ -22,8 +22,10 @@ from torch.nn import functional
 
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import labels_of_grid
+from relgraph.interop.transformers.grids import dropout_of, labels_of_grid, projections_of
+from relgraph.interop.transformers.layers import layer_of
 from relgraph.labelers import Grid
+from relgraph.nn import RelationAttention
 
 BEFORE_FIVE = version() < (5, 0)
 """Whether transformers is older than 5.0, where Swin has no ``SwinSelfAttention`` any more."""
@@ -175,6 +177,19 @@ def _attended(
     )  # fmt: skip
 
 
+def convert(module: Any) -> tuple[RelationAttention, Grid]:
+    """A layer for windows; see :func:`relgraph.interop.transformers.convert`."""
+    holder = getattr(module, "relative_position_bias", module)  # from 5.0 on Swin has a module for its table
+    height, width = holder.window_size
+    labeler = Grid(height - 1, width - 1, beyond="error")
+    table = labeler.rows_from(holder.relative_position_bias_table, "query-key").t()
+    layer = layer_of(
+        *projections_of(module), {"bias": table}, labeler, heads=module.num_attention_heads, dropout=dropout_of(module)
+    )
+    return layer, labeler
+
+
+_NO_LAYER = "it compares the directions of queries and keys, and a network computes its biases"
 _SELF_KINDS = (
     "donut.DonutSwinSelfAttention",
     "maskformer.MaskFormerSwinSelfAttention",
@@ -189,4 +204,6 @@ FAMILY = Family(
         "swinv2.Swinv2SelfAttention": Swinv2SelfMixin,
         "swin2sr.Swin2SRSelfAttention": Swinv2SelfMixin,
     },
+    convert=convert,
+    no_layer=dict.fromkeys(("swinv2.Swinv2SelfAttention", "swin2sr.Swin2SRSelfAttention"), _NO_LAYER),
 )

@@ -162,3 +162,36 @@ def test_makes_no_bias_of_all_pairs():
         seen.append({shape for shape in sizes.shapes if shape[-2:] == (9, 9)})
     assert (2, 9, 9) in seen[0] or (1, 2, 9, 9) in seen[0]
     assert not any(shape in ((2, 9, 9), (1, 2, 9, 9)) for shape in seen[1])
+
+
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("name", ["Swin", "DonutSwin", "MaskFormerSwin"])
+def test_converted_to_a_layer(name, patched):
+    model = tiny(name, qkv_bias=not patched)
+    module = attention_of(model)
+    if patched:
+        ours.patch(model)
+    allowed = judge.EXACT if patched else allowed_for(name)
+    layer, labeler = judge.assert_same_layer(module, lambda x: module(x)[0], (3, 3), allowed=allowed)
+    x = torch.randn(8, 9, 12, dtype=torch.float64)
+    mask = torch.zeros(4, 9, 9, dtype=torch.float64)
+    mask[:, :3, 3:] = -100.0
+    found = layer(x, labels=labeler(3, 3), attn_mask=mask.repeat(2, 1, 1).repeat_interleave(2, 0))
+    judge.assert_same({"output": found.detach()}, {"output": module(x, mask)[0].detach()}, allowed)
+    with pytest.raises(ValueError, match=r"must be at most 2 rows apart for Grid\(2, beyond='error'\)"):
+        labeler(4, 3)
+
+
+def test_windows_that_are_not_square_converted():
+    modeling = import_module("transformers.models.donut.modeling_donut_swin")
+    config = tiny("DonutSwin").config
+    module = judge.randomized(modeling.DonutSwinSelfAttention(config, 12, 2, (2, 4))).double()
+    judge.assert_same_layer(module, lambda x: module(x)[0], (2, 4))
+
+
+@pytest.mark.parametrize("name", ["Swinv2", "Swin2SR"])
+def test_what_cannot_be_converted(name):
+    model = tiny(name)
+    module = next(x for x in model.modules() if type(x).__name__.endswith("SelfAttention"))
+    with pytest.raises(ValueError, match="SelfAttention: it compares the directions of queries and keys"):
+        ours.convert(module)
