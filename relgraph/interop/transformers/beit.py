@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.grids import labels_of_grid, resized
+from relgraph.interop.transformers.grids import dropout_of, labels_of_grid, projections_of, resized
+from relgraph.interop.transformers.layers import layer_of, needs_model
 from relgraph.labelers import Grid
 from relgraph.labels import Labels
+from relgraph.nn import RelationAttention
 
 BEFORE_FIVE = version() < (5, 0)
 """Whether transformers is older than 5.0, where BEiT has no ``BeitSelfAttention`` any more."""
@@ -165,6 +167,35 @@ def _attended(
     )  # fmt: skip
 
 
+def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
+    """A layer for the grid that the tables were made for; see :func:`relgraph.interop.transformers.convert`."""
+    makers = _makers(module, holder)
+    height, width = makers[0].window_size
+    labeler = Grid(height - 1, width - 1, extra_tokens=1, beyond="error")
+    tables = [BiasMixin.forward(maker, (height, width)).table for maker in makers]
+    layer = layer_of(
+        *projections_of(module), {"bias": sum(tables[1:], tables[0])}, labeler, heads=module.num_attention_heads,
+        dropout=dropout_of(module),
+    )  # fmt: skip
+    return layer, labeler
+
+
+def _makers(module: Any, holder: Any) -> list[Any]:
+    """The modules that make the biases of an attention: its own and the one that all layers share, if there are."""
+    found = []
+    newer = hasattr(module, "o_proj")  # BEiT from 5.0 on: the layer around the module holds its own one
+    if module.config.use_relative_position_bias:
+        if newer:
+            layers = needs_model(module, holder, "its layer").layers
+            found.append(next(one for one in layers if one.attention is module).relative_position_bias)
+        else:
+            found.append(module.relative_position_bias)
+    if module.config.use_shared_relative_position_bias:
+        holder = needs_model(module, holder, "its model" if newer else "its encoder")
+        found.append(holder.shared_position_bias if newer else holder.relative_position_bias)
+    return found
+
+
 def _why_not(module: nn.Module) -> str | None:
     """Without tables there is nothing to do; layers that share one do not know about it, and have a configuration."""
     config: Any = getattr(module, "config", None)
@@ -188,4 +219,7 @@ FAMILY = Family(
         **dict.fromkeys(_BIAS_KINDS, BiasMixin),
     },
     _why_not,
+    convert,
+    ("beit.BeitEncoder" if BEFORE_FIVE else "beit.BeitModel", "data2vec.Data2VecVisionEncoder"),
+    dict.fromkeys(_BIAS_KINDS, "it makes the biases of attention modules: convert these"),
 )

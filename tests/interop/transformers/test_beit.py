@@ -150,3 +150,55 @@ def test_refused():
         module(states, head_mask=torch.ones(3))
     with pytest.raises(ValueError, match="dim_size must be 17"):
         model.encoder.relative_position_bias((4, 4), True, dim_size=20)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize(("own", "shared"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("size", [(16, 16), (12, 20)])
+def test_converted_to_a_layer(name, patched, own, shared, size):
+    options = {"use_relative_position_bias": own, "use_shared_relative_position_bias": shared, "image_size": size}
+    model = tiny(name, "sdpa", **options)
+    newer = FIVE and name == "Beit"
+    encoder = model if newer else model.encoder
+    block = model.layers[1] if newer else model.encoder.layer[1]
+    module = block.attention if newer else block.attention.attention
+    if patched:
+        ours.patch(model)
+    patches = tuple(length // 4 for length in size)
+    makers = [encoder.shared_position_bias if newer else encoder.relative_position_bias] if shared else []
+    makers += [block.relative_position_bias] if newer and own else []
+
+    def theirs(x):
+        biases = [maker(patches) for maker in makers]
+        bias = sum(biases[1:], biases[0]) if biases else None
+        if newer:
+            return module(x, attention_mask=bias)[0]
+        return module(x, relative_position_bias=bias, resolution=size)[0]
+
+    layer, labeler = judge.assert_same_layer(module, theirs, patches, model=model)
+    assert layer.k_proj_bias is None
+    assert layer.q_proj_bias is not None
+    with pytest.raises(ValueError, match="must be at most .* rows apart"):
+        labeler(9, 3)
+    if newer or shared:
+        with pytest.raises(
+            ValueError, match=r"model must be given for this .*, whose tables are in its (layer|model|enc)"
+        ):
+            ours.convert(module)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_converted(name):
+    model = tiny(name, use_relative_position_bias=False, use_shared_relative_position_bias=True)
+    maker = next(x for x in model.modules() if type(x).__name__.endswith("PositionBias"))
+    with pytest.raises(ValueError, match="PositionBias: it makes the biases of attention modules: convert these"):
+        ours.convert(maker)
+    model = tiny(name, use_relative_position_bias=False)
+    module = next(
+        x
+        for x in model.modules()
+        if type(x).__name__.endswith(("BeitAttention", "SelfAttention")) and hasattr(x, "config")
+    )
+    with pytest.raises(ValueError, match="it has no table of relative positions"):
+        ours.convert(module, model=model)
