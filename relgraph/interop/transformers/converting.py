@@ -29,14 +29,28 @@ def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[Relat
     - MPNet: a copy of the table that all layers share.
     - LayoutLMv2 and v3: tables of text and of the page, which learn in the layer, though not in transformers. The
       labeler is called with ``position_ids`` and ``bbox``, as the encoder gets them.
+    - Wav2Vec2-BERT, SeamlessM4T v2, VITS: copies of the module's tables. SpeechT5: a copy of the table that all layers
+      share.
+    - Wav2Vec2-Conformer, SeamlessM4T: the rows that the projection gives now for the sines of the encoder, 2L - 1 for L
+      positions. They no longer follow the projection. Distances of L or more are clipped.
+    - Granite Speech: the rows that a block reads. The layer takes states that ``pre_norm`` of the module has
+      normalized; the labeler keeps blocks apart.
+    - SAM and its kin, BEiT, Data2Vec: tables for the grid that they were made for, and a labeler to call with its
+      height and width. They are not interpolated to other grids. BEiT's own table and the shared one are added up.
+    - Swin, Donut, MaskFormer, CLAP: a copy of the table. The layer takes windows, and the mask of a shift as
+      ``attn_mask``.
+
+    WavLM, whose queries multiply their biases by gates, and Swin v2, which compares directions, cannot be converted.
 
     Where a module of transformers leaves the output projection to another one, as BERT, DeBERTa and LayoutLM do with
-    ``attention.output.dense``, that of the layer begins as the identity, without a bias.
+    ``attention.output.dense``, Donut and Data2Vec with ``output.dense``, that of the layer begins as the identity,
+    without a bias.
 
     Args:
         module: an attention module, such as ``model.encoder.block[0].layer[0].SelfAttention`` of T5, patched or not.
         model: a model or encoder that has the module among its own. It must be given if the tables are outside of the
-            module: in the encoder (DeBERTa, MPNet, LayoutLM) or in another layer (all but the first of a T5).
+            module: in the encoder (DeBERTa, MPNet, LayoutLM, SpeechT5, Wav2Vec2-Conformer, SeamlessM4T), in another
+            layer (all but the first of a T5), or around it (BEiT).
 
     Returns:
         The layer, in the dtype, on the device and in the mode of the module, and the labeler.

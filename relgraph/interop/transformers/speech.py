@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relgraph.arguments import check
 from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
@@ -65,6 +66,13 @@ class BlockDistance(Labeler):
 
     Args:
         size: how many positions a block has; the last one may have fewer.
+
+    Example:
+        >>> from relgraph.interop.transformers.speech import BlockDistance
+        >>> BlockDistance(2)(3).to_dense()[0]                                    # the last position does not see others
+        tensor([[[ 1,  2, -1],
+                 [ 0,  1, -1],
+                 [-1, -1,  1]]])
     """
 
     size: int
@@ -87,6 +95,7 @@ class BlockDistance(Labeler):
         labels = self._within_a_block()(length)
         if length <= self.size:
             return labels
+        check.written("length", length, length)
         blocks = torch.arange(length) // self.size
         return DenseLabels(labels.to_dense()[0][0], self.num_labels, attend=blocks[:, None] == blocks)
 
