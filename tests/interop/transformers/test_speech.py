@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 transformers = pytest.importorskip("transformers")
 
@@ -28,13 +31,43 @@ def _double():
     torch.set_default_dtype(torch.float32)
 
 
-def vits(**options):
-    config = transformers.VitsConfig(
-        vocab_size=20, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, window_size=4, ffn_dim=32,
-        layerdrop=0.0, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, **options,
-    )  # fmt: skip
-    model = import_module("transformers.models.vits.modeling_vits").VitsTextEncoder(config)
+VITS = {
+    "vocab_size": 20, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "window_size": 4,
+    "ffn_dim": 32, "layerdrop": 0.0, "hidden_dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0,
+}  # fmt: skip
+
+
+def vits():
+    model = import_module("transformers.models.vits.modeling_vits").VitsTextEncoder(transformers.VitsConfig(**VITS))
     return judge.randomized(model).double()
+
+
+def whole_vits():
+    """A model from text to sound, without noise."""
+    config = transformers.VitsConfig(
+        **VITS, flow_size=16, spectrogram_bins=9, use_stochastic_duration_prediction=False, noise_scale=0.0,
+        upsample_initial_channel=16, upsample_rates=[2, 2], upsample_kernel_sizes=[4, 4], resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]], prior_encoder_num_flows=2, prior_encoder_num_wavenet_layers=1,
+        posterior_encoder_num_wavenet_layers=1, duration_predictor_filter_channels=16, duration_predictor_dropout=0.0,
+        wavenet_dropout=0.0, noise_scale_duration=0.0,
+    )  # fmt: skip
+    return judge.randomized(transformers.VitsModel(config), std=0.1).double()
+
+
+def whole_vits_inputs():
+    mask = judge.padded(2, 20, right=5)
+    return {"input_ids": torch.randint(1, 20, (2, 20)), "attention_mask": mask, "output_hidden_states": True}
+
+
+class VitsWithLoss(torch.nn.Module):
+    """The text encoder of VITS with a loss: transformers does not train the whole model."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = vits()
+
+    def forward(self, **inputs):
+        return SimpleNamespace(loss=self.encoder(**inputs).prior_means.square().mean())
 
 
 def vits_inputs(length, batch=2):
@@ -79,23 +112,55 @@ def waves(frames):
     return ((frames - 1) * 2 + 3 - 1) * 3 + 4
 
 
+GRANITE = {
+    "input_dim": 8, "num_layers": 2, "hidden_dim": 24, "feedforward_mult": 2, "num_heads": 3, "dim_head": 8,
+    "output_dim": 10, "context_size": 6, "max_pos_emb": 9, "dropout": 0.0, "conv_kernel_size": 3,
+    "conv_expansion_factor": 2,
+}  # fmt: skip
+AUDIO = 19
+"""The token whose places are for sound."""
+
+
 class Granite(torch.nn.Module):
     """The encoder with a named output, whatever the version gives."""
 
-    def __init__(self, plus=False, **options):
+    def __init__(self, plus=False):
         super().__init__()
         name = "granite_speech_plus" if plus else "granite_speech"
         prefix = "GraniteSpeechPlus" if plus else "GraniteSpeech"
-        config = getattr(transformers, f"{prefix}EncoderConfig")(
-            input_dim=8, num_layers=2, hidden_dim=24, feedforward_mult=2, num_heads=3, dim_head=8, output_dim=10,
-            context_size=6, max_pos_emb=9, dropout=0.0, conv_kernel_size=3, conv_expansion_factor=2, **options,
-        )  # fmt: skip
+        config = getattr(transformers, f"{prefix}EncoderConfig")(**GRANITE)
         found = import_module(f"transformers.models.{name}.modeling_{name}")
         self.encoder = getattr(found, f"{prefix}CTCEncoder")(config)
 
     def forward(self, hidden_states):
         output = self.encoder(hidden_states)
         return {"hidden": output if isinstance(output, torch.Tensor) else output.last_hidden_state}
+
+
+def whole_granite():
+    """A model from sound and text to text."""
+    text = {
+        "model_type": "granite", "vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    between = {
+        "model_type": "blip_2_qformer", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 24, "encoder_hidden_size": 24, "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0, "vocab_size": 20,
+    }  # fmt: skip
+    config = transformers.GraniteSpeechConfig(
+        text_config=text, encoder_config=GRANITE, projector_config=between, audio_token_index=AUDIO,
+        has_lora_adapter=False, downsample_rate=3, window_size=6,
+    )  # fmt: skip
+    return judge.randomized(transformers.GraniteSpeechForConditionalGeneration(config)).double()
+
+
+def whole_granite_inputs():
+    """20 frames of sound, which are 8 tokens: two for each window of 6, the last of them padded."""
+    ids = torch.randint(3, AUDIO, (2, 13))
+    ids[:, 2:10] = AUDIO
+    sound = torch.randn(2, 20, 8)
+    return {"input_features": sound, "input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 5, 6, 9, 10, 40])
@@ -132,6 +197,14 @@ def test_granite_speech(length, plus):
     assert len(report.patched) == 2
 
 
+@pytest.mark.parametrize("name", ["vits", "granite"])
+def test_whole_models(name):
+    model, inputs = (whole_vits(), whole_vits_inputs()) if name == "vits" else (whole_granite(), whole_granite_inputs())
+    mine = copy.deepcopy(model)
+    assert len(ours.patch(mine).patched) == 2
+    judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), judge.EXACT)
+
+
 CASES = {
     "vits": (vits, lambda: vits_inputs(20)),
     "speecht5": (speecht5, lambda: wave_inputs(waves(20)) | {"labels": torch.randint(2, 20, (2, 7))}),
@@ -152,6 +225,40 @@ def test_training_and_files(name, tmp_path):
     model, inputs = CASES[name]
     judge.assert_same_training(model(), inputs())
     judge.assert_saved_and_loaded(model(), inputs(), tmp_path)
+
+
+def test_training_and_files_of_vits(tmp_path):
+    judge.assert_same_training(VitsWithLoss(), vits_inputs(20))
+    judge.assert_saved_and_loaded(whole_vits(), whole_vits_inputs(), tmp_path, judge.EXACT)
+
+
+def test_training_and_files_of_granite_speech(tmp_path):
+    model, inputs = whole_granite(), whole_granite_inputs()
+    judge.assert_same_training(copy.deepcopy(model), inputs)
+    judge.assert_saved_and_loaded(model, inputs, tmp_path, judge.EXACT)
+
+
+def test_gradient_checkpointing_of_vits():
+    model, inputs = whole_vits(), whole_vits_inputs()
+    ours.patch(model)
+    wanted = judge.everything(model, inputs, training=True)
+    judge.checkpoint(model)
+    assert model.text_encoder.encoder.layers[0].gradient_checkpointing
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+
+
+def test_gradient_checkpointing_of_granite_speech():
+    """transformers refuses it for these models; users of the encoder can do it with torch."""
+    model, inputs = whole_granite(), whole_granite_inputs()
+    ours.patch(model)
+    wanted = judge.everything(model, inputs, training=True)
+    calls = []
+    for layer in (model.model if FIVE else model).encoder.layers:
+        layer.register_forward_pre_hook(lambda *_: calls.append(1))
+        layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.attn.register_forward_pre_hook(lambda *_: calls.append(2))
+    judge.assert_same(judge.everything(model, inputs, training=True), wanted, judge.EXACT)
+    assert (calls.count(1), calls.count(2)) == (2, 4)  # attention once more in the backward pass
 
 
 @pytest.mark.parametrize("name", ["speecht5", "wavlm"])

@@ -182,10 +182,12 @@ def test_converted_to_a_layer(name, patched):
         labeler(4, 3)
 
 
-def test_windows_that_are_not_square_converted():
-    modeling = import_module("transformers.models.donut.modeling_donut_swin")
-    config = tiny("DonutSwin").config
-    module = judge.randomized(modeling.DonutSwinSelfAttention(config, 12, 2, (2, 4))).double()
+@pytest.mark.parametrize("name", ["donut.DonutSwin", "maskformer.MaskFormerSwin", "clap.ClapAudio"])
+def test_windows_that_are_not_square_converted(name):
+    folder, kind = name.split(".")
+    file = {"donut": "donut_swin", "maskformer": "maskformer_swin", "clap": "clap"}[folder]
+    found = getattr(import_module(f"transformers.models.{folder}.modeling_{file}"), f"{kind}SelfAttention")
+    module = judge.randomized(found(tiny("DonutSwin").config, 12, 2, (2, 4))).double()
     judge.assert_same_layer(module, lambda x: module(x)[0], (2, 4))
 
 
