@@ -24,7 +24,7 @@ from relgraph.interop.transformers.common import (
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
@@ -129,7 +129,7 @@ def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistan
         rows = split_heads(sines.to(weight) @ weight.t(), module.head_size)[0]
         query_biases = (module.pos_bias_u, module.pos_bias_v)
     else:
-        labeler, rows = labeler_of(module), module.distance_embedding.weight
+        labeler, rows = labeler_of(module), rows_of(module, "distance_embedding")
     layer = layer_of(
         inputs, linear_of(module, "linear_out"), {"key": rows}, labeler, heads=module.num_heads,
         dropout=module.dropout.p, query_biases=query_biases,

@@ -26,7 +26,7 @@ from relgraph.interop.transformers.common import (
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
 from relgraph.labels import UNLABELED, DenseLabels, Labels
 from relgraph.nn import RelationAttention
@@ -306,7 +306,7 @@ def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
 
 def convert_speecht5(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module and its encoder's table; see the public function."""
-    rows = needs_model(module, encoder, "its encoder").embed_positions.pe_k.weight
+    rows = rows_of(needs_model(module, encoder, "its encoder").embed_positions, "pe_k")
     labeler = speecht5_labeler(rows.shape[0])
     return _converted(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
 
@@ -323,6 +323,7 @@ def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
     labeler = BlockDistance(module.context_size)
     query, both = linear_of(module, "to_q"), linear_of(module, "to_kv")
     inputs = [query, *((weight, None) for weight in both[0].chunk(2))]
+    rows_of(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
     tables = {"key": _rows_of_block(module, module.context_size)}
     layer = layer_of(inputs, linear_of(module, "to_out"), tables, labeler, heads=module.num_heads, dropout=0.0)
     return layer, labeler
