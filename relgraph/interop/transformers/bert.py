@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads
+from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.labels import Labels
@@ -102,7 +102,7 @@ def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device:
             f"hidden_states must have at most {most} positions, the max_position_embeddings of {type(module).__name__}"
             f", got {q_len} queries and {k_len} keys: distance_embedding has no rows for farther ones"
         )
-    labeler, table = labeler_of(module), module.distance_embedding.weight
+    labeler, table = labeler_of(module), rows_of(module.distance_embedding)
     if not cached:
         rows, labeler = cut_to_length(labeler, q_len, k_len)
         return labels_by_distance(labeler, q_len, k_len), table[rows]

@@ -20,6 +20,7 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     wants_weights,
 )
@@ -91,7 +92,7 @@ def _answer(
         }
     else:
         labeler = _labeler(module)
-        terms = {"key_table": module.distance_embedding.weight.to(states.dtype)}
+        terms = {"key_table": rows_of(module.distance_embedding).to(states.dtype)}
     output, weights = attend(
         module,
         split_heads(module.linear_q(states), size),

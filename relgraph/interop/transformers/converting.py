@@ -27,7 +27,8 @@ def convert(module: nn.Module) -> tuple[RelationAttention, Labeler]:
 
     Raises:
         TypeError: not a module.
-        ValueError: a module of a class that cannot be converted, or one without a table of its own.
+        ValueError: a module of a class that cannot be converted, one without a table of its own, or one with
+            adapters that were not merged.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel
@@ -49,6 +50,9 @@ def convert(module: nn.Module) -> tuple[RelationAttention, Labeler]:
     why = known[kind].why_not(module)
     if why is not None:
         raise ValueError(f"module must be an attention with tables, got {type(module).__name__}: {why}")
+    adapted = [name for name, part in module.named_modules() if hasattr(part, "base_layer")]
+    if adapted:
+        raise ValueError(f"module must have no adapters, got some in {', '.join(adapted)}; merge_and_unload() first")
     layer, labeler = convert_one(module)
     some = next(module.parameters())
     return layer.to(some.device, some.dtype).train(module.training), labeler
@@ -63,6 +67,7 @@ def filled(layer: RelationAttention, weights: dict[str, Tensor]) -> RelationAtte
     parameters = dict(layer.named_parameters())
     if parameters.keys() != weights.keys():
         raise ValueError(f"weights must be those of {sorted(parameters)}, got {sorted(weights)}")
+    layer.to(next(iter(weights.values())).dtype)  # before they are copied, so that none is rounded
     with torch.no_grad():
         for name, parameter in parameters.items():
             if parameter.shape != weights[name].shape:

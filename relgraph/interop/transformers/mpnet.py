@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads, version
+from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads, version
 from relgraph.interop.transformers.families import Family
 from relgraph.labelers import BucketedDistance
 
@@ -70,7 +70,7 @@ class EncoderMixin:
                 f"position_ids must be None and num_buckets {LABELER.num_labels} in a patched {type(self).__name__}, "
                 f"got {type(position_ids).__name__} and {num_buckets}; unpatch(model) first"
             )
-        return self.relative_attention_bias.weight[:num_buckets].t().to(x.device)
+        return rows_of(self.relative_attention_bias)[:num_buckets].t().to(x.device)
 
 
 FAMILY = Family(

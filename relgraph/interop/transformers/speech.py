@@ -21,6 +21,7 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     wants_weights,
 )
@@ -90,7 +91,8 @@ class SpeechT5PositionsMixin:
 
     def forward(self: Any, hidden_states: Tensor) -> Tensor:  # noqa: ARG002
         """The table ``[R, D]``, its rows in the order of the labeler."""
-        return speecht5_labeler(self.pe_k.num_embeddings).rows_from(self.pe_k.weight, "query-key")
+        rows = rows_of(self.pe_k)
+        return speecht5_labeler(rows.shape[0]).rows_from(rows, "query-key")
 
 
 class SpeechT5Mixin:
@@ -166,7 +168,7 @@ class WavLMMixin:
                 f"position_bias must be the table [H, R] of a patched layer, got shape {shape}: all layers share one "
                 "bias, so patch all of them"
             )
-        table = self.rel_attn_embed.weight.t() if position_bias is None else position_bias
+        table = rows_of(self.rel_attn_embed).t() if position_bias is None else position_bias
         length = hidden_states.shape[1]
         mask = None if attention_mask is None else attention_mask.eq(1)[:, None, None, :]
         output, weights = _self_attention(
@@ -218,7 +220,7 @@ class GraniteMixin:
                 split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
             )
             # only the rows that a block has: their products with the query are what the table costs
-            rows = self.rel_pos_emb.weight[self.max_pos_emb - block + 1 : self.max_pos_emb + block]
+            rows = rows_of(self.rel_pos_emb)[self.max_pos_emb - block + 1 : self.max_pos_emb + block]
             labeler = ClippedDistance(block - 1)
             output, _ = attend(
                 self, q, k, v, labels_by_distance(labeler, block, block), mask=None, dropout=0.0, scale=self.scale,

@@ -21,6 +21,7 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     version,
     wants_weights,
@@ -102,7 +103,7 @@ class UMT5Mixin:
         )
         table = labels = None
         if self.has_relative_attention_bias:
-            table = self.relative_attention_bias.weight.t()
+            table = rows_of(self.relative_attention_bias).t()
             labels = labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
@@ -129,7 +130,7 @@ def _table(module: Any, given: Tensor | None) -> Tensor | None:
                 "share one bias, so patch all of them"
             )
         return given
-    return module.relative_attention_bias.weight.t() if module.has_relative_attention_bias else None
+    return rows_of(module.relative_attention_bias).t() if module.has_relative_attention_bias else None
 
 
 def _projected(
