@@ -63,13 +63,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import one_call
 import torch
 from example_runs import INTERRUPTED, Runs, announce, picture, until_stopped
 from one_call import CALLS, PATCHED, encoder, once, processor, tokens, ways
 
 import relgraph as rg
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(one_call.__file__).resolve().parent
 KEPT = HERE / "kept" / "patched_memory.json"
 
 # %%
