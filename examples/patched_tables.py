@@ -153,7 +153,7 @@ print(f"right in texts that it has not seen: {percent([model.right(*new)])}")
 
 rg.interop.transformers.unpatch(model.encoder)
 print(f"computed by transformers: {percent([model.right(*new)])}")
-rg.interop.transformers.patch(model.encoder)
+_ = rg.interop.transformers.patch(model.encoder)
 
 # %%
 # The table, head by head
