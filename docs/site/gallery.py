@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 CODE = ".. GENERATED FROM PYTHON SOURCE LINES"
 ALT = "What the run below came to"
-EACH_IN_PLACE = ("label_pictures",)
+EACH_IN_PLACE = ("label_pictures", "patched_tables")
 FIRST = ("label_pictures.py", "quickstart.py", "kinship.py")
 
 

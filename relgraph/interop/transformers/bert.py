@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads
+from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, rows_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, plain_rows
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels
@@ -105,7 +105,7 @@ def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device:
             f"hidden_states must have at most {most} positions, the max_position_embeddings of {type(module).__name__}"
             f", got {q_len} queries and {k_len} keys: distance_embedding has no rows for farther ones"
         )
-    labeler, table = labeler_of(module), module.distance_embedding.weight
+    labeler, table = labeler_of(module), rows_of(module.distance_embedding)
     if not cached:
         rows, labeler = cut_to_length(labeler, q_len, k_len)
         return labels_by_distance(labeler, q_len, k_len), table[rows]
@@ -145,7 +145,7 @@ def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
     labeler = ClippedDistance(module.max_position_embeddings - 1)
     inputs = [linear_of(module, name) for name in ("query", "key", "value")]
-    rows = labeler.rows_from(rows_of(module, "distance_embedding"), "query-key")
+    rows = labeler.rows_from(plain_rows(module, "distance_embedding"), "query-key")
     kinds = ("key", "query") if module.position_embedding_type == KEY_QUERY else ("key",)
     layer = layer_of(
         inputs, None, dict.fromkeys(kinds, rows), labeler, heads=module.num_attention_heads, dropout=module.dropout.p

@@ -103,6 +103,14 @@ def attend(
     return output.transpose(1, 2).flatten(2), weights
 
 
+def rows_of(embedding: nn.Module) -> Tensor:
+    """All rows of an embedding; if an adapter wraps it, the rows that the adapter gives."""
+    if type(embedding) is nn.Embedding:
+        return embedding.weight
+    weight: Any = embedding.weight  # of an adapter it is that of the embedding within: right in its size alone
+    return embedding(torch.arange(weight.shape[0], device=weight.device))
+
+
 def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     """A mask cut to the number of keys (a static cache has room for more), and to one row if all rows are the same one.
 

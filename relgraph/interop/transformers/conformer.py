@@ -20,11 +20,12 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.labelers import ClippedDistance
 from relgraph.nn import RelationAttention
 
@@ -93,7 +94,7 @@ def _answer(
         }
     else:
         labeler = _labeler(module)
-        terms = {"key_table": module.distance_embedding.weight.to(states.dtype)}
+        terms = {"key_table": rows_of(module.distance_embedding).to(states.dtype)}
     output, weights = attend(
         module,
         split_heads(module.linear_q(states), size),
@@ -129,7 +130,7 @@ def convert(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistan
         rows = split_heads(sines.to(weight) @ weight.t(), module.head_size)[0]
         query_biases = (module.pos_bias_u, module.pos_bias_v)
     else:
-        labeler, rows = labeler_of(module), rows_of(module, "distance_embedding")
+        labeler, rows = labeler_of(module), plain_rows(module, "distance_embedding")
     layer = layer_of(
         inputs, linear_of(module, "linear_out"), {"key": rows}, labeler, heads=module.num_heads,
         dropout=module.dropout.p, query_biases=query_biases,

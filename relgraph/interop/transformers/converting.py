@@ -87,6 +87,9 @@ def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[Relat
     why = family.why_not(module)
     if why is not None:
         raise ValueError(f"module must be an attention with tables, got {type(module).__name__}: {why}")
+    adapted = [name for name, part in module.named_modules() if hasattr(part, "base_layer")]
+    if adapted:
+        raise ValueError(f"module must have no adapters, got some in {', '.join(adapted)}; merge_and_unload() first")
     holder = _holder(module, model, family.holders)
     with torch.no_grad():
         layer, labeler = convert_one(module, holder) if family.holders else convert_one(module)
@@ -143,6 +146,7 @@ def filled(layer: RelationAttention, weights: dict[str, Tensor]) -> RelationAtte
     parameters = dict(layer.named_parameters())
     if parameters.keys() != weights.keys():
         raise ValueError(f"weights must be those of {sorted(parameters)}, got {sorted(weights)}")
+    layer.to(next(iter(weights.values())).dtype)  # before they are copied, so that none is rounded
     with torch.no_grad():
         for name, parameter in parameters.items():
             if parameter.shape != weights[name].shape:

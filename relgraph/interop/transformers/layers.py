@@ -35,7 +35,7 @@ def linear_of(module: nn.Module, name: str) -> Linear:
     return found.weight, found.bias
 
 
-def rows_of(module: nn.Module, name: str) -> Tensor:
+def plain_rows(module: nn.Module, name: str) -> Tensor:
     """The rows ``[R, ...]`` of an embedding of a module.
 
     Raises:

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, split_heads, version
+from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads, version
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -72,12 +72,12 @@ class EncoderMixin:
                 f"position_ids must be None and num_buckets {LABELER.num_labels} in a patched {type(self).__name__}, "
                 f"got {type(position_ids).__name__} and {num_buckets}; unpatch(model) first"
             )
-        return self.relative_attention_bias.weight[:num_buckets].t().to(x.device)
+        return rows_of(self.relative_attention_bias)[:num_buckets].t().to(x.device)
 
 
 def convert(module: Any, encoder: Any) -> tuple[RelationAttention, BucketedDistance]:
     """A layer with the weights of a module; see :func:`relgraph.interop.transformers.convert`."""
-    rows = rows_of(needs_model(module, encoder, "its encoder"), "relative_attention_bias")
+    rows = plain_rows(needs_model(module, encoder, "its encoder"), "relative_attention_bias")
     inputs = [linear_of(module, name) for name in ("q", "k", "v")]
     tables = {"bias": rows[: LABELER.num_labels].t()}
     layer = layer_of(

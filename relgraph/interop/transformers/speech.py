@@ -22,11 +22,12 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.labelers import BucketedDistance, ClippedDistance, DistanceLabeler, Labeler
 from relgraph.labels import UNLABELED, DenseLabels, Labels
 from relgraph.nn import RelationAttention
@@ -136,7 +137,8 @@ class SpeechT5PositionsMixin:
 
     def forward(self: Any, hidden_states: Tensor) -> Tensor:  # noqa: ARG002
         """The table ``[R, D]``, its rows in the order of the labeler."""
-        return speecht5_labeler(self.pe_k.num_embeddings).rows_from(self.pe_k.weight, "query-key")
+        rows = rows_of(self.pe_k)
+        return speecht5_labeler(rows.shape[0]).rows_from(rows, "query-key")
 
 
 class SpeechT5Mixin:
@@ -212,7 +214,7 @@ class WavLMMixin:
                 f"position_bias must be the table [H, R] of a patched layer, got shape {shape}: all layers share one "
                 "bias, so patch all of them"
             )
-        table = self.rel_attn_embed.weight.t() if position_bias is None else position_bias
+        table = rows_of(self.rel_attn_embed).t() if position_bias is None else position_bias
         length = hidden_states.shape[1]
         mask = None if attention_mask is None else attention_mask.eq(1)[:, None, None, :]
         output, weights = _self_attention(
@@ -274,7 +276,7 @@ class GraniteMixin:
 
 def _rows_of_block(module: Any, length: int) -> Tensor:
     """The rows of Granite Speech's table for the distances within a block of this length, ``[2 · length - 1, D]``."""
-    rows = module.rel_pos_emb.weight[module.max_pos_emb - length + 1 : module.max_pos_emb + length]
+    rows = rows_of(module.rel_pos_emb)[module.max_pos_emb - length + 1 : module.max_pos_emb + length]
     return ClippedDistance(length - 1).rows_from(rows, "query-key")
 
 
@@ -306,7 +308,7 @@ def convert_vits(module: Any) -> tuple[RelationAttention, WindowDistance]:
 
 def convert_speecht5(module: Any, encoder: Any) -> tuple[RelationAttention, ClippedDistance]:
     """A layer with the weights of a module and its encoder's table; see the public function."""
-    rows = rows_of(needs_model(module, encoder, "its encoder").embed_positions, "pe_k")
+    rows = plain_rows(needs_model(module, encoder, "its encoder").embed_positions, "pe_k")
     labeler = speecht5_labeler(rows.shape[0])
     return _converted(module, {"key": labeler.rows_from(rows, "query-key")}, labeler), labeler
 
@@ -323,7 +325,7 @@ def convert_granite(module: Any) -> tuple[RelationAttention, BlockDistance]:
     labeler = BlockDistance(module.context_size)
     query, both = linear_of(module, "to_q"), linear_of(module, "to_kv")
     inputs = [query, *((weight, None) for weight in both[0].chunk(2))]
-    rows_of(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
+    plain_rows(module, "rel_pos_emb")  # with an adapter its weight would not be all of it
     tables = {"key": _rows_of_block(module, module.context_size)}
     layer = layer_of(inputs, linear_of(module, "to_out"), tables, labeler, heads=module.num_heads, dropout=0.0)
     return layer, labeler

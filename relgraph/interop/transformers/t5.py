@@ -20,12 +20,13 @@ from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
     refuse,
+    rows_of,
     split_heads,
     version,
     wants_weights,
 )
 from relgraph.interop.transformers.families import Family
-from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, rows_of
+from relgraph.interop.transformers.layers import layer_of, linear_of, needs_model, plain_rows
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
@@ -101,7 +102,7 @@ class UMT5Mixin:
         )
         table = labels = None
         if self.has_relative_attention_bias:
-            table = self.relative_attention_bias.weight.t()
+            table = rows_of(self.relative_attention_bias).t()
             labels = labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
@@ -128,7 +129,7 @@ def _table(module: Any, given: Tensor | None) -> Tensor | None:
                 "share one bias, so patch all of them"
             )
         return given
-    return module.relative_attention_bias.weight.t() if module.has_relative_attention_bias else None
+    return rows_of(module.relative_attention_bias).t() if module.has_relative_attention_bias else None
 
 
 def _projected(
@@ -166,7 +167,7 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
         holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
     labeler = labeler_of(holder)
     inputs = [linear_of(module, name) for name in ("q", "k", "v")]
-    tables = {"bias": rows_of(holder, "relative_attention_bias").t()}
+    tables = {"bias": plain_rows(holder, "relative_attention_bias").t()}
     layer = layer_of(
         inputs, linear_of(module, "o"), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
     )
