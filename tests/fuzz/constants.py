@@ -46,6 +46,7 @@ DRAWN = (
     Constant("relgraph.impl.native.attend", "FEWEST_KEYS", (1, 20)),
     Constant("relgraph.impl.native.attend", "STEP", (1, 16)),
     Constant("relgraph.impl.triton.tile_ids", "CHUNK_PAIRS", (1, 300, 2000)),
+    Constant("relgraph.impl.native.attend", "PAIRS_PER_NUMBER", (0.0, 1e9)),
     Constant("relgraph.impl.triton.virtual", "MAX_BAND", (0, 3, 10)),
     Constant("relgraph.impl.triton.attend", "KEPT_CONSTANTS", (1,)),
     Constant("relgraph.impl.triton.launch", "FARTHEST_ROW", (1, 5)),
