@@ -36,7 +36,9 @@ def no_triton(monkeypatch):
 @pytest.mark.parametrize(
     ("impl", "reason", "options"),
     [
-        ("dense", "B · H · N_q · N_k = 262,144 is at most 262,144 scores", {"q_len": SIDE}),
+        ("dense", "B · H · N_q · N_k = 32,768 is at most 32,768 scores", {"q_len": 64, "k_len": 512}),
+        ("between", "B · H · N_q · N_k = 32,832 is at most 262,144 scores", {"q_len": 64, "k_len": 513}),
+        ("between", "B · H · N_q · N_k = 262,144 is at most 262,144 scores", {"q_len": SIDE}),
         ("large", "B · H · N_q · N_k = 262,656 is more than 262,144 scores", {"q_len": SIDE, "k_len": SIDE + 1}),
         (
             "large",
@@ -49,6 +51,8 @@ def no_triton(monkeypatch):
 )
 def test_choice_and_reason(impl, reason, options, on_a_cpu):
     choice = ask(**options)
+    if impl == "between":
+        impl = "large" if on_a_cpu == "native" else "dense"
     if impl == "large":
         impl = on_a_cpu
         reason = reason if impl == "chunked" else "the tensors are on a CPU, and the compiled kernels can do the call"
@@ -270,7 +274,7 @@ def test_it_checks_as_the_call_does():
 
 def test_what_is_printed(no_triton, no_kernels):
     assert str(ask(q_len=3)) == (
-        "impl='dense': B · H · N_q · N_k = 9 is at most 262,144 scores\n"
+        "impl='dense': B · H · N_q · N_k = 9 is at most 32,768 scores\n"
         "able too: reference, chunked\n"
         "refused: impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'\n"
         "refused: impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'\n"

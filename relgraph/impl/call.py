@@ -128,7 +128,8 @@ class Problem:
             over all pairs it has a row for each column of the sums; for those of a GPU all tables have that, or one
             row less where the last column is that of pairs without a label.
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
-        label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None.
+        label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None. Compiled kernels over all pairs
+            take it in the place of B, with a number for each column.
         vectors: a vector for each listed pair, ``[P, F]`` in the order that they were given, or None.
         mask: ``[B or 1, H or 1, N_q or 1, N_k or 1]``, bool (True attends) or added, or None.
         keep: a given dropout mask ``[B, H, N_q, N_k]``, or None to draw one from ``seed``.

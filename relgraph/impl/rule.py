@@ -32,8 +32,11 @@ IMPLEMENTATIONS: dict[str, Callable[[Call], Answer]] = {
     "triton": attend_triton,
 }
 
-DENSE_SCORES = 1 << 18
-"""Up to this many scores (B · H · N_q · N_k) one pass is faster on a CPU; see docs/learn/implementations.md."""
+SMALL_SCORES, DENSE_SCORES = 1 << 15, 1 << 18
+"""Up to this many scores (B · H · N_q · N_k) one pass is as fast as compiled kernels on a CPU, and faster than blocks.
+
+See docs/learn/implementations.md.
+"""
 
 PACKED_SHARE = 8
 """On a GPU dense is taken for so many times fewer scores if graphs are packed: most of them are of no graph."""
@@ -84,16 +87,13 @@ RULES = (
         lambda call: call.plan.q_len == 1 and not _any_learns(call) and _native(call) is None,
     ),
     Rule("dense", "there is one query row", lambda call: call.plan.q_len == 1),
-    Rule(
-        "dense",
-        "{size}",
-        lambda call: size(call) <= dense_scores(call),
-    ),
+    Rule("dense", "{size}", lambda call: size(call) <= small_scores(call)),
     Rule(
         "native",
         "the tensors are on a CPU, and the compiled kernels can do the call",
         lambda call: _native(call) is None,
     ),
+    Rule("dense", "{size}", lambda call: size(call) <= dense_scores(call)),
     Rule("chunked", "{size}", lambda _: True),
 )
 """The table, top to bottom; the first row that fits is taken."""
@@ -114,8 +114,13 @@ def size(call: Call) -> int:
     return batch * heads * call.plan.q_len * call.plan.k_len * a_pair
 
 
+def small_scores(call: Call) -> int:
+    """Up to this many scores ``dense`` is taken although compiled kernels may be there."""
+    return dense_scores(call) if budget.block_bytes(call.query.device) else SMALL_SCORES
+
+
 def dense_scores(call: Call) -> int:
-    """Up to this many scores ``dense`` is taken: for speed on a CPU, by what its numbers fill elsewhere."""
+    """Up to this many scores ``dense`` is taken before ``chunked``: for speed on a CPU, by what they fill elsewhere."""
     room = budget.block_bytes(call.query.device)
     if not room:
         return DENSE_SCORES
@@ -125,7 +130,8 @@ def dense_scores(call: Call) -> int:
 
 def size_in_words(call: Call) -> str:
     """The scores and the bound that they keep to or pass, as text, which dynamo cannot format."""
-    per_pair, bound = " · D" if isinstance(call.score, Additive) else "", dense_scores(call)
+    per_pair = " · D" if isinstance(call.score, Additive) else ""
+    bound = small_scores(call) if size(call) <= small_scores(call) else dense_scores(call)
     compared = "at most" if size(call) <= bound else "more than"
     return f"B · H · N_q · N_k{per_pair} = {size(call):,} is {compared} {bound:,} scores"
 

@@ -11,7 +11,7 @@ import torch
 import relgraph as rg
 from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
 from relgraph.impl.native import build
-from relgraph.impl.rule import DENSE_SCORES, choose
+from relgraph.impl.rule import DENSE_SCORES, SMALL_SCORES, choose
 from relgraph.plan import lower, plain
 from tests.cases import KINDS, make, raw
 
@@ -22,10 +22,11 @@ def call(batch=1, heads=1, q_len=4, k_len=4, **options):
 
 
 def test_small_calls_go_dense_and_large_ones_in_blocks(on_a_cpu):
-    side = int(DENSE_SCORES**0.5)
-    assert choose(call(q_len=side, k_len=side), None) == "dense"
-    assert choose(call(q_len=side, k_len=side + 1), None) == on_a_cpu
-    assert choose(call(batch=4, q_len=side // 2, k_len=side // 2 + 1), None) == on_a_cpu
+    most = SMALL_SCORES if on_a_cpu == "native" else DENSE_SCORES
+    assert choose(call(q_len=64, k_len=most // 64), None) == "dense"
+    assert choose(call(q_len=64, k_len=most // 64 + 1), None) == on_a_cpu
+    assert choose(call(batch=4, q_len=16, k_len=most // 64), None) == "dense"
+    assert choose(call(batch=4, q_len=16, k_len=most // 64 + 1), None) == on_a_cpu
 
 
 LARGE = {"q_len": 2048, "k_len": 2048}

@@ -222,6 +222,9 @@ SHAPES = {
     "by_query": ("by_query", lambda p: p.by_query[..., 1:], "by_query must have shape"),
     "by_query dtype": ("by_query", lambda p: p.by_query.float(), "by_query must be"),
     "by_key": ("by_key", lambda p: p.by_key[:, :1], "by_key must have shape"),
+    "label_biases": ("label_biases", lambda p: torch.ones(p.columns + 1, dtype=F64), "label_biases must have shape"),
+    "label_biases of heads": ("label_biases", lambda p: torch.ones(3, p.columns, dtype=F64), "must have shape"),
+    "label_biases dtype": ("label_biases", lambda p: torch.ones(p.columns), "label_biases must be"),
     "label_values": ("label_values", lambda p: torch.ones(p.columns, 3, dtype=F64), "label_values must have shape"),
     "label_values of heads": ("label_values", lambda p: torch.ones(1, p.columns, 4, dtype=F64), "must have shape"),
     "label_values dtype": ("label_values", lambda p: torch.ones(p.columns, 4), "label_values must be"),
@@ -239,6 +242,12 @@ def test_tensors_that_do_not_fit_never_reach_the_kernels(what):
     problem = problem_of(dense())
     with pytest.raises(ValueError, match=message):
         attend._forward(replace(problem, **{name: spoil(problem)}))
+
+
+def test_biases_of_labels_take_the_place_of_scores_by_row():
+    problem = problem_of(dense())
+    with pytest.raises(ValueError, match="by_query must be None with label_biases, got a tensor"):
+        attend._forward(replace(problem, label_biases=torch.ones(problem.columns, dtype=F64)))
 
 
 def test_the_value_term_needs_the_sums():

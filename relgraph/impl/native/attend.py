@@ -18,6 +18,12 @@ from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_ro
 PANEL, FEWEST_KEYS = 512, 512
 """Keys per panel, and with fewer of them there are none in float32: keys in panels must be turned round first."""
 
+PAIRS_PER_NUMBER = 0.5
+"""Biases of all pairs are written out if they are at most so many times the numbers of all queries.
+
+They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
+"""
+
 STEP = 64
 """Without panels oneDNN's product sums values in float32, for whole multiples of so many keys and whole blocks of rows.
 
@@ -34,17 +40,40 @@ def attend(call: Call) -> Answer:
     if call.plan.edges_only:
         return attend_listed(call)
     dtype, sizes = accumulation_dtype(call.query.dtype), call.plan.num_labels
-    by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
+    biases, by_query = _shared_biases(call, dtype), None
+    if biases is None:
+        by_query = score_tables(call.query.to(dtype), call.tables, sizes, call.scale)
     by_key = _query_tables(call, dtype)
     if any("value" in tables.batched for tables in call.tables):  # the kernels add tables of all batch rows
-        outputs = op.run(call, "native", by_query, by_key, columns=call.plan.columns, need_sums=True)
+        outputs = op.run(
+            call, "native", by_query, by_key, columns=call.plan.columns, need_sums=True,
+            extras=op.Extras(label_biases=biases),
+        )  # fmt: skip
         return answer(call, outputs, call.tables, sizes)
     values = _value_tables(call, dtype)
     outputs = op.run(
         call, "native", by_query, by_key, columns=call.plan.columns, need_sums=values is not None,
-        extras=op.Extras(label_values=values),
+        extras=op.Extras(label_values=values, label_biases=biases),
     )  # fmt: skip
     return answer(call, outputs, (), sizes)
+
+
+def _shared_biases(call: Call, dtype: torch.dtype) -> Tensor | None:
+    """What each column adds to scores, ``[columns]`` or ``[H, columns]``, if it is the same for all queries.
+
+    None where scores by label depend on the query or the batch row, and without biases.
+    """
+    given = [part.bias for part in call.tables]
+    if any(part.key is not None or part.rows is not None or "bias" in part.batched for part in call.tables):
+        return None
+    if all(bias is None for bias in given):
+        return None
+    per_head = any(bias is not None and bias.dim() == 2 for bias in given)
+    joined = []
+    for bias, labels in zip(given, call.plan.num_labels, strict=True):
+        row = call.query.new_zeros(labels + 1, dtype=dtype) if bias is None else with_zero_row(bias.to(dtype), -1)
+        joined.append(row.expand(call.query.shape[1], -1) if per_head else row)
+    return joined[0] if len(joined) == 1 else torch.cat(joined, -1)
 
 
 def _value_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
@@ -96,7 +125,7 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run = _Run(problem)
     dtype, (batch, heads) = problem.dtype, problem.query.shape[:2]
     struct, held = run.struct, run.held
-    splits = struct.splits = run.splits()
+    splits = struct.splits = 1 if struct.pair_biases.data else run.splits()
     dq = torch.empty(problem.query.shape, dtype=dtype)
     dk, dv = (torch.empty(splits, *x.shape, dtype=dtype) for x in (problem.key, problem.value))
     db = dc = None
@@ -108,6 +137,15 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     struct.dk, struct.dv, struct.d_by_key = (held.tensor(None if x is None else x[0]) for x in (dk, dv, dc))
     struct.dk_split, struct.dv_split = dk[0].numel(), dv[0].numel()
     struct.d_by_key_split = 0 if dc is None else dc[0].numel()
+    biases, of_biases = problem.label_biases, None
+    if biases is not None:
+        if struct.pair_biases.data:
+            struct.shares = run.shares()
+            pairs = torch.zeros(struct.shares, heads, struct.q_len, struct.k_len, dtype=dtype)
+            struct.d_pair_biases = held.tensor(pairs)
+        groups = (1, heads, 1) if struct.pair_biases.data else (struct.runs, heads, splits)
+        of_biases = torch.zeros(*groups, problem.columns, dtype=dtype)
+        struct.d_label_biases = held.tensor(of_biases)
     half = torch.bfloat16 if struct.half else dtype
     for name, kind in (("output", half), ("sums", dtype), ("mass", dtype)):
         grad, given = getattr(incoming, name), getattr(outputs, name)
@@ -128,7 +166,9 @@ def _backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Ten
     run.start("backward")
     grads = [(dq, problem.query), (_joined(dk), problem.key), (_joined(dv), problem.value)]
     by_key = None if dc is None else _joined(dc).transpose(2, 3)
-    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, None, of_values, None]
+    if biases is not None and of_biases is not None:
+        of_biases = of_biases.sum((0, 2)) if biases.dim() == 2 else of_biases.sum((0, 1, 2))
+    return [*(grad.to(x.dtype) for grad, x in grads), db, by_key, None, of_values, None, of_biases]
 
 
 op.plug("native", _forward, _backward, impl="native", instead="impl='dense' or 'reference'", direct=True)
@@ -171,6 +211,30 @@ class _Run:
         if half or (single and struct.k_len >= FEWEST_KEYS):
             struct.panel = min(PANEL, -(-struct.k_len // 64) * 64)
             struct.panels = -(-struct.k_len // struct.panel)
+        if problem.label_biases is not None and self._can_share() and self._room_for_pairs() >= 1:
+            pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype)
+            struct.pair_biases = self.held.tensor(pairs)
+
+    def _can_share(self) -> bool:
+        """Whether there are several batch rows, all with the same labels."""
+        parts = self.held.layout.filled.parts
+        same = all(
+            not (part.offset_step or part.ids_step or part.list_step)
+            for part in parts[: self.struct.num_parts]
+        )  # fmt: skip
+        return self.struct.batch > 1 and not self.struct.graphs and same
+
+    def _room_for_pairs(self) -> int:
+        """How often the biases of all pairs fit what they may take."""
+        struct = self.struct
+        return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
+
+    def shares(self) -> int:
+        """Into how many parts backward cuts the batch rows where biases of all pairs are written out."""
+        struct = self.struct
+        if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
+            return 1
+        return max(1, min(struct.threads, struct.runs, self._room_for_pairs()))
 
     def splits(self) -> int:
         """Into how many parts backward cuts each graph's blocks, so that all threads have work."""

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "block.h"
+#include "pair_biases.h"
 #include "tasks.h"
 
 namespace relgraph {
@@ -18,15 +19,30 @@ template <class T, class E> class Passes {
 
   void forward() const {
     lay_panels();
+    write_pair_biases();
     start(p_.num_blocks * p_.heads, [&](int64_t task, int64_t thread) {
       const auto [block, head] = block_and_head(task);
-      Block<T, E>(p_, block, head, 0, room(thread)).forward();
+      Block<T, E>(p_, block, head, 0, 0, room(thread)).forward();
     });
   }
 
   void backward() const {
     lay_panels();
-    start(p_.runs * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) { gradients(task, room(thread)); });
+    write_pair_biases();
+    if (!p_.d_pair_biases.data) {
+      start(p_.runs * p_.kv_heads * p_.splits, [&](int64_t task, int64_t thread) {
+        const int64_t split = task % p_.splits, rest = task / p_.splits;
+        gradients(rest / p_.kv_heads, rest % p_.kv_heads, split, 0, room(thread));
+      });
+      return;
+    }
+    // One task has all runs that add to the same gradients of pairs.
+    start(p_.shares * p_.kv_heads, [&](int64_t task, int64_t thread) {
+      const int64_t share = task / p_.kv_heads, kv_head = task % p_.kv_heads;
+      const int64_t from = p_.runs * share / p_.shares, to = p_.runs * (share + 1) / p_.shares;
+      for (int64_t run = from; run < to; run++) gradients(run, kv_head, 0, share, room(thread));
+    });
+    start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).sum_by_label(); });
   }
 
  private:
@@ -35,15 +51,20 @@ template <class T, class E> class Passes {
       start(p_.batch * p_.kv_heads * p_.panels, [&](int64_t task, int64_t) { lay_panel<E>(p_, task); });
   }
 
-  // A task owns the gradients of its keys: a share of its graph's blocks, with all query heads of its key head.
-  void gradients(int64_t task, T* room) const {
-    const int64_t group = p_.heads / p_.kv_heads, split = task % p_.splits;
-    const int64_t kv_head = task / p_.splits % p_.kv_heads, run = task / p_.splits / p_.kv_heads;
+  // The biases of all pairs, where they are wanted.
+  void write_pair_biases() const {
+    if (!p_.pair_biases.data) return;
+    start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).write(); });
+  }
+
+  // A task owns the gradients of its keys: a part of its run's blocks, with all query heads of its key head.
+  void gradients(int64_t run, int64_t kv_head, int64_t split, int64_t share, T* room) const {
+    const int64_t group = p_.heads / p_.kv_heads;
     clear(p_.run_graphs[run], kv_head, split);
     const int64_t first = p_.block_ptr[run], count = p_.block_ptr[run + 1] - first;
     const int64_t from = first + count * split / p_.splits, to = first + count * (split + 1) / p_.splits;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++)
-      for (int64_t block = from; block < to; block++) Block<T, E>(p_, block, head, split, room).backward();
+      for (int64_t block = from; block < to; block++) Block<T, E>(p_, block, head, split, share, room).backward();
   }
 
   // Zeros for the gradients of a graph's keys, just before they are added up in the cache.

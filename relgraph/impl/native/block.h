@@ -10,8 +10,9 @@ namespace relgraph {
 // T: of scores and sums; E: of the numbers that are multiplied.
 template <class T, class E> class Block {
  public:
-  Block(const Problem& p, int64_t number, int64_t head, int64_t split, T* room)
-      : p_(p), head_(head), kv_head_(head / (p.heads / p.kv_heads)), split_(split) {
+  // Backward: `split` is the part of the run, `share` the one of all runs that this block belongs to.
+  Block(const Problem& p, int64_t number, int64_t head, int64_t split, int64_t share, T* room)
+      : p_(p), head_(head), kv_head_(head / (p.heads / p.kv_heads)), split_(split), share_(share) {
     const int64_t* block = p.blocks + 3 * number;
     place_.graph = block[0];
     place_.batch = p.graphs ? 0 : block[0];
@@ -78,12 +79,15 @@ template <class T, class E> class Block {
       if (p_.output.data) lay(rows_of(p_.output), p_.output.row, rows_, p_.block_rows, p_.value_size, output_rows_);
     }
     if (by_label_) gradients_of_sums();
+    const bool sum_biases = p_.d_label_biases.data && !p_.d_pair_biases.data;
+    if (sum_biases) std::fill_n(sums_, LANES * width_, T(0));
     const Place whole = place_;
     for (int64_t start = whole.start; start < whole.stop; start += chunk_) {
       place_.start = start;
       place_.stop = std::min(start + chunk_, whole.stop);
       gradients_of_keys(start - whole.start, start == whole.start);
     }
+    if (sum_biases) add_lanes(p_, sums_, width_, own_row<T>(p_.d_label_biases, place_.graph, head_, split_));
     T* dq = own_row<T>(p_.dq, place_.batch, head_, query(0));
     for (int64_t r = 0; r < rows_; r++) scale_row(dq + r * p_.dq.row, p_.size, T(p_.scale));
   }
@@ -151,6 +155,12 @@ template <class T, class E> class Block {
       softmax_backward(t, s, n, deltas_[r]);
       if (slopes_) multiply_rows(t, slopes_ + r * stride_ + at, n);
       if (p.d_by_query.data) write_sums(r, t, T(1), p.d_by_query, first);
+      if (p.d_pair_biases.data) {
+        add_row(own_row<T>(p.d_pair_biases, share_, head_, first_ + r) + place_.start, t, n);
+      } else if (p.d_label_biases.data) {
+        for (int64_t part = 0; part < p.num_parts; part++)
+          labels(part, r).sum_into(ids_of(sums_, part), width_, t);
+      }
       if (p.d_by_key.data) {
         T* columns = own_row<T>(p.d_by_key, place_.batch, head_, 0) + split_ * p.d_by_key_split + key(0);
         for (int64_t part = 0; part < p.num_parts; part++)
@@ -274,24 +284,22 @@ template <class T, class E> class Block {
   }
 
   void load_part(int64_t number, T* into, const T* from, T not_attending) const {
-    const Part& part = p_.parts[number];
-    T* mine = into + part.first_column + number;
-    mine[0] = not_attending;
-    mine[1] = from ? from[part.first_column + part.num_labels] : T(0);
-    if (from) std::copy_n(from + part.first_column, part.num_labels, mine + GUARD);
-    else std::fill_n(mine + GUARD, part.num_labels, T(0));
+    relgraph::load_part(p_.parts[number], number, into, from, not_attending);
   }
 
-  T* ids_of(T* row, int64_t part) const { return row + p_.parts[part].first_column + part + GUARD; }
+  T* ids_of(T* row, int64_t part) const { return relgraph::ids_of(p_.parts[part], part, row); }
 
   // The finished scores of all rows.
   void score() {
     against(p_.query, p_.key, p_.turned_keys, p_.size, n_, scores_, stride_);
+    const T* shared = p_.label_biases.data ? row_of<T>(p_.label_biases, 0, head_, 0) : nullptr;
     for (int64_t r = 0; r < rows_; r++) {
       T* s = scores_ + r * stride_;
-      const T* from = p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r)) : nullptr;
-      if (!from && r == 0) load(table_, nullptr, -INF<T>);
-      for (int64_t part = 0; part < p_.num_parts; part++) {
+      const T* from = p_.by_query.data ? row_of<T>(p_.by_query, place_.batch, head_, query(r)) : shared;
+      if (from == shared && r == 0) load(table_, shared, -INF<T>);
+      if (p_.pair_biases.data)
+        scale_add_row(s, row_of<T>(p_.pair_biases, 0, head_, first_ + r) + place_.start, n_, T(p_.scale));
+      for (int64_t part = 0; !p_.pair_biases.data && part < p_.num_parts; part++) {
         const T factor = part == 0 ? T(p_.scale) : T(1);
         if (!from && p_.parts[part].full) {
           if (part == 0) scale_row(s, n_, factor);
@@ -302,7 +310,7 @@ template <class T, class E> class Block {
           mine.add_plain(s, from + p_.parts[part].first_column, factor, -INF<T>);
           continue;
         }
-        if (from) load_part(part, table_, from, -INF<T>);
+        if (from != shared) load_part(part, table_, from, -INF<T>);
         mine.add(s, ids_of(table_, part), factor);
       }
       if (p_.by_key.data) {
@@ -343,11 +351,7 @@ template <class T, class E> class Block {
       for (int64_t lane = 0; lane < LANES; lane++)
         std::fill_n(mine - GUARD + lane * width_, part.num_labels + GUARD, T(0));
       row.sum_into(mine, width_, s);
-      const auto total = [&](int64_t id) {
-        const T* x = mine + id;
-        return ((x[0] + x[width_]) + (x[2 * width_] + x[3 * width_])) * factor;
-      };
-      static_assert(LANES == 4, "total adds four lanes");
+      const auto total = [&](int64_t id) { return total_of(mine, width_, id) * factor; };
       for (int64_t c = 0; c < part.num_labels; c++) columns[c] = first ? total(c) : columns[c] + total(c);
       columns[part.num_labels] = first ? total(-1) : columns[part.num_labels] + total(-1);
     }
@@ -365,7 +369,7 @@ template <class T, class E> class Block {
   }
 
   const Problem& p_;
-  int64_t head_, kv_head_, split_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
+  int64_t head_, kv_head_, split_, share_, first_ = 0, rows_ = 0, n_ = 0, stride_ = 0, other_stride_ = 0, width_ = 0;
   Place place_{};
   int64_t chunk_ = 0;
   T *scores_, *other_, *slopes_, *table_, *sums_, *by_label_, *spare_, *shares_, *deltas_;

@@ -38,6 +38,9 @@ def check_tensors(problem: Problem) -> None:
         ("by_query", problem.by_query, (batch, heads, q_len, plan.columns)),
         ("by_key", problem.by_key, (batch, heads, k_len, plan.columns)),
     ]
+    biases = problem.label_biases
+    if biases is not None:
+        shapes.append(("label_biases", biases, (plan.columns,) if biases.dim() == 1 else (heads, plan.columns)))
     table = problem.label_values
     if table is not None:
         wanted = plan.columns, value.shape[-1]
@@ -45,6 +48,8 @@ def check_tensors(problem: Problem) -> None:
         if not problem.need_sums:
             raise ValueError("need_sums must be True with label_values, got False")
     _check_operands(problem, shapes, problem.query.dtype)
+    if biases is not None and problem.by_query is not None:
+        raise ValueError("by_query must be None with label_biases, got a tensor")
     _check_options(problem)
 
 

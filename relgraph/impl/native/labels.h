@@ -178,4 +178,38 @@ template <class T> class RowLabels {
   int64_t listed_ = 0, count_ = 0, shift_ = 0;
 };
 
+// ---- a row of numbers by label as RowLabels reads it: each part begins with the numbers for the ids -2 and -1 ----
+
+// Where part `number` has its id 0.
+template <class T> T* ids_of(const Part& part, int64_t number, T* row) {
+  return row + part.first_column + number + GUARD;
+}
+
+// Copies a part's columns of a table's row; a null row is all zeros.
+template <class T> void load_part(const Part& part, int64_t number, T* into, const T* from, T not_attending) {
+  T* mine = ids_of(part, number, into) - GUARD;
+  mine[0] = not_attending;
+  mine[1] = from ? from[part.first_column + part.num_labels] : T(0);
+  if (from) std::copy_n(from + part.first_column, part.num_labels, mine + GUARD);
+  else std::fill_n(mine + GUARD, part.num_labels, T(0));
+}
+
+// The sum by one label over the lanes.
+template <class T> T total_of(const T* ids, int64_t width, int64_t id) {
+  static_assert(LANES == 4, "adds four lanes");
+  const T* x = ids + id;
+  return (x[0] + x[width]) + (x[2 * width] + x[3 * width]);
+}
+
+// Adds the sums of all parts to a row of all columns.
+template <class T> void add_lanes(const Problem& p, T* lanes, int64_t width, T* into) {
+  for (int64_t i = 0; i < p.num_parts; i++) {
+    const Part& part = p.parts[i];
+    const T* mine = ids_of(part, i, lanes);
+    T* columns = into + part.first_column;
+    for (int64_t c = 0; c < part.num_labels; c++) columns[c] += total_of(mine, width, c);
+    columns[part.num_labels] += total_of(mine, width, -1);
+  }
+}
+
 }  // namespace relgraph

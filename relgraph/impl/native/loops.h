@@ -85,6 +85,13 @@ template <class T> void add_row(T* s, const T* row, int64_t n) {
   for (int64_t j = 0; j < n; j++) s[j] += row[j];
 }
 
+// -inf in the place of a score whose byte is 0: one number for each score, so that the compiler finds vector code.
+template <class T> void keep_seen(T* s, const bool* seen, int64_t n) {
+  const uint8_t* byte = reinterpret_cast<const uint8_t*>(seen);
+#pragma omp simd
+  for (int64_t j = 0; j < n; j++) s[j] = byte[j] ? s[j] : -INF<T>;
+}
+
 // s = s * scale + value
 template <class T> void scale_add(T* s, int64_t n, T scale, T value) {
 #pragma omp simd

@@ -49,6 +49,7 @@ template <class T> void mask(const Problem& p, const Row& row, T* s) {
   const int64_t at = place.batch * step[0] + row.head * step[1] + row.query() * step[2] + row.key(0) * step[3];
   if (p.mask_kind == 1) {
     const bool* seen = static_cast<const bool*>(p.mask) + at;
+    if (step[3] == 1) return keep_seen(s, seen, n);
     for (int64_t j = 0; j < n; j++) s[j] = seen[j * step[3]] ? s[j] : -INF<T>;
   } else {
     const T* added = static_cast<const T*>(p.mask) + at;

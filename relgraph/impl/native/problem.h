@@ -68,6 +68,9 @@ struct Problem {
   Tensor query, key, value;
   Tensor by_query;  // B; data is null without it
   Tensor by_key;    // C transposed, [batch, heads, columns, k_len]
+  // b, which all queries share, in the place of B: [1, heads, 1, columns]. Where batch rows share their labels too, the
+  // biases of all pairs, [1, heads, q_len, k_len], may be written out once for all of them.
+  Tensor label_biases, pair_biases;
   // What a label adds to values, [columns, value_size], all heads alike or not. In backward its transpose too,
   // [value_size, columns as a row of a table lies in memory], and the gradient of the output in the type of sums.
   Tensor label_values, turned_label_values, d_output;
@@ -93,6 +96,11 @@ struct Problem {
   const void* d_lse;
   Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
   int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
+  // The gradients of b, which begin as zeros: a row for each split and run, [runs, heads, splits, columns]; or, where
+  // the biases of all pairs are written out, those of pairs for each share of the runs, [shares, heads, q_len, k_len],
+  // and their sums by label, [1, heads, 1, columns].
+  Tensor d_label_biases, d_pair_biases;
+  int64_t shares;  // into how many parts the runs are cut where biases of pairs are written out
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first

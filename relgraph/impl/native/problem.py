@@ -153,6 +153,9 @@ class Filled(Held):
         )
         struct.by_query = self.tensor(None if problem.by_query is None else dense_rows(problem.by_query, dtype))
         struct.by_key = self.tensor(None if problem.by_key is None else problem.by_key.transpose(2, 3).contiguous())
+        biases = problem.label_biases
+        if biases is not None:
+            struct.label_biases = self.tensor(biases.contiguous().expand(1, heads, -1)[:, :, None])
         struct.label_values = self.table(problem.label_values)
         struct.scale = problem.scale
         self._masks(problem, dtype)
