@@ -140,24 +140,37 @@ def heads_to_rows(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) 
 
 
 class Travel:
-    """Tensors on their way from each process of a ring to the next."""
+    """Tensors on their way from each process of a ring to the next, while a block of code runs.
 
-    def __init__(self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any) -> None:
-        """Begin to send ``tensors`` to the next process; those of the one before have these shapes."""
-        size, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    They have arrived at the end of the block, also if it raises: what is left on its way would be taken for what is
+    sent later.
+
+    Attributes:
+        coming: what comes from the process before; without travel the tensors themselves.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool) -> None:
+        """``tensors`` will go to the next process; those of the one before have these shapes."""
+        self.tensors, self.shapes, self.group, self.needed = list(tensors), shapes, group, needed
+        self.coming = self.tensors
+        self.work: list[Any] = []
+
+    def __enter__(self) -> Travel:
+        if not self.needed:
+            return self
+        group, size, rank = self.group, distributed.get_world_size(self.group), distributed.get_rank(self.group)
         following, before = (distributed.get_global_rank(group, (rank + step) % size) for step in (1, -1))
-        self.sent = [x.contiguous() for x in tensors]  # kept until they have arrived
-        self.coming = [x.new_empty(tuple(shape)) for x, shape in zip(tensors, shapes, strict=True)]
-        _sent("ring", sum(x.numel() * x.element_size() for x in self.sent))
-        sends = [distributed.P2POp(distributed.isend, x, following, group) for x in self.sent]
+        self.tensors = [x.contiguous() for x in self.tensors]  # kept until they have arrived
+        self.coming = [x.new_empty(tuple(shape)) for x, shape in zip(self.tensors, self.shapes, strict=True)]
+        _sent("ring", sum(x.numel() * x.element_size() for x in self.tensors))
+        sends = [distributed.P2POp(distributed.isend, x, following, group) for x in self.tensors]
         takes = [distributed.P2POp(distributed.irecv, x, before, group) for x in self.coming]
         # even processes send first: with blocking sends a ring of senders would wait for itself
         both = [*sends, *takes] if rank % 2 == 0 else [*takes, *sends]
         self.work = distributed.batch_isend_irecv(both)
+        return self
 
-    def wait(self) -> list[Tensor]:
-        """What has come from the process before."""
+    def __exit__(self, *_: object) -> None:
         for work in self.work:
             work.wait()
-        self.sent = []
-        return self.coming
+        self.tensors, self.work = [], []

@@ -7,6 +7,7 @@ the same error.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,13 +34,14 @@ def fingerprint(labels: Labels | None, *, whole: bool) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-def agree(numbers: dict[str, int], device: torch.device, group: Any) -> None:
+def agree(numbers: dict[str, int], device: torch.device, group: Any, words: dict[str, Sequence[str]]) -> None:
     """Raise ValueError, the same on every process, unless all give the same numbers.
 
     Args:
         numbers: what is compared, by the words of the error.
         device: where the processes exchange tensors.
         group: the processes.
+        words: what the numbers of some of them mean.
     """
     size = distributed.get_world_size(group)
     if size == 1:
@@ -58,7 +60,8 @@ def agree(numbers: dict[str, int], device: torch.device, group: Any) -> None:
                 f"labels must be equal on all processes of the region, got others than those of process 0 on "
                 f"{', '.join(map(str, others))}"
             )
-        got = ", ".join(f"{value} on process {rank}" for rank, value in enumerate(values))
+        said = [words[name][value] if name in words else value for value in values]
+        got = ", ".join(f"{value} on process {rank}" for rank, value in enumerate(said))
         raise ValueError(f"{name} must be the same on all processes of the region, got {got}")
 
 

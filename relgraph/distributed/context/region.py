@@ -273,7 +273,7 @@ class ContextParallel(Region):
         }
         known = tuple(numbers.values())
         if known not in self._agreed:
-            agree(numbers, given.query.device, self.group)
+            agree(numbers, given.query.device, self.group, {"method": METHODS})
             self._agreed[known] = None
 
     def _agree_on_labels(self, given: Arguments, whole: Whole) -> None:
@@ -281,5 +281,5 @@ class ContextParallel(Region):
         known = "labels", id(whole.labels)
         if known not in self._agreed:
             number = fingerprint(whole.labels, whole=whole.rows_given is None)
-            agree({LABELS: number}, given.query.device, self.group)
+            agree({LABELS: number}, given.query.device, self.group, {})
             self._agreed[known] = whole.labels  # kept, so that no other labels get its id

@@ -150,16 +150,14 @@ class _RingAttention(torch.autograd.Function):
         held = [given.key, given.value]
         for step in range(size):
             source = (rank - step) % size
-            travel = None
-            if step + 1 < size:
-                shapes = [ring.key_shape(x, (source - 1) % size) for x in held]
-                travel = Travel(held, shapes, ring.group)
-            for own, rows, at, keys in _pieces(ring, rank, source):
-                if not sees_nothing(given, ring.whole, rows, keys):
-                    key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in held)
-                    part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0), ring.impl)
-                    merged.add(own, part)
-            held = held if travel is None else travel.wait()
+            shapes = [ring.key_shape(x, (source - 1) % size) for x in held]
+            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+                for own, rows, at, keys in _pieces(ring, rank, source):
+                    if not sees_nothing(given, ring.whole, rows, keys):
+                        key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in held)
+                        part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0), ring.impl)
+                        merged.add(own, part)
+            held = travel.coming
         outputs = merged.output, merged.lse, *merged.mass
         ctx.ring, ctx.packed = ring, packed._replace(tensors=[])
         ctx.save_for_backward(*tensors, *outputs)
@@ -169,8 +167,8 @@ class _RingAttention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        count = len(ctx.saved_tensors) - len(grads)
-        tensors, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # read once: under checkpointing each read computes them again
+        tensors, outputs = saved[: -len(grads)], saved[-len(grads) :]
         device = tensors[0].device.type
         with torch.autocast(device, dtype=ctx.cast, enabled=ctx.cast is not None):
             found = _Backward(ctx.ring, ctx.packed, tensors, outputs, grads, ctx.needs_input_grad[2:]).run()
@@ -210,15 +208,16 @@ class _Backward:
         for step in range(size):
             source = (rank - step) % size
             before = (source - 1) % size
-            travel = None
-            if step + 1 < size:
-                travel = Travel(held, [ring.key_shape(x, before) for x in held], ring.group)
-            for own, rows, at, keys in _pieces(ring, rank, source):
-                if not sees_nothing(self.packed.arguments(self.tensors), ring.whole, rows, keys):
-                    self._add(own, rows, at, keys, held, sums)
-            if size > 1:  # the sums come home in the last step, one process further than the keys went
-                sums = Travel(sums, [ring.key_shape(x, before) for x in sums], ring.group).wait()
-            held = held if travel is None else travel.wait()
+            shapes = [ring.key_shape(x, before) for x in held]
+            given = self.packed.arguments(self.tensors)
+            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+                for own, rows, at, keys in _pieces(ring, rank, source):
+                    if not sees_nothing(given, ring.whole, rows, keys):
+                        self._add(own, rows, at, keys, held, sums)
+            # the sums come home in the last step, one process further than the keys went
+            with Travel(sums, [ring.key_shape(x, before) for x in sums], ring.group, needed=size > 1) as homeward:
+                pass
+            held, sums = travel.coming, homeward.coming
         for at, total in zip((_KEY, _VALUE), sums, strict=True):
             self.totals[at] = total if self.needs[at] else None
         return [
