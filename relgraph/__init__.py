@@ -67,13 +67,14 @@ from relgraph.nn import SinusoidalPositions as SinusoidalPositions
 from relgraph.nn import record_attention as record_attention
 
 if TYPE_CHECKING:
+    from relgraph import distributed as distributed
     from relgraph import interop as interop
     from relgraph import plot as plot
     from relgraph import pyg as pyg
 
 __version__ = "0.1.0"
 
-_ON_FIRST_USE = ("interop", "plot", "pyg")
+_ON_FIRST_USE = ("distributed", "interop", "plot", "pyg")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
+from relgraph.functional.region import Arguments, active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.call import Answer, Call
 from relgraph.impl.rule import choose
@@ -153,12 +154,16 @@ def relation_attention(
         >>> masked = torch.tensor([True, True, True, False, False])            # keys that may be seen
         >>> z = rg.relation_attention(q, k, v, labels, key_table, value_table, attn_mask=masked)
     """
-    call, packed = check_call(
+    given = Arguments(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
         edge=(edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
-    return leave(_attend(call, impl), call, packed)
+    region = active()
+    if region is not None:
+        return region.attend(given, impl)[0]
+    call, packed = check_call(*given)
+    return leave(answer_to(call, impl), call, packed)
 
 
 def relation_attention_with_aux(  # noqa: D417
@@ -218,26 +223,37 @@ def relation_attention_with_aux(  # noqa: D417
         >>> torch.allclose(aux.label_mass.sum(-1), torch.ones(1, 2, 4))     # every pair has a label here
         True
     """
-    call, packed = check_call(
+    given = Arguments(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
         dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
         check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
         (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
+    check.boolean("need_lse", need_lse)
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
-    answer = _attend(call, impl)
-    lse = answer.lse if check.boolean("need_lse", need_lse) else None
-    mass, weights = answer.mass, answer.weights
+    region = active()
+    if region is not None:
+        output, aux = region.attend(given, impl)
+        return output, aux if need_lse else aux._replace(lse=None)
+    call, packed = check_call(*given)
+    answer = answer_to(call, impl)
+    return leave(answer, call, packed), aux_of(answer, labels, packed, need_lse=need_lse)
+
+
+def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:
+    """What a caller gets of an answer apart from the output."""
+    lse, mass, weights = answer.lse if need_lse else None, answer.mass, answer.weights
     if packed:
         lse = None if lse is None else lse[0].T
         mass = None if mass is None else tuple(m[0].transpose(0, 1) for m in mass)
         weights = None if weights is None else weights[0]
     single = mass if mass is None or isinstance(labels, SumLabels) else mass[0]
-    return leave(answer, call, packed), AttentionAux(weights, single, lse)
+    return AttentionAux(weights, single, lse)
 
 
-def _attend(call: Call, impl: str | None) -> Answer:
+def answer_to(call: Call, impl: str | None) -> Answer:
+    """The answer of the implementation that is asked for, or of the one that the rule takes."""
     name = choose(call, impl)
     device = call.query.device.type
     if check.autocast_dtype(device) is None:

@@ -137,7 +137,7 @@ def _check_labels(labels: Any, query: Tensor, key: Tensor, tables: tuple[Any, ..
         return None, [None] * len(tables)
     check_labels_fit(labels, batch, q_len, k_len, query.device)
     if isinstance(labels, Tensor):
-        labels = _from_raw(labels, tables)
+        labels = labels_from_ids(labels, tables)
     if not isinstance(labels, SumLabels):
         return labels, [None if table is None else (table,) for table in tables]
     return labels, list(tables)
@@ -170,7 +170,8 @@ def check_labels_fit(labels: Labels | Tensor, batch: int, q_len: int, k_len: int
         raise ValueError(f"labels must be on the device of query, {device}, got {labels.device}")
 
 
-def _from_raw(ids: Tensor, tables: tuple[Any, ...]) -> Labels:
+def labels_from_ids(ids: Tensor, tables: tuple[Any, ...]) -> Labels:
+    """Labels from raw ids, with as many labels as the tables have rows."""
     for name, table, dim in zip(_KINDS, tables, (-2, -2, -2, -1), strict=True):
         if isinstance(table, Tensor) and check.tensor(name, table).dim() >= -dim:
             return DenseLabels._trusted(ids, table.shape[dim])

@@ -10,6 +10,7 @@ from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.functional.attention import leave
 from relgraph.functional.check import Maps, Table, check_call
+from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.edges.attend import attend_edges
 from relgraph.impl.rule import choose
@@ -94,6 +95,11 @@ def edge_attention(  # noqa: D417
         raise TypeError(f"labels must be EdgeLabels, got {got}")
     if labels.default is not None or labels.batch is not None:
         raise ValueError(f"labels must have default=None and no batch axis, got {labels!r}")
+    if active() is not None:
+        raise NotImplementedError(
+            "edge_attention attends to the nodes that this process holds, not to those of the others: within "
+            "context_parallel take relation_attention with EdgeLabels of the whole"
+        )
     call, _ = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p,
         scale, enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),

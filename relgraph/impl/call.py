@@ -73,7 +73,7 @@ class Call:
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
     ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
     query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed;
-    only ``native`` knows it.
+    only some implementations know it. ``dropout_seed`` is that seed, a number, or None to draw one.
     """
 
     query: Tensor
@@ -93,6 +93,7 @@ class Call:
     value_map: ValueMap | None = None
     edge: EdgeVectors | None = None
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dropout_seed: Tensor | None = None
 
 
 class Answer(NamedTuple):

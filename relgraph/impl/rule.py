@@ -138,7 +138,7 @@ def size_in_words(call: Call) -> str:
 
 def refusal(call: Call, impl: str) -> str | None:
     """Why the implementation cannot answer ``call``, and which one can; None if it can."""
-    if impl not in ("native", "triton") and any(call.dropout_origin) and call.dropout_p > 0.0:
+    if impl not in ("native", "triton") and call.dropout_seed is not None and call.dropout_p > 0.0:
         return f"impl={impl!r} cannot draw the dropout of a larger problem; use impl='native' or 'triton'"
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"

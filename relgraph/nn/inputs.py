@@ -10,6 +10,7 @@ from relgraph.arguments import check
 from relgraph.arguments.sharding import check_local
 from relgraph.functional.check import check_labels_fit, check_labels_type
 from relgraph.functional.offset import labels_offsets
+from relgraph.functional.region import active, whole_length
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache, labels_of_new_rows
@@ -56,6 +57,9 @@ def check_inputs(
     """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
+    region = active()
+    if cache is not None and region is not None:
+        raise NotImplementedError("cache must be None within context_parallel, where each process holds some rows only")
     packed = isinstance(labels, Labels) and labels.packed
     if packed and cache is not None:
         raise NotImplementedError("labels must not be packed with a cache, which holds one sequence per batch row")
@@ -78,12 +82,24 @@ def check_inputs(
         if cache is not None:
             cache.check(batch, new)
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
-    _check_labels(labels, tables, batch, q_len, k_len, query)
+    all_queries, all_keys = whole_length(q_len), whole_length(k_len)  # of all processes
+    rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
+    _check_labels(labels, tables, batch, rows, all_keys, query)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
-    pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, k_len, unbatched=unbatched)
+    pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
+    if region is not None and pairs is not None and padding is not None:
+        padding = region.all_keys(padding)
     check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
+
+
+def _rows_of_one(labels: Any, q_len: int, all_queries: int) -> bool:
+    """Whether labels are for the rows of this process only, of those that all processes hold."""
+    if q_len == all_queries:
+        return False
+    rows = labels.q_len if isinstance(labels, Labels) else labels.shape[-2] if isinstance(labels, Tensor) else None
+    return rows == q_len
 
 
 def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.arguments.hints import in_place_of_labels
+from relgraph.functional.region import whole_length
 from relgraph.graphs import Graph
 from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
@@ -111,7 +112,7 @@ def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | L
     """
     if check.tensor(name, x).dim() not in (2, 3):
         raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
-    past, length = 0 if cache is None else len(cache), x.shape[-2]
+    past, length = 0 if cache is None else len(cache), whole_length(x.shape[-2])
     if isinstance(labels, Graph) and labeler is not None:
         labels = check_made(labeler, labeler(labels))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):

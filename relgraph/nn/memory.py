@@ -9,10 +9,11 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief, shown
+from relgraph.functional.region import active, whole_length
 from relgraph.labelers import Window
 from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
-from relgraph.labels.base import check_ptr, graph_of
+from relgraph.labels.base import check_ptr, graph_at, graph_of
 from relgraph.nn.cache import LayerCache
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.masks import check_padding
@@ -24,8 +25,10 @@ def is_packed(labels: Any) -> bool:
 
 
 def within_graphs(ptr: Tensor, length: int) -> Tensor:
-    """The position of each packed row within its graph, ``[length]``."""
-    return torch.arange(length, device=ptr.device) - ptr[graph_of(ptr, length)]
+    """The position of each packed row within its graph, ``[length]``; of the rows of this process within a region."""
+    region = active()
+    rows = torch.arange(length, device=ptr.device) if region is None else region.positions(length, ptr.device)
+    return rows - ptr[graph_at(ptr, rows)]
 
 
 def check_source(src: Tensor, tgt: Tensor, labels: Any, memory_labels: Any) -> Tensor | None:
@@ -56,6 +59,10 @@ def attend_by_borders(
     The memory stays as it is, with packed labels by which every target row attends to its own graph; or it is padded,
     ``[B, M, E]``, with a mask ``[B, M]``, M being the size of the largest graph.
     """
+    if active() is not None:
+        raise NotImplementedError(
+            "a packed memory for padded targets cannot be split within context_parallel: pad the memory, [B, M, E]"
+        )
     if memory is None:
         raise ValueError("memory_ptr must be left out when memory is None, as the cache holds it")
     if is_packed(labels):
@@ -88,7 +95,7 @@ def made_labels(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None
     elif not held:
         return None
     try:
-        made = check_made(labeler, labeler(tgt.shape[-2], held, q_offset=past))
+        made = check_made(labeler, labeler(whole_length(tgt.shape[-2]), whole_length(held), q_offset=past))
     except TypeError as error:
         raise TypeError(cannot_label("memory_labels", "memory_labeler", labeler, error)) from error
     return made.to(tgt.device) if made.device not in (None, tgt.device) else made

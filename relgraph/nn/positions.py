@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from relgraph.arguments import check
+from relgraph.functional.region import active
 from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
@@ -55,7 +56,10 @@ class _Positions(nn.Module, ABC):
             offset = _check_rows(offset, x)
         else:
             self._check_last("x", check.integer("offset", offset) + x.shape[-2] - 1)
-        return self._add(x, torch.arange(x.shape[-2], device=x.device) + offset)
+        region = active()
+        length, device = x.shape[-2], x.device
+        rows = torch.arange(length, device=device) if region is None else region.positions(length, device)
+        return self._add(x, rows + offset)
 
     def _add(self, x: Tensor, positions: Tensor) -> Tensor:
         """``x`` with the vectors of ``positions``, ``[N]`` or ``[B, N]``, added, then dropout."""
@@ -251,6 +255,9 @@ def first_position(x: Tensor, key_padding_mask: Any, cache: KVCache | None) -> i
         padding, past = cache.joined_padding(padding, batch, length), len(cache)
     if padding is None:
         return past
+    region = active()
+    if region is not None:
+        padding = region.all_keys(padding)
     padded = padding if padding.dtype == torch.bool else padding.isneginf()
     leading = padded.long().cumprod(1).sum(1)
     return past - (leading[0] if unbatched else leading)

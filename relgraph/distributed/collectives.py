@@ -1,0 +1,176 @@
+"""Collectives of torch.distributed that differentiate, for shards of sequences; and how many bytes they send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from relgraph.distributed.layout import Layout
+
+_counts: list[dict[str, int]] = []
+
+
+@contextmanager
+def count_bytes() -> Iterator[dict[str, int]]:
+    """Count the bytes that this process sends within the block, by what they are sent for.
+
+    What is counted are the tensors that are handed to torch.distributed: those that a gather sends once to each of the
+    other processes, those of an all-to-all without the part that stays, and those that go around the ring.
+
+    Yields:
+        Bytes sent so far: ``"gather"``, ``"all_to_all"`` and ``"ring"``.
+
+    Example:
+        >>> with rg.distributed.count_bytes() as sent:
+        ...     pass
+        >>> sent
+        {'gather': 0, 'all_to_all': 0, 'ring': 0}
+    """
+    counted = {"gather": 0, "all_to_all": 0, "ring": 0}
+    _counts.append(counted)
+    try:
+        yield counted
+    finally:
+        _counts.remove(counted)
+
+
+def _sent(what: str, amount: int) -> None:
+    for counted in _counts:
+        counted[what] += amount
+
+
+def all_gather(found: Tensor, own: Tensor, group: Any) -> None:
+    """Fill ``found`` with the tensors of all processes, one after the other; torch 2.13 has another name for it."""
+    name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
+    getattr(distributed, name)(found, own, group=group)
+
+
+def gather_shards(x: Tensor, lengths: Sequence[int], group: Any) -> list[Tensor]:
+    """The shards ``[n, ...]`` of all processes, whose lengths are known; not differentiable."""
+    longest = max(lengths)
+    _sent("gather", (len(lengths) - 1) * longest * x[:1].numel() * x.element_size())
+    own = x.contiguous()
+    if own.shape[0] < longest:
+        own = torch.cat([own, own.new_zeros(longest - own.shape[0], *own.shape[1:])])
+    whole = own.new_empty(len(lengths) * longest, *own.shape[1:])
+    all_gather(whole, own, group)
+    return [shard[:length] for shard, length in zip(whole.split(longest), lengths, strict=True)]
+
+
+def exchange(parts: Sequence[Tensor], lengths: Sequence[int], group: Any) -> list[Tensor]:
+    """Send part p ``[.., ...]`` to process p; what each sends here has these lengths. Not differentiable."""
+    rank = distributed.get_rank(group)
+    _sent("all_to_all", sum(x.numel() * x.element_size() for p, x in enumerate(parts) if p != rank))
+    rest = parts[0].shape[1:]
+    given = torch.cat([part.contiguous() for part in parts])
+    found = given.new_empty(sum(lengths), *rest)
+    distributed.all_to_all_single(found, given, list(lengths), [part.shape[0] for part in parts], group=group)
+    return list(found.split(list(lengths)))
+
+
+class _Gather(torch.autograd.Function):
+    """All rows in order, from the shards; backward gives each process the sum of the gradients of its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.layout, ctx.dim, ctx.group = layout, dim, group
+        shards = gather_shards(x.movedim(dim, 0), layout.lengths, group)
+        return layout.in_order(shards, 0).movedim(0, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        layout, rank = ctx.layout, distributed.get_rank(ctx.group)
+        rows = grad.movedim(ctx.dim, 0)
+        parts = [layout.shard(rows, other, 0) for other in range(layout.processes)]
+        mine = exchange(parts, [layout.lengths[rank]] * layout.processes, ctx.group)
+        return torch.stack(mine).sum(0).movedim(0, ctx.dim), None, None, None
+
+
+def gather(x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:
+    """All rows in order, from the shards of all processes, on axis ``dim``; differentiable."""
+    return x if layout.processes == 1 else _Gather.apply(x, layout, dim, group)
+
+
+class _RowsToHeads(torch.autograd.Function):
+    """From some rows of all heads to all rows of some heads, or back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.given = layout, rows, heads, back, group
+        return _swap(x, layout, rows, heads, back, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        layout, rows, heads, back, group = ctx.given
+        return _swap(grad, layout, rows, heads, not back, group), None, None, None, None, None
+
+
+def _swap(x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: Any) -> Tensor:
+    """See :func:`rows_to_heads`; axes ``rows`` and ``heads`` come first while data travel."""
+    x = x.movedim((rows, heads), (0, 1))
+    count, rank = layout.processes, distributed.get_rank(group)
+    if back:
+        parts = [layout.shard(x, other, 0) for other in range(count)]
+        found = exchange(parts, [layout.lengths[rank]] * count, group)
+        return torch.cat(found, 1).movedim((0, 1), (rows, heads))
+    found = exchange(x.chunk(count, 1), layout.lengths, group)
+    return layout.in_order(found, 0).movedim((0, 1), (rows, heads))
+
+
+def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:
+    """From the rows of this process, of all heads, to all rows of 1/P of the heads; differentiable.
+
+    Args:
+        x: has rows on axis ``rows`` and heads, a multiple of P, on axis ``heads``.
+        layout: which rows each process holds.
+        rows: axis.
+        heads: axis.
+        group: the processes.
+    """
+    return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, False, group)
+
+
+def heads_to_rows(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:
+    """The inverse of :func:`rows_to_heads`."""
+    return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, True, group)
+
+
+class Travel:
+    """Tensors on their way from each process of a ring to the next, while a block of code runs.
+
+    They have arrived at the end of the block, also if it raises: what is left on its way would be taken for what is
+    sent later.
+
+    Attributes:
+        coming: what comes from the process before; without travel the tensors themselves.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool) -> None:
+        """``tensors`` will go to the next process; those of the one before have these shapes."""
+        self.tensors, self.shapes, self.group, self.needed = list(tensors), shapes, group, needed
+        self.coming = self.tensors
+        self.work: list[Any] = []
+
+    def __enter__(self) -> Travel:
+        if not self.needed:
+            return self
+        group, size, rank = self.group, distributed.get_world_size(self.group), distributed.get_rank(self.group)
+        following, before = (distributed.get_global_rank(group, (rank + step) % size) for step in (1, -1))
+        self.tensors = [x.contiguous() for x in self.tensors]  # kept until they have arrived
+        self.coming = [x.new_empty(tuple(shape)) for x, shape in zip(self.tensors, self.shapes, strict=True)]
+        _sent("ring", sum(x.numel() * x.element_size() for x in self.tensors))
+        sends = [distributed.P2POp(distributed.isend, x, following, group) for x in self.tensors]
+        takes = [distributed.P2POp(distributed.irecv, x, before, group) for x in self.coming]
+        # even processes send first: with blocking sends a ring of senders would wait for itself
+        both = [*sends, *takes] if rank % 2 == 0 else [*takes, *sends]
+        self.work = distributed.batch_isend_irecv(both)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for work in self.work:
+            work.wait()
+        self.tensors, self.work = [], []

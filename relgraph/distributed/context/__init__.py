@@ -1,0 +1,7 @@
+"""Context parallelism: sequences split over processes by rows.
+
+- ``agreement``: whether all processes mean the same call.
+- ``slices``: a call cut to some rows and some keys.
+- ``gathered``, ``ring``, ``heads``: one method each.
+- ``region``: the block of code within which layers and functions do this.
+"""

@@ -1,0 +1,77 @@
+"""Whether all processes mean the same call: lengths, labels and options, compared before any data travel.
+
+Without this a process would wait for rows that never come. Every process compares the same numbers, so that all raise
+the same error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
+
+from relgraph.distributed.collectives import all_gather
+from relgraph.labels import Labels
+
+
+def fingerprint(labels: Labels | None, *, whole: bool) -> int:
+    """A number that two labels share only if they are equal; of labels that were cut, of what they have in common."""
+    if labels is None:
+        return 0
+    tensors, spec = pytree.tree_flatten(labels)
+    digest = hashlib.blake2b(digest_size=8)
+    if not whole:
+        digest.update(repr((type(labels).__name__, labels.num_labels, labels.k_len)).encode())
+        return int.from_bytes(digest.digest(), "little", signed=True)
+    digest.update(repr(spec).encode())
+    for tensor in tensors:
+        digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+def agree(numbers: dict[str, int], device: torch.device, group: Any, words: dict[str, Sequence[str]]) -> None:
+    """Raise ValueError, the same on every process, unless all give the same numbers.
+
+    Args:
+        numbers: what is compared, by the words of the error.
+        device: where the processes exchange tensors.
+        group: the processes.
+        words: what the numbers of some of them mean.
+    """
+    size = distributed.get_world_size(group)
+    if size == 1:
+        return
+    mine = torch.tensor(list(numbers.values()), dtype=torch.int64, device=device)
+    found = mine.new_empty(size * len(numbers))
+    all_gather(found, mine, group)
+    rows = found.view(size, len(numbers)).tolist()
+    for at, name in enumerate(numbers):
+        values = [row[at] for row in rows]
+        if len(set(values)) == 1:
+            continue
+        if name == LABELS:
+            others = [rank for rank, value in enumerate(values) if value != values[0]]
+            raise ValueError(
+                f"labels must be equal on all processes of the region, got others than those of process 0 on "
+                f"{', '.join(map(str, others))}"
+            )
+        said = [words[name][value] if name in words else value for value in values]
+        got = ", ".join(f"{value} on process {rank}" for rank, value in enumerate(said))
+        raise ValueError(f"{name} must be the same on all processes of the region, got {got}")
+
+
+LABELS = "labels"
+"""The name of the number that stands for labels."""
+
+
+def shared_seed(device: torch.device, group: Any) -> Tensor:
+    """A seed for dropout that process 0 draws, as one process alone would, from torch's generator of the device."""
+    seed = torch.randint(1 << 62, (), device=device)
+    if distributed.get_world_size(group) > 1:
+        distributed.broadcast(seed, distributed.get_global_rank(group, 0), group=group)
+    return seed

@@ -1,0 +1,89 @@
+"""Ulysses: every process gets all rows of some heads, and gives the results back by rows.
+
+Source: Jacobs et al. 2023, "DeepSpeed Ulysses".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, distributed
+
+from relgraph.arguments import check
+from relgraph.distributed.collectives import gather, heads_to_rows, rows_to_heads
+from relgraph.distributed.context.slices import Whole, attend_part
+from relgraph.distributed.layout import Layout
+from relgraph.functional.region import Arguments
+from relgraph.impl.call import Answer
+from relgraph.score import Additive, Bilinear
+
+
+def attend(
+    given: Arguments, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None, impl: str | None
+) -> Answer:
+    """The answer for the rows of this process."""
+    axis, heads = whole.axis, 1
+    count, rank = queries.processes, distributed.get_rank(group)
+    mine = given.query.shape[heads] // count
+
+    def of_heads(x: Any, dims: int) -> Any:
+        """This process's heads of a tensor whose heads are ``dims`` axes from the end, or of each of a tuple."""
+        if isinstance(x, (tuple, list)):
+            return tuple(of_heads(each, dims) for each in x)
+        if x is None or x.dim() < dims or x.shape[-dims] == 1:
+            return x
+        return x.narrow(-dims, rank * mine, mine)
+
+    def rows_of(x: Any) -> Any:
+        """All rows of this process's heads, of ``[B, H, n, ...]`` or of each tensor of a tuple."""
+        if isinstance(x, (tuple, list)):
+            return tuple(rows_of(each) for each in x)
+        return None if x is None else rows_to_heads(x, queries, axis, heads, group)
+
+    key_table, value_table, query_table, bias_table = given.tables
+    mask = given.attn_mask
+    if mask is not None and mask.dim() >= 2 and mask.shape[-2] > 1:
+        mask = gather(mask, queries, mask.dim() - 2, group)
+    own = given._replace(
+        query=rows_to_heads(given.query, queries, axis, heads, group),
+        tables=(*(of_heads(table, 3) for table in (key_table, value_table, query_table)), of_heads(bias_table, 2)),
+        attn_mask=of_heads(mask, 3),
+        row_scores=rows_of(given.row_scores),
+        value_map=_maps(given.value_map, of_heads),
+        score=_score(given.score, of_heads),
+        query_biases=tuple(of_heads(bias, 2) for bias in given.query_biases),
+    )
+    key, value = (rows_to_heads(x, keys, axis, heads, group) for x in (given.key, given.value))
+    every, all_keys = (0, whole.q_len), (0, whole.k_len)
+    answer = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine), impl)
+
+    def back(x: Tensor) -> Tensor:
+        return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
+
+    mass = None if answer.mass is None else tuple(map(back, answer.mass))
+    return Answer(back(answer.output), back(answer.lse[..., None])[..., 0], mass)
+
+
+def check_heads(given: Arguments, processes: int) -> None:
+    """Raise ValueError unless the processes divide the heads of queries and keys."""
+    for name, x in (("query", given.query), ("key", given.key)):
+        heads = check.tensor(name, x).shape[1]
+        if heads % processes:
+            raise ValueError(
+                f"{name} must have a multiple of {processes} heads for method='ulysses', which gives each of the "
+                f"{processes} processes as many, got {heads}: take method='ring' or 'allgather'"
+            )
+
+
+def _maps(maps: Any, of_heads: Any) -> Any:
+    """Maps of values of this process's heads."""
+    if isinstance(maps, (tuple, list)) and len(maps) == 2:
+        return of_heads(maps[0], 3), of_heads(maps[1], 4)
+    return of_heads(maps, 4)
+
+
+def _score(score: Any, of_heads: Any) -> Any:
+    """A score of this process's heads."""
+    if isinstance(score, Additive):
+        return Additive(of_heads(score.weight, 2), score.activation)
+    return Bilinear(of_heads(score.weight, 4)) if isinstance(score, Bilinear) else score

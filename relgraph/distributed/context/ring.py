@@ -1,0 +1,281 @@
+"""Ring attention: keys and values go from process to process, and each merges what its rows find in them.
+
+Forward keeps no keys of others: backward sends them around again, with the sums of their gradients, and computes each
+part again. So memory for keys does not grow with the number of processes.
+
+Source: Liu, Zaharia, Abbeel 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context"; parts merge
+by their log-sum-exp, as in Milakov and Gimelshein 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, distributed
+from torch.utils import _pytree as pytree
+
+from relgraph.arguments import check
+from relgraph.distributed.collectives import Travel
+from relgraph.distributed.context.slices import Run, Whole, attend_part, positions_of, sees_nothing
+from relgraph.distributed.layout import Layout
+from relgraph.functional.region import Arguments
+from relgraph.impl.call import Answer, accumulation_dtype
+from relgraph.score import Additive, Bilinear, module_of, with_parameters
+
+
+class Ring(NamedTuple):
+    """How one call goes around.
+
+    Attributes:
+        whole: what all processes hold.
+        queries: which rows each process holds.
+        keys: which keys each process holds.
+        group: the processes.
+        seed: that of dropout, or None.
+        impl: the implementation of each part.
+    """
+
+    whole: Whole
+    queries: Layout
+    keys: Layout
+    group: Any
+    seed: Tensor | None
+    impl: str | None
+
+    def key_shape(self, x: Tensor, source: int) -> list[int]:
+        """The shape of the keys of process ``source``, where those of this process are ``x``."""
+        shape = list(x.shape)
+        shape[self.whole.axis] = self.keys.lengths[source]
+        return shape
+
+
+def attend(given: Arguments, ring: Ring) -> Answer:
+    """The answer for the rows of this process."""
+    packed = _Packed.of(given)
+    output, lse, *mass = _RingAttention.apply(ring, packed, *packed.tensors)
+    return Answer(output, lse, tuple(mass) if given.need_mass else None)
+
+
+class _Packed(NamedTuple):
+    """The arguments as a list of tensors, and the rest."""
+
+    tensors: list[Tensor]
+    rest: list[Any]
+    spec: Any
+    score: Any
+    labels: Any
+
+    @classmethod
+    def of(cls, given: Arguments) -> _Packed:
+        """The arguments taken apart; the tensors of a score come last."""
+        leaves, spec = pytree.tree_flatten(tuple(given._replace(score=None, labels=None)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        rest = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        return cls(tensors + _tensors_of(given.score), rest, spec, given.score, given.labels)
+
+    def arguments(self, tensors: Sequence[Tensor]) -> Arguments:
+        """The arguments with other tensors in the same places."""
+        rest = iter(tensors)
+        leaves = [next(rest) if place is None else place[0] for place in self.rest]
+        found = Arguments(*pytree.tree_unflatten(leaves, self.spec))
+        return found._replace(score=_with_tensors(self.score, list(rest)), labels=self.labels)
+
+
+def _tensors_of(score: Any) -> list[Tensor]:
+    """The tensors that a score learns."""
+    module = module_of(score)
+    weights = [score.weight] if isinstance(score, (Additive, Bilinear)) else []
+    return weights + ([] if module is None else [parameter for _, parameter in module.named_parameters()])
+
+
+def _with_tensors(score: Any, tensors: list[Tensor]) -> Any:
+    """The score with other tensors."""
+    if not tensors:
+        return score
+    if isinstance(score, Bilinear):
+        return Bilinear(tensors[0])
+    weights = 1 if isinstance(score, Additive) else 0
+    if isinstance(score, Additive):
+        score = Additive(tensors[0], score.activation)
+    module = module_of(score)
+    names = [] if module is None else [name for name, _ in module.named_parameters()]
+    return with_parameters(score, dict(zip(names, tensors[weights:], strict=True)))
+
+
+class _Merged:
+    """The rows of this process, merged over the keys that they have seen."""
+
+    def __init__(self, given: Arguments, ring: Ring) -> None:
+        query, value = given.query, given.value
+        dtype = accumulation_dtype(query.dtype)
+        rows = list(query.shape[:3]) if ring.whole.axis else [1, query.shape[1], query.shape[0]]
+        self.output = query.new_zeros(*rows, value.shape[-1], dtype=dtype)
+        self.lse = query.new_full(rows, float("-inf"), dtype=dtype)
+        self.mass: list[Tensor] = []
+        if given.need_mass:
+            labels = ring.whole.labels
+            sizes = labels.num_labels if labels is not None else ()
+            sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+            self.mass = [query.new_zeros(*rows, size, dtype=dtype) for size in sizes]
+
+    def add(self, own: Run, part: Answer) -> None:
+        """Merge attention of rows ``own`` to further keys."""
+        at = slice(*own)
+        before = self.lse[:, :, at]
+        lse = torch.logaddexp(before, part.lse)
+        old, new = share_of(before, lse)[..., None], share_of(part.lse, lse)[..., None]
+        pairs = [(self.output, part.output), *zip(self.mass, part.mass or (), strict=True)]
+        for total, found in pairs:
+            total[:, :, at] = total[:, :, at] * old + found * new
+        self.lse[:, :, at] = lse
+
+
+def share_of(part: Tensor, whole: Tensor) -> Tensor:
+    """exp(part - whole), the share of the weight of a row that a part has; 0 in a row that sees nothing."""
+    return torch.where(part == float("-inf"), torch.zeros_like(part), (part - whole).exp())
+
+
+class _RingAttention(torch.autograd.Function):
+    """All rounds of the ring, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, ring: Ring, packed: _Packed, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = packed.arguments(tensors)
+        device = given.query.device.type
+        ctx.cast = check.autocast_dtype(device)
+        merged, size = _Merged(given, ring), ring.keys.processes
+        rank = distributed.get_rank(ring.group)
+        held = [given.key, given.value]
+        for step in range(size):
+            source = (rank - step) % size
+            shapes = [ring.key_shape(x, (source - 1) % size) for x in held]
+            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+                for own, rows, at, keys in _pieces(ring, rank, source):
+                    if not sees_nothing(given, ring.whole, rows, keys):
+                        key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in held)
+                        part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0), ring.impl)
+                        merged.add(own, part)
+            held = travel.coming
+        outputs = merged.output, merged.lse, *merged.mass
+        ctx.ring, ctx.packed = ring, packed._replace(tensors=[])
+        ctx.save_for_backward(*tensors, *outputs)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved = ctx.saved_tensors  # read once: under checkpointing each read computes them again
+        tensors, outputs = saved[: -len(grads)], saved[-len(grads) :]
+        device = tensors[0].device.type
+        with torch.autocast(device, dtype=ctx.cast, enabled=ctx.cast is not None):
+            found = _Backward(ctx.ring, ctx.packed, tensors, outputs, grads, ctx.needs_input_grad[2:]).run()
+        return (None, None, *found)
+
+
+class _Backward:
+    """The rounds of backward: each part again, its gradients, and the sums for the keys as they go around."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        packed: _Packed,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+        needs: Sequence[bool],
+    ) -> None:
+        self.ring, self.packed, self.tensors, self.needs = ring, packed, list(tensors), list(needs)
+        self.output, self.lse, *self.mass = outputs
+        self.grads = grads
+        self.totals = [
+            torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
+            for x, need in zip(self.tensors, self.needs, strict=True)
+        ]
+        # Σ over outputs of output · gradient, and the gradient of the log-sum-exp: what is common to all parts
+        rest = [] if len(grads) < 3 else list(zip(self.mass, grads[2:], strict=True))
+        terms = [(x * grad).sum(-1) for x, grad in [(self.output, grads[0]), *rest] if grad is not None]
+        self.common = sum(terms, torch.zeros_like(self.lse)) - (0.0 if grads[1] is None else grads[1])
+
+    def run(self) -> list[Tensor | None]:
+        """The gradients of all tensors, in their dtypes."""
+        ring, size = self.ring, self.ring.keys.processes
+        rank = distributed.get_rank(ring.group)
+        held = self.tensors[_KEY : _VALUE + 1]
+        sums = [torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) for x in held]
+        for step in range(size):
+            source = (rank - step) % size
+            before = (source - 1) % size
+            shapes = [ring.key_shape(x, before) for x in held]
+            given = self.packed.arguments(self.tensors)
+            with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
+                for own, rows, at, keys in _pieces(ring, rank, source):
+                    if not sees_nothing(given, ring.whole, rows, keys):
+                        self._add(own, rows, at, keys, held, sums)
+            # the sums come home in the last step, one process further than the keys went
+            with Travel(sums, [ring.key_shape(x, before) for x in sums], ring.group, needed=size > 1) as homeward:
+                pass
+            held, sums = travel.coming, homeward.coming
+        for at, total in zip((_KEY, _VALUE), sums, strict=True):
+            self.totals[at] = total if self.needs[at] else None
+        return [
+            None if total is None else total.to(x.dtype) for total, x in zip(self.totals, self.tensors, strict=True)
+        ]
+
+    def _add(self, own: Run, rows: Run, at: Run, keys: Run, held: list[Tensor], sums: list[Tensor]) -> None:
+        """Add the gradients of one part."""
+        ring, axis = self.ring, self.ring.whole.axis
+        here = [x.narrow(axis, at[0], at[1] - at[0]).detach() for x in held]
+        leaves = [x.detach() for x in self.tensors]
+        leaves[_KEY], leaves[_VALUE] = here
+        wanted = [i for i, need in enumerate(self.needs) if need]
+        for i in wanted:
+            leaves[i] = leaves[i].requires_grad_()
+        with torch.enable_grad():
+            given = self.packed.arguments(leaves)
+            part = attend_part(
+                given, ring.whole, own, rows, keys, leaves[_KEY], leaves[_VALUE], (ring.seed, 0), ring.impl
+            )
+        mine = slice(*own)
+        share = share_of(part.lse.detach(), self.lse[:, :, mine])
+        pieces: list[Tensor] = []
+        incoming: list[Tensor] = []
+        weight = -self.common[:, :, mine]
+        for found, grad in zip((part.output, *(part.mass or ())), (self.grads[0], *self.grads[2:]), strict=True):
+            if grad is not None:
+                own_grad = grad[:, :, mine]
+                weight = weight + (found.detach() * own_grad).sum(-1)
+                pieces.append(found)
+                incoming.append(own_grad * share[..., None])
+        pieces.append(part.lse)
+        incoming.append(weight * share)
+        used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if x.requires_grad]
+        if not used:
+            return
+        found = torch.autograd.grad(
+            [x for x, _ in used], [leaves[i] for i in wanted], [grad for _, grad in used], allow_unused=True
+        )
+        for i, grad in zip(wanted, found, strict=True):
+            if grad is None:
+                continue
+            if i in (_KEY, _VALUE):
+                sums[i - _KEY].narrow(axis, at[0], at[1] - at[0]).add_(grad)
+            else:
+                total = self.totals[i]
+                assert total is not None
+                total.add_(grad)
+
+
+_KEY, _VALUE = 1, 2
+"""Where key and value are among the tensors."""
+
+
+def _pieces(ring: Ring, rank: int, source: int) -> list[tuple[Run, Run, Run, Run]]:
+    """Rows of this process in the shard and in the whole, with keys of ``source`` in its shard and in the whole."""
+    return [
+        (own, rows, at, keys)
+        for own, rows in positions_of(ring.queries.runs[rank])
+        for at, keys in positions_of(ring.keys.runs[source])
+    ]

@@ -1,0 +1,171 @@
+"""A call of attention cut to some rows and some keys: its arguments, labels and offset."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from relgraph.functional.attention import answer_to
+from relgraph.functional.check import check_call
+from relgraph.functional.offset import labels_offsets
+from relgraph.functional.region import Arguments, left
+from relgraph.impl.call import Answer
+from relgraph.labels import EdgeLabels, Labels
+from relgraph.labels.base import positions_before
+
+KEPT_SLICES = 256
+"""So many slices of labels are kept for the next call: cutting edges and making plans of them costs time."""
+
+Run = tuple[int, int]
+"""Rows ``start:stop`` of the whole."""
+
+
+class Whole(NamedTuple):
+    """What all processes hold together.
+
+    Attributes:
+        labels: the labels, of all rows or of those of this process, and all keys; None without labels.
+        rows_given: the runs of this process if its labels are those of its rows only; None for labels of all rows.
+        q_len: rows of all processes.
+        k_len: keys of all processes.
+        axis: the axis of rows in query, key and value.
+    """
+
+    labels: Labels | None
+    rows_given: tuple[Run, ...] | None
+    q_len: int
+    k_len: int
+    axis: int
+
+    @property
+    def packed(self) -> bool:
+        """Whether inputs have no batch axis."""
+        return self.axis == 0
+
+
+_slices: OrderedDict[tuple[Any, ...], tuple[Labels, Labels]] = OrderedDict()
+
+
+def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
+    """The labels of these rows and keys; the same object each time."""
+    labels = whole.labels
+    if labels is None:
+        return None
+    known = (id(labels), whole.rows_given, rows, keys)
+    found = _slices.get(known)
+    if found is None or found[0] is not labels:
+        start, stop = rows
+        if whole.rows_given is not None:  # labels of the rows of this process, run after run
+            at = 0
+            for first, last in whole.rows_given:
+                if (first, last) == rows:
+                    break
+                at += last - first
+            start, stop = at, at + stop - start
+        found = labels, labels.rows(start, stop).cols(*keys)
+        _slices[known] = found
+        while len(_slices) > KEPT_SLICES:
+            _slices.popitem(last=False)
+    _slices.move_to_end(known)
+    return found[1]
+
+
+def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Tensor | None:
+    """The position of the first of these rows among these keys; None where nothing asks for it."""
+    base = given.q_offset
+    if base is None:
+        base = next((offset for offset in labels_offsets(whole.labels) if offset is not None), None)
+    if base is None and not given.is_causal:
+        return None
+    base = 0 if base is None else base
+    labels = whole.labels
+    if labels is None or labels.q_ptr is None or labels.k_ptr is None:
+        base = base.to(torch.int64) if isinstance(base, Tensor) else base
+        return base + rows[0] - keys[0]
+    return base + positions_before(labels.q_ptr, rows[0]) - positions_before(labels.k_ptr, keys[0])
+
+
+def sees_nothing(given: Arguments, whole: Whole, rows: Run, keys: Run) -> bool:
+    """Whether no row can see a key, as far as borders, order and edges say without a look at ids."""
+    if rows[0] == rows[1] or keys[0] == keys[1]:
+        return True
+    labels = whole.labels
+    if labels is not None and labels.q_ptr is not None and labels.k_ptr is not None:
+        cut = cut_labels(whole, rows, keys)
+        assert cut is not None and cut.q_ptr is not None and cut.k_ptr is not None
+        return not bool((cut.q_ptr.diff() * cut.k_ptr.diff()).any())
+    if isinstance(labels, EdgeLabels) and labels.default is None:
+        cut = cut_labels(whole, rows, keys)
+        assert isinstance(cut, EdgeLabels)
+        return cut.ids.shape[0] == 0
+    offset = cut_offset(given, whole, rows, keys)
+    return bool(given.is_causal) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
+
+
+def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
+    """A mask of the rows of this process (or of one row for all) and all keys, cut to these rows and keys."""
+    if mask is None:
+        return None
+    if mask.dim() >= 2 and mask.shape[-2] > 1:
+        mask = mask.narrow(-2, own[0], own[1] - own[0])
+    if mask.shape[-1] > 1:
+        mask = mask.narrow(-1, keys[0], keys[1] - keys[0])
+    return mask
+
+
+def cut_rows(x: Any, whole: Whole, own: Run) -> Any:
+    """Rows ``own`` of this process of ``[B, H, n, ...]``, packed ``[n, H, ...]``, or of each tensor of a tuple."""
+    if isinstance(x, (tuple, list)):
+        return tuple(cut_rows(each, whole, own) for each in x)
+    return None if x is None else x.narrow(whole.axis, own[0], own[1] - own[0])
+
+
+def attend_part(
+    given: Arguments,
+    whole: Whole,
+    own: Run,
+    rows: Run,
+    keys: Run,
+    key: Tensor,
+    value: Tensor,
+    drawn: tuple[Tensor | None, int],
+    impl: str | None,
+) -> Answer:
+    """Attention of some rows of this process to some keys.
+
+    Args:
+        given: the arguments for all rows of this process.
+        whole: what all processes hold.
+        own: which rows of this process.
+        rows: the same rows, counted in the whole.
+        keys: the keys, counted in the whole.
+        key: the keys' vectors.
+        value: their values.
+        drawn: the seed of dropout, or None, and the head of the whole that is the first one here.
+        impl: the implementation.
+    """
+    seed, first_head = drawn
+    cut = given._replace(
+        query=cut_rows(given.query, whole, own), key=key, value=value, labels=cut_labels(whole, rows, keys),
+        attn_mask=cut_mask(given.attn_mask, own, keys),
+        q_offset=cut_offset(given, whole, rows, keys), row_scores=cut_rows(given.row_scores, whole, own),
+    )  # fmt: skip
+    with left():
+        call, _ = check_call(*cut)
+        if seed is not None:
+            call = replace(call, dropout_seed=seed, dropout_origin=(0, first_head, rows[0], keys[0]))
+        return answer_to(call, impl)
+
+
+def positions_of(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """For each run its rows counted within the shard, and in the whole."""
+    found, at = [], 0
+    for start, stop in runs:
+        found.append(((at, at + stop - start), (start, stop)))
+        at += stop - start
+    return found

@@ -1,0 +1,103 @@
+"""Who answers a call of attention where a sequence is split over processes: the region that is entered, if any.
+
+Layers and functions ask here; :mod:`relgraph.distributed`, higher in the house, enters its regions here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from relgraph.functional.attention import AttentionAux
+
+
+class Arguments(NamedTuple):
+    """The arguments of one call of attention, unchecked, in the order of ``check_call``."""
+
+    query: Any
+    key: Any
+    value: Any
+    labels: Any
+    tables: tuple[Any, Any, Any, Any]
+    attn_mask: Any
+    is_causal: Any
+    q_offset: Any
+    dropout_p: Any
+    scale: Any
+    enable_gqa: Any
+    need_weights: Any = False
+    need_mass: Any = False
+    score: Any = None
+    row_scores: Any = None
+    value_map: Any = None
+    edge: tuple[Any, Any, Any] = (None, None, None)
+    nodes: bool = False
+    query_biases: tuple[Any, Any] = (None, None)
+
+
+class Region(ABC):
+    """A block of code within which each process holds some rows of every sequence."""
+
+    @abstractmethod
+    def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
+        """What the rows of this process attend to, among the keys of all processes.
+
+        Args:
+            given: query, key, value and scores by row are those of this process; labels are those of the whole.
+            impl: the implementation for each part, or None for the rule.
+
+        Returns:
+            The output of the rows of this process, and the rest with the log-sum-exp.
+        """
+
+    @abstractmethod
+    def whole_length(self, length: int) -> int:
+        """How many rows all processes hold together, where this one holds ``length``."""
+
+    @abstractmethod
+    def positions(self, length: int, device: Any) -> Tensor:
+        """The position of each of the ``length`` rows of this process in the whole, ``[length]``."""
+
+    @abstractmethod
+    def all_keys(self, padding: Tensor) -> Tensor:
+        """A mask of the keys of this process, ``[B, n]``, with those of all others, ``[B, N]``."""
+
+
+_entered: list[Region] = []
+
+
+def active() -> Region | None:
+    """The region that this code runs in, or None."""
+    return _entered[-1] if _entered else None
+
+
+def whole_length(length: int) -> int:
+    """How many rows all processes hold together; ``length`` outside of regions."""
+    region = active()
+    return length if region is None else region.whole_length(length)
+
+
+@contextmanager
+def entered(region: Region) -> Iterator[None]:
+    """Run code within a region."""
+    _entered.append(region)
+    try:
+        yield
+    finally:
+        _entered.pop()
+
+
+@contextmanager
+def left() -> Iterator[None]:
+    """Run code outside of all regions, as a region does when it computes a part."""
+    kept = _entered[:]
+    _entered.clear()
+    try:
+        yield
+    finally:
+        _entered[:] = kept

@@ -1,0 +1,198 @@
+"""Calls of attention in which rows are split over processes, compared with one process."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import distributed
+
+import relgraph as rg
+from tests.distributed.worlds import caught
+
+N, B, H, D, R = 16, 2, 4, 8, 5
+METHODS = ("allgather", "ring", "ulysses")
+LAYOUTS = ("even", "head-tail")
+PTR = torch.tensor([0, 3, 9, 9, 16])
+LABELER = rg.ClippedDistance(2)
+
+
+def random_edges(packed=False):
+    """Different edges with ids; within the graphs of ``PTR`` if packed."""
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.unique(torch.randint(N, (2, 60), generator=generator), dim=1)
+    if packed:
+        graph = torch.searchsorted(PTR[1:], edges, right=True)
+        edges = edges[:, graph[0] == graph[1]]
+    return edges, torch.randint(R, (edges.shape[1],), generator=generator)
+
+
+def edge_labels(default=None, packed=False):
+    return rg.EdgeLabels(*random_edges(packed), R, q_len=N, default=default, ptr=PTR if packed else None)
+
+
+def block_labels():
+    generator = torch.Generator().manual_seed(1)
+    count = int(PTR.diff().square().sum())
+    return rg.BlockLabels(torch.randint(-1, R, (count,), generator=generator), R, PTR)
+
+
+def dense_labels(batch=1):
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(-1, R, (batch, N, N), generator=generator)
+    return rg.DenseLabels(ids, R, attend=torch.rand(batch, N, N, generator=generator) < 0.8)
+
+
+def softcap():
+    return rg.score.Softcap(3.0)
+
+
+def additive():
+    torch.manual_seed(3)
+    return rg.score.Additive(torch.randn(H, D, dtype=torch.float64).requires_grad_())
+
+
+def bilinear():
+    torch.manual_seed(3)
+    return rg.score.Bilinear(torch.randn(H, R, D, D, dtype=torch.float64).requires_grad_())
+
+
+CASES = {
+    "distance": (lambda: LABELER(N), {}),
+    "distance causal": (lambda: LABELER(N), {"is_causal": True}),
+    "distance with an offset": (lambda: rg.ClippedDistance(2)(N, q_offset=1), {"is_causal": True}),
+    "no labels": (lambda: None, {"is_causal": True}),
+    "dense": (dense_labels, {}),
+    "dense by batch row": (lambda: dense_labels(B), {"is_causal": True}),
+    "edges only": (edge_labels, {}),
+    "edges over an id": (lambda: edge_labels(0), {"is_causal": True}),
+    "edges over labels": (lambda: edge_labels(LABELER(N)), {}),
+    "sum": (lambda: rg.SumLabels(LABELER(N), edge_labels(0)), {"is_causal": True}),
+    "packed distance": (lambda: rg.DistanceLabels(N, lookup=range(R), left=2, ptr=PTR), {"is_causal": True}),
+    "packed blocks": (block_labels, {}),
+    "packed edges": (lambda: edge_labels(packed=True), {}),
+    "packed edges over an id": (lambda: edge_labels(0, packed=True), {"is_causal": True}),
+    "key heads": (lambda: LABELER(N), {"heads": 2 * H}),
+    "mask of keys": (lambda: LABELER(N), {"mask": (1, 1, 1, N)}),
+    "mask of pairs": (lambda: LABELER(N), {"mask": (B, H, N, N)}),
+    "softcap": (lambda: LABELER(N), {"score": softcap}),
+    "additive score": (lambda: LABELER(N), {"score": additive, "query_table": False}),
+    "bilinear score": (lambda: LABELER(N), {"score": bilinear}),
+    "maps of values": (lambda: LABELER(N), {"maps": True}),
+    "scores by row": (lambda: LABELER(N), {"rows": True}),
+    "biases of queries": (lambda: LABELER(N), {"biases": True}),
+    "tables by batch row": (lambda: LABELER(N), {"batched": True}),
+    "dropout": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": "native"}),
+    "dropout causal": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": "native", "is_causal": True}),
+    "dropout on edges": (edge_labels, {"dropout_p": 0.4, "impl": "native"}),
+    "dropout on blocks": (block_labels, {"dropout_p": 0.4, "impl": "native"}),
+}
+
+
+class Problem:
+    """One call: tensors that learn, what is cut by rows, and the rest."""
+
+    def __init__(self, labels, options):
+        options = dict(options)
+        torch.manual_seed(4)
+        self.labels, self.axis = labels, 0 if labels is not None and labels.packed else 2
+        heads = options.pop("heads", H)
+        batched = options.pop("batched", False)
+        self.rows = [self.inputs(heads), self.inputs(H), self.inputs(H)]
+        self.tables = [None] * 4
+        kinds = [True, True, options.pop("query_table", True), True]
+        options.setdefault("enable_gqa", heads != H)
+        if labels is not None:
+            shapes = [([], [D]), ([heads], [D]), ([], [D]), ([heads], [])]
+            self.tables = [
+                self.table(labels.num_labels, *shape, batched) if kind else None
+                for kind, shape in zip(kinds, shapes, strict=True)
+            ]
+        self.mask = None
+        if "mask" in options:
+            self.mask = learned(*options.pop("mask"))
+        self.by_row = None
+        if options.pop("rows", False):
+            self.by_row, self.tables[0] = learned(B, heads, N, R), None
+        if options.pop("maps", False):
+            options["value_map"] = learned(R, 3), learned(heads, 3, D, D)
+        if options.pop("biases", False):
+            options |= {"content_bias": learned(heads, D), "position_bias": learned(heads, D)}
+        if "score" in options:
+            options["score"] = options["score"]()
+        self.options = options
+
+    def inputs(self, heads):
+        return learned(N, heads, D) if self.axis == 0 else learned(B, heads, N, D)
+
+    def table(self, num_labels, heads, size, batched):
+        if isinstance(num_labels, tuple):
+            return tuple(self.table(labels, heads, size, batched) for labels in num_labels)
+        own = [num_labels, *size]
+        return learned(B, *(heads or [1]), *own) if batched else learned(*heads, *own)
+
+    def learned(self):
+        """All that has a gradient."""
+        score = self.options.get("score")
+        parts = [self.rows, self.tables, self.mask, self.by_row, getattr(score, "weight", None)]
+        parts += [self.options.get(name) for name in ("value_map", "content_bias", "position_bias")]
+        return [x for x in torch.utils._pytree.tree_leaves(parts) if x is not None]
+
+    def call(self, shard=None):
+        """Output and what was asked for; of the rows of a process if ``shard`` cuts them."""
+        torch.manual_seed(5)
+        cut = shard or (lambda x, _: x)
+        mask = self.mask
+        if mask is not None:
+            mask = cut(mask, 2) if mask.shape[2] > 1 else cut(mask, 3)
+        return rg.relation_attention_with_aux(
+            *(cut(x, self.axis) for x in self.rows), self.labels, *self.tables, attn_mask=mask,
+            row_scores=None if self.by_row is None else cut(self.by_row, 2),
+            need_lse=True, need_label_mass=self.labels is not None, **self.options,
+        )  # fmt: skip
+
+
+def learned(*shape):
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+def loss_of(z, aux):
+    """A sum over rows in which output, log-sum-exp and label mass count."""
+    masses = aux.label_mass if isinstance(aux.label_mass, tuple) else [aux.label_mass]
+    parts = [z.sin().sum(), (aux.lse.nan_to_num(neginf=0.0) * 0.1).cos().sum()]
+    parts += [mass.square().sum() for mass in masses if mass is not None]
+    return sum(parts)
+
+
+def compare(mesh, name, method, layout):
+    """The largest differences from one process: of output, log-sum-exp, mass, and all gradients."""
+    labels, options = CASES[name]
+    problem, rank = Problem(labels(), options), mesh.get_local_rank()
+    z, aux = problem.call()
+    wanted = torch.autograd.grad(loss_of(z, aux), problem.learned(), allow_unused=True)
+    with rg.distributed.context_parallel(mesh, method=method, layout=layout) as region:
+        rows = region.layout_of(N)
+        mine, its = problem.call(lambda x, dim: rows.shard(x, rank, dim))
+        got = torch.autograd.grad(loss_of(mine, its), problem.learned(), allow_unused=True)
+    axis = 0 if problem.axis == 0 else 2
+    values = [(mine, rows.shard(z, rank, axis)), (its.lse, rows.shard(aux.lse, rank, axis))]
+    if aux.label_mass is not None:
+        both = [m if isinstance(m, tuple) else (m,) for m in (its.label_mass, aux.label_mass)]
+        values += [(a, rows.shard(b, rank, axis)) for a, b in zip(*both, strict=True)]
+    for a, b in zip(got, wanted, strict=True):
+        if b is None:
+            assert a is None or not a.any()
+            continue
+        total = torch.zeros_like(b) if a is None else a.clone()
+        distributed.all_reduce(total)
+        values.append((total, b))
+    return [float((finite(a) - finite(b)).abs().max()) for a, b in values]
+
+
+def finite(x):
+    return x.detach().nan_to_num(neginf=-1e9)
+
+
+def all_cases(mesh):
+    for name, method, layout in itertools.product(CASES, METHODS, LAYOUTS):
+        yield (name, method, layout), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023

@@ -1,0 +1,233 @@
+"""Layers and models whose rows are split over processes, compared with one process; and what is refused."""
+
+from __future__ import annotations
+
+import torch
+from torch import distributed, nn
+
+import relgraph as rg
+from tests.distributed.worlds import caught
+
+N, B, E, H = 16, 2, 16, 4
+PTR = torch.tensor([0, 5, 12, 16])
+METHODS = ("allgather", "ring", "ulysses")
+PADDING = torch.arange(N) >= torch.tensor([[N], [11]])
+LEFT = torch.arange(N) < torch.tensor([[0], [5]])
+
+
+class Layer:
+    """A module, its input, and how it is called: ``cut(x, dim)`` gives the rows of this process."""
+
+    def __init__(self, make, call, rows=1):
+        self.make, self.call, self.rows = make, call, rows
+
+
+def encoder(**options):
+    layer = rg.RelationEncoderLayer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3), dtype=torch.float64, **options)
+    return rg.RelationEncoder(layer, 2)
+
+
+def transformer(**options):
+    return rg.RelationTransformer(E, H, 2, 2, 32, 0.0, max_distance=3, dtype=torch.float64, **options)
+
+
+def attention(**options):
+    return rg.RelationAttention(E, H, num_labels=7, dtype=torch.float64, **options)
+
+
+def x_of(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def both(model, cut, x, **options):
+    """Source and target with positions, padding on both."""
+    pad = cut(PADDING, 1)
+    return model(
+        cut(x, 1), cut(x.flip(1), 1), src_key_padding_mask=pad, memory_key_padding_mask=pad, tgt_key_padding_mask=pad,
+        **options,
+    )  # fmt: skip
+
+
+CASES = {
+    "encoder": Layer(encoder, lambda m, cut, x: m(cut(x, 1))),
+    "encoder causal": Layer(encoder, lambda m, cut, x: m(cut(x, 1), is_causal=True)),
+    "encoder with padding": Layer(encoder, lambda m, cut, x: m(cut(x, 1), src_key_padding_mask=cut(PADDING, 1))),
+    "encoder with both masks": Layer(
+        encoder,
+        lambda m, cut, x: m(cut(x, 1), cut(torch.ones(N, N).triu(4).bool(), 0), cut(PADDING, 1)),
+    ),
+    "without a batch": Layer(encoder, lambda m, cut, x: m(cut(x[0], 0)), rows=0),
+    "packed graphs": Layer(
+        lambda: attention(per_head=True),
+        lambda m, cut, x: m(cut(x[0], 0), labels=rg.DistanceLabels(N, lookup=range(7), left=3, ptr=PTR)),
+        rows=0,
+    ),
+    "key heads": Layer(
+        lambda: attention(num_kv_heads=H // 2), lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N))
+    ),
+    "raw ids": Layer(attention, lambda m, cut, x: m(cut(x, 1), labels=(torch.arange(N * N) % 7).view(N, N))),
+    "raw ids of own rows": Layer(
+        attention, lambda m, cut, x: m(cut(x, 1), labels=cut((torch.arange(N * N) % 7).view(N, N), 0))
+    ),
+    "transformer": Layer(transformer, both),
+    "transformer with sinusoids": Layer(lambda: transformer(positions="both"), both),
+    "transformer with learned positions": Layer(lambda: transformer(positions="learned", max_len=N), both),
+    "padding on the left": Layer(
+        lambda: transformer(positions="sinusoidal"),
+        lambda m, cut, x: m(cut(x, 1), cut(x, 1), src_key_padding_mask=cut(LEFT, 1), tgt_key_padding_mask=cut(LEFT, 1)),
+    ),
+    "memory labeler": Layer(lambda: transformer(memory_labeler=rg.ClippedDistance(2)), both),
+}
+
+
+def keep(x, _):
+    return x
+
+
+def made(name):
+    torch.manual_seed(0)
+    return CASES[name].make(), x_of(B, N, E)
+
+
+def compare(mesh, name, method):
+    """The largest differences from one process: of the output and of each parameter's gradient."""
+    case, rank = CASES[name], mesh.get_local_rank()
+    model, x = made(name)
+    z = case.call(model, keep, x)
+    weights = torch.linspace(0.5, 1.5, z.numel(), dtype=z.dtype).view(z.shape)
+    (z.sin() * weights).sum().backward()
+    wanted = [p.grad for p in model.parameters()]
+    model, x = made(name)
+    layout = "head-tail" if "causal" in name or name == "transformer" else "even"
+    with rg.distributed.context_parallel(mesh, method=method, layout=layout) as region:
+        rows = region.layout_of(N)
+
+        def cut(whole, dim):
+            return rows.shard(whole, rank, dim)
+
+        mine = case.call(model, cut, x)
+        (mine.sin() * cut(weights, case.rows)).sum().backward()
+        again = region.gather(mine, case.rows)
+    values = [(mine, cut(z, case.rows)), (again, z)]
+    for parameter, other in zip(model.parameters(), wanted, strict=True):
+        if other is None:
+            assert parameter.grad is None
+            continue
+        distributed.all_reduce(parameter.grad)
+        values.append((parameter.grad, other))
+    return [float((a - b).detach().abs().max()) for a, b in values]
+
+
+def losses(mesh, method, *, dropout=0.0, half=False, checkpointing=False):
+    """The losses of ten training steps under DistributedDataParallel, and those of one process."""
+    rank, found = mesh.get_local_rank(), []
+    for split in (False, True):
+        torch.manual_seed(1)
+        options = {"impl": "native"} if dropout else {}
+        layer = rg.RelationAttention(E, H, dropout, num_labels=7, **options)
+        model = nn.Sequential(nn.Linear(E, E), layer, nn.Linear(E, E))
+        x, y, labels = torch.randn(B, N, E), torch.randn(B, N, E), rg.ClippedDistance(3)(N)
+        trained = Steps(model, labels, checkpointing)
+        if split:
+            trained = nn.parallel.DistributedDataParallel(trained)
+        optimizer, mine = torch.optim.Adam(model.parameters(), 1e-2), []
+        rows = rg.distributed.Layout.even(N, mesh.size())
+        for step in range(10):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                if split:
+                    with rg.distributed.context_parallel(mesh, method=method):
+                        z = trained(rows.shard(x, rank))
+                        loss = (z.float() - rows.shard(y, rank)).square().mean()
+                        loss.backward()
+                else:
+                    loss = (trained(x).float() - y).square().mean()
+                    loss.backward()
+            optimizer.step()
+            whole = loss.detach().clone()
+            if split:
+                distributed.all_reduce(whole)
+                whole /= mesh.size()
+            mine.append(float(whole))
+        found.append(mine)
+    return found
+
+
+class Steps(nn.Module):
+    """Layers one after the other, of which the attention gets labels."""
+
+    def __init__(self, layers, labels, checkpointing):
+        super().__init__()
+        self.layers, self.labels, self.checkpointing = layers, labels, checkpointing
+
+    def forward(self, x):
+        first, attention, last = self.layers
+        x = first(x)
+        if self.checkpointing:
+            x = torch.utils.checkpoint.checkpoint(attention, x, labels=self.labels, use_reentrant=False)
+        else:
+            x = attention(x, labels=self.labels)
+        return last(x)
+
+
+TRAINING = {
+    "plain": {},
+    "dropout": {"dropout": 0.3},
+    "bfloat16": {"half": True},
+    "checkpointing": {"dropout": 0.3, "checkpointing": True},
+}
+
+
+def refusals(mesh):
+    """What raises within a region, by name: all processes go on afterwards."""
+    rank, x, q = mesh.get_local_rank(), torch.randn(B, 4, E), torch.randn(B, H, 4, 8)
+    layer, labels, table = (
+        rg.RelationAttention(E, H, num_labels=7),
+        rg.ClippedDistance(3)(4 * mesh.size()),
+        torch.randn(7, 8),
+    )
+    three = torch.randn(B, 3, 4, 8)
+    nodes, edges = torch.randn(4, 2, 8), rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 7, q_len=4)
+    odd = rg.DenseLabels(torch.full((4 * mesh.size(),) * 2, rank), 7)
+    calls = {
+        "unequal lengths": lambda: rg.relation_attention(q[:, :, : 4 - rank], q, q, None),
+        "unequal lengths of keys": lambda: rg.relation_attention(q, q[:, :, : 4 - rank], q[:, :, : 4 - rank], None),
+        "other labels": lambda: rg.relation_attention(q, q, q, odd, table),
+        "labels of a part": lambda: layer(x, labels=rg.ClippedDistance(3)(4)),
+        "weights": lambda: layer(x, labels=labels, need_weights=True),
+        "cache": lambda: layer(x, labels=labels, cache=rg.KVCache()),
+        "edge_attention": lambda: rg.edge_attention(nodes, nodes, nodes, edges, table),
+        "edge vectors": lambda: rg.relation_attention(q, q, q, edges, table, edge_attr=torch.randn(1, 3)),
+        "mask of pairs without all keys": lambda: rg.relation_attention(q, q, q, labels, attn_mask=torch.zeros(4, 3)),
+    }
+    for name, call in calls.items():
+        with rg.distributed.context_parallel(mesh):
+            yield ("refused", name), caught(call)
+    with rg.distributed.context_parallel(mesh, method="ulysses"):
+        yield ("refused", "heads"), caught(lambda: rg.relation_attention(three, three, three, None))
+    method = METHODS[rank % 2]
+    with rg.distributed.context_parallel(mesh, method=method):
+        yield ("refused", "other methods"), caught(lambda: rg.relation_attention(q, q, q, None))
+
+
+def sent(mesh):
+    """Bytes that a call sends forward and backward, by method."""
+    for method in METHODS:
+        q, k, v = (torch.randn(B, H, N // mesh.size(), 8, requires_grad=True) for _ in range(3))
+        with rg.distributed.context_parallel(mesh, method=method), rg.distributed.count_bytes() as counted:
+            z = rg.relation_attention(q, k, v, None)
+            forward = dict(counted)
+            z.sum().backward()
+        yield ("sent", method), (forward, dict(counted))
+
+
+def all_cases(mesh):
+    for name in CASES:
+        for method in METHODS if name != "raw ids of own rows" else METHODS[:2]:
+            yield (name, method), caught(lambda: compare(mesh, *(name, method)))  # noqa: B023
+    for name, options in TRAINING.items():
+        for method in METHODS:
+            yield ("training", name, method), caught(lambda: losses(mesh, method, **options))  # noqa: B023
+    yield from refusals(mesh)
+    yield from sent(mesh)

@@ -1,0 +1,51 @@
+"""Rows of sequences split over processes: outputs and all gradients equal those of one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from torch import distributed
+
+if not distributed.is_available():
+    pytest.skip("torch was built without distributed", allow_module_level=True)
+
+from tests.distributed.context_cases import CASES, LAYOUTS, METHODS, all_cases
+from tests.distributed.worlds import run_world
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    return run_world(2, tmp_path_factory.mktemp("two"), all_cases)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return run_world(4, tmp_path_factory.mktemp("four"), all_cases)
+
+
+def check(found):
+    for errors in found:
+        assert not isinstance(errors, str), errors
+        assert max(errors) < 1e-11, errors
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_are_one(two, name, method, layout):
+    check(two[name, method, layout])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CASES)
+def test_four_processes_are_one(four, name, method, layout):
+    check(four[name, method, layout])
+
+
+def test_relgraph_does_not_load_torch_distributed_for_it():
+    code = "import relgraph, sys; assert 'relgraph.distributed' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,97 @@
+"""Layers and models whose rows are split over processes: as one process, in training too; what is refused; bytes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from torch import distributed
+
+if not distributed.is_available():
+    pytest.skip("torch was built without distributed", allow_module_level=True)
+
+from tests.distributed.layer_cases import CASES, METHODS, TRAINING, B, H, N, all_cases
+from tests.distributed.worlds import run_world
+
+SIZES = pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+SPLITS = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """All cases in a world of this size, run once."""
+    known = {}
+
+    def found(size):
+        if size not in known:
+            known[size] = run_world(size, tmp_path_factory.mktemp(f"world{size}"), all_cases)
+        return known[size]
+
+    return found
+
+
+OF_OWN_ROWS = "raw ids of own rows", "ulysses"  # refused: ulysses attends from all rows
+
+
+@SIZES
+@pytest.mark.parametrize(
+    ("name", "method"), [both for both in itertools.product(CASES, METHODS) if both != OF_OWN_ROWS]
+)
+def test_layers_give_what_one_process_gives(world, size, name, method):
+    for errors in world(size)[name, method]:
+        assert not isinstance(errors, str), errors
+        assert max(errors) < 1e-11, errors
+
+
+@SIZES
+@SPLITS
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_stays_together(world, size, name, method):
+    for found in world(size)["training", name, method]:
+        assert not isinstance(found, str), found
+        one, split = found
+        tolerance = 3e-3 if name == "bfloat16" else 1e-5
+        assert one == pytest.approx(split, rel=tolerance)
+        assert one[-1] < 0.95 * one[0]
+
+
+REFUSED = {
+    "unequal lengths": r"ValueError: the length of query must be the same .*, got 4 on process 0, 3 on process 1",
+    "unequal lengths of keys": r"ValueError: the length of key must be the same .*, got 4 on process 0, 3 on process 1",
+    "other labels": r"ValueError: labels must be equal on all processes .* process 0 on 1",
+    "labels of a part": r"ValueError: labels must cover \[N_q, N_k\]",
+    "weights": r"NotImplementedError: need_weights",
+    "cache": r"NotImplementedError: cache must be None within context_parallel",
+    "edge_attention": r"NotImplementedError: edge_attention attends to the nodes that this process holds",
+    "edge vectors": r"NotImplementedError: edge_attr",
+    "mask of pairs without all keys": r"ValueError: attn_mask must have all \d+ keys",
+    "heads": r"ValueError: query must have a multiple of \d heads .*, got 3",
+    "other methods": r"ValueError: method must be the same .*, got allgather on process 0, ring on process 1",
+}
+
+
+@SIZES
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_on_every_process_alike(world, size, name):
+    messages = {str(found).split("\n", 1)[0] for found in world(size)["refused", name]}
+    assert len(messages) == 1, messages
+    assert re.match(REFUSED[name], messages.pop())
+
+
+@SIZES
+def test_bytes_are_those_of_the_cost_model(world, size):
+    """Key and value of the others, by the formulas of the how-to; float32, forward and then both directions."""
+    rows, numbers = N // size, 8
+    keys = 2 * B * H * rows * numbers * 4
+    others = size - 1
+    forward, both = world(size)["sent", "allgather"][0]
+    assert forward == {"gather": others * keys, "all_to_all": 0, "ring": 0}
+    assert both == {"gather": others * keys, "all_to_all": others * keys, "ring": 0}
+    forward, both = world(size)["sent", "ring"][0]
+    assert forward["ring"] == others * keys
+    assert both["ring"] == 2 * others * keys + size * keys
+    forward, both = world(size)["sent", "ulysses"][0]
+    tensors, lse = 2 * keys, keys // 2 // numbers  # query, key, value and output
+    assert forward["all_to_all"] == others * (tensors + lse) // size
+    assert both["all_to_all"] == others * (2 * tensors + lse) // size
