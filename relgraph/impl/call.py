@@ -75,7 +75,7 @@ class Call:
     ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
     query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed.
     ``dropout_seed`` is that seed, a number; None draws one, or uses torch's own dropout where an implementation has
-    no kernels of its own.
+    no kernels of its own. ``drawn`` is what comes of both, for a block of a call.
     """
 
     query: Tensor
@@ -96,6 +96,7 @@ class Call:
     edge: EdgeVectors | None = None
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     dropout_seed: Tensor | None = None
+    drawn: Hashes | None = None
 
 
 class Answer(NamedTuple):

@@ -53,8 +53,10 @@ def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def hashes_of(call: Call) -> draw.Hashes | None:
     """What dropout draws from, by place; None where nothing is drawn that way."""
-    if call.dropout_p == 0.0 or call.keep is not None or call.dropout_seed is None:
+    if call.dropout_p == 0.0 or call.keep is not None:
         return None
+    if call.drawn is not None or call.dropout_seed is None:
+        return call.drawn
     rows, keys = call.query.shape[:3], call.key.shape[2]
     return draw.hashes(call.dropout_seed, call.dropout_origin, rows, keys, call.query.device)
 

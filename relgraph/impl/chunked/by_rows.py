@@ -18,6 +18,8 @@ from torch import Tensor
 from relgraph.impl import budget, dense
 from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.units import Unit, units
+from relgraph.impl.draw import Hashes
+from relgraph.impl.terms import hashes_of
 from relgraph.plan import LabelPlan, cut, encode, offset_of_rows, plan_memo
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
@@ -45,8 +47,9 @@ def attend(call: Call) -> Answer:
 
 
 def _attend(call: Call) -> Answer:
-    if call.dropout_p > 0.0 and call.keep is None and call.dropout_seed is None:  # blocks draw with one seed, by place
-        call = replace(call, dropout_seed=torch.randint(1 << 62, ()))
+    if call.dropout_p > 0.0 and call.keep is None:  # blocks draw with one seed, by place
+        seed = torch.randint(1 << 62, ()) if call.dropout_seed is None else call.dropout_seed
+        call = replace(call, drawn=hashes_of(replace(call, dropout_seed=seed)))
     module = module_of(call.score)
     held = [] if module is None else [parameter for _, parameter in module.named_parameters()]
     output, lse, *mass = _ByRows.apply(call, *_learned(call), *held)
@@ -202,7 +205,6 @@ def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
         slice(rows.start, rows.stop),
         slice(unit.keys.start, unit.keys.stop),
     )
-    first_batch, first_head, first_query, first_key = call.dropout_origin
 
     def pairs(x: Tensor | None) -> Tensor | None:
         if x is None:
@@ -223,11 +225,6 @@ def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
         tables=tuple(map(own, call.tables)),
         mask=pairs(call.mask),
         keep=pairs(call.keep),
-        dropout_origin=(
-            first_batch + batch.start,
-            first_head,
-            first_query + rows.start,
-            first_key + unit.keys.start,
-        ),
+        drawn=None if call.drawn is None else Hashes(call.drawn.rows[at, :, queries], call.drawn.keys[:, seen]),
         q_offset=offset_of_rows(call.q_offset, batch, unit.graph, rows.start - unit.queries.start),
     )
