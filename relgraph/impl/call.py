@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.impl.draw import Hashes
 from relgraph.plan import LabelPlan, plan_memo
 from relgraph.score import Named
 
@@ -72,8 +73,9 @@ class Call:
     and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
     ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
-    query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed;
-    only some implementations know it. ``dropout_seed`` is that seed, a number, or None to draw one.
+    query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed.
+    ``dropout_seed`` is that seed, a number; None draws one, or uses torch's own dropout where an implementation has
+    no kernels of its own. ``drawn`` is what comes of both, for a block of a call.
     """
 
     query: Tensor
@@ -94,6 +96,7 @@ class Call:
     edge: EdgeVectors | None = None
     dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
     dropout_seed: Tensor | None = None
+    drawn: Hashes | None = None
 
 
 class Answer(NamedTuple):
@@ -148,6 +151,7 @@ class Problem:
         vectors_learn: whether the gradient of the vectors is wanted.
         score: a named function of finished scores, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
+        drawn: what dropout draws from, once ``chunked`` has made it of ``seed``; None before, and elsewhere.
     """
 
     query: Tensor
@@ -176,6 +180,7 @@ class Problem:
     vectors_learn: bool
     score: Named | None
     plan_key: tuple[Sequence[Tensor], Sequence[int]] | dict[Any, Any] | None
+    drawn: Hashes | None = None
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
@@ -193,23 +198,6 @@ class Problem:
     def origin(self) -> tuple[int, ...]:
         """What the first batch row, head, query and key are in a larger problem: the seed's further numbers."""
         return (0, 0, 0, 0) if self.seed is None or self.seed.numel() == 1 else tuple(self.seed.tolist()[1:])
-
-    def draw_keep(self, shape: tuple[int, ...], number: int) -> Tensor:
-        """The dropout mask of block ``number``, the same in forward and backward."""
-        assert self.seed is not None
-        device = self.query.device
-        generator = torch.Generator(device).manual_seed(_mixed(int(self.seed) + number))
-        return torch.empty(shape, dtype=self.dtype, device=device).bernoulli_(1.0 - self.dropout_p, generator=generator)
-
-
-def _mixed(number: int) -> int:
-    """The number with all its bits in each of 63 (the last steps of SplitMix64).
-
-    A generator on a CPU looks at 32 bits of its seed alone, so numbers that differ in others would draw the same.
-    """
-    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 % (1 << 64)
-    number = (number ^ (number >> 27)) * 0x94D049BB133111EB % (1 << 64)
-    return (number ^ (number >> 31)) % (1 << 63)
 
 
 class Outputs(NamedTuple):

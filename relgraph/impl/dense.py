@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 
 from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,
+    drop,
     query_tables,
     repeat_heads,
     score_tables,
@@ -62,11 +62,7 @@ def attend(call: Call) -> Answer:
     if allowed is not None:
         scores = scores.masked_fill(~allowed, float("-inf"))
     weights, lse = softmax_rows(scores)
-    dropped = weights
-    if call.dropout_p > 0.0:
-        dropped = (
-            dropout(weights, call.dropout_p) if call.keep is None else weights * call.keep / (1.0 - call.dropout_p)
-        )
+    dropped = drop(call, weights)
     output = dropped @ values if call.value_map is None else _mapped(call.value_map, dropped, values, labels[0])
     if any(tables.value is not None for tables in call.tables):
         output = add_value_tables(output, _sum_by_label(labels, dropped), call.tables, sizes)

@@ -55,6 +55,14 @@ def inverse(order: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
 
 
+def earlier_twins(row: Tensor, col: Tensor) -> Tensor:
+    """How many pairs of the same row and column come before each, int32; such pairs are next to each other."""
+    place = torch.arange(row.shape[0], dtype=torch.int32, device=row.device)
+    fresh = torch.ones_like(place, dtype=torch.bool)
+    fresh[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
+    return place - torch.where(fresh, place, 0).cummax(0).values.to(torch.int32)
+
+
 def listed_entries(plan: LabelPlan, x: Tensor, rows: Sequence[int]) -> Tensor:
     """The listed entries of a tensor that broadcasts to ``[B, H, N_q, N_k]``: ``[L or 1, P]``; ``rows`` is B and H."""
     csr = plan.parts[0].csr

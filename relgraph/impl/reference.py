@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from relgraph.impl import draw
 from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
-from relgraph.impl.terms import attend_mask, repeat_heads, softmax_rows, with_zero_row
+from relgraph.impl.listed import earlier_twins
+from relgraph.impl.terms import attend_mask, drop, hashes_of, repeat_heads, softmax_rows, with_zero_row
 from relgraph.plan import DEAD, EXTRA, Part, dense_ids, listed_pairs
 from relgraph.score import Additive, Bilinear, finish
 
@@ -55,7 +57,7 @@ def attend(call: Call) -> Answer:
         scores = scores + call.mask.to(dtype)
     scores = scores.masked_fill(~allowed, float("-inf")) if allowed is not None else scores
     weights, lse = softmax_rows(scores)
-    dropped = _drop(call, weights)
+    dropped = drop(call, weights)
     if call.value_map is not None:
         mapped = _maps(_free_maps(call.value_map, dtype), ids[0]) @ value[:, :, None, :, :, None]
         values = values - value[:, :, None] + mapped.squeeze(-1)
@@ -169,20 +171,13 @@ def _mass(call: Call, part: Part, ids: Tensor, weights: Tensor) -> Tensor:
     return mass
 
 
-def _drop(call: Call, weights: Tensor) -> Tensor:
-    if call.dropout_p == 0.0:
-        return weights
-    if call.keep is not None:
-        return weights * call.keep / (1.0 - call.dropout_p)
-    return dropout(weights, call.dropout_p)
-
-
 def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Tensor) -> Answer:
     """Edges-only attention in which parallel edges attend separately: a loop over queries and their edges."""
     csr, tables = part.csr, call.tables[0]
     assert csr is not None
     batch, rows, cols = listed_pairs(call.plan, csr)
     allowed = attend_mask(call)
+    kept = _kept_edges(call, part)
     outputs, lses, masses, weights = [], [], [], []
     for b in range(query.shape[0]):
         own = tables._replace(**{kind: getattr(tables, kind)[b] for kind in tables.batched})
@@ -202,6 +197,7 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
                 value[b],
                 (cols[mine], csr.ids[mine], csr.order[mine]),
                 seen,
+                None if kept is None else kept[b, :, i][:, mine],
                 (b, i),
             )
             for collected, item in zip((outputs, lses, masses, weights), answer, strict=True):
@@ -225,6 +221,16 @@ def _edge_by_edge(call: Call, part: Part, query: Tensor, key: Tensor, value: Ten
     )
 
 
+def _kept_edges(call: Call, part: Part) -> Tensor | None:
+    """Whether each listed pair is kept if it is one of a query, ``[B, H, N_q, P]``; None unless a seed is given."""
+    hashes, csr = hashes_of(call), part.csr
+    if hashes is None or csr is None:
+        return None
+    second = draw.parted(hashes.rows[..., 1:], earlier_twins(csr.row, csr.col))
+    drawn = draw.numbers(hashes.rows[..., :1], second, hashes.keys[:, None, None, csr.col])
+    return drawn >= draw.smallest_kept(call.dropout_p)
+
+
 def _one_query(
     call: Call,
     num_labels: int,
@@ -234,6 +240,7 @@ def _one_query(
     value: Tensor,
     edges: tuple[Tensor, Tensor, Tensor],
     seen: Tensor | None,
+    kept: Tensor | None,
     where: tuple[int, int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One query ``[H, D]`` over its edges (keys, labels, order as given): output, lse, mass and weights by key."""
@@ -277,9 +284,8 @@ def _one_query(
     dropped = alpha
     if call.dropout_p > 0.0:
         if call.keep is not None:
-            dropped = alpha * call.keep[where[0], :, where[1]][:, cols] / (1.0 - call.dropout_p)
-        else:
-            dropped = dropout(alpha, call.dropout_p)
+            kept = call.keep[where[0], :, where[1]][:, cols]
+        dropped = dropout(alpha, call.dropout_p) if kept is None else alpha * kept / (1.0 - call.dropout_p)
     values = value[:, cols]
     if call.value_map is not None:
         values = (_maps(_free_maps(call.value_map, values.dtype), labels[None])[0] @ values[..., None]).squeeze(-1)

@@ -72,6 +72,11 @@ RULES = (
     ),
     Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
     Rule(
+        "native",
+        "the call is a part of a larger one that drops weights, on a CPU, and the compiled kernels can do the call",
+        lambda call: _draws_of_larger(call) and not torch.compiler.is_exporting() and _native(call) is None,
+    ),
+    Rule(
         "dense",
         "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths",
         lambda call: torch.compiler.is_exporting() and by_rows.needed(call),
@@ -138,8 +143,6 @@ def size_in_words(call: Call) -> str:
 
 def refusal(call: Call, impl: str) -> str | None:
     """Why the implementation cannot answer ``call``, and which one can; None if it can."""
-    if impl not in ("native", "triton") and call.dropout_seed is not None and call.dropout_p > 0.0:
-        return f"impl={impl!r} cannot draw the dropout of a larger problem; use impl='native' or 'triton'"
     if impl in ("chunked", "edges") and call.need_weights:
         return f"impl={impl!r} never holds all attention weights; use impl='dense' for need_weights"
     if impl in ("chunked", "dense") and _parallel(call):
@@ -154,6 +157,14 @@ def refusal(call: Call, impl: str) -> str | None:
             return "impl='triton' gives no gradient to attn_mask; use impl='chunked'"
     reason = _native(call) if impl == "native" else None
     return None if reason is None else f"impl='native' {reason}"
+
+
+def _draws_of_larger(call: Call) -> bool:
+    """Whether the call draws the dropout of a larger one.
+
+    Parts of one call differ in size, by which no part may come to kernels that draw other numbers.
+    """
+    return call.dropout_seed is not None and call.dropout_p > 0.0 and call.keep is None
 
 
 def _takes_triton(call: Call) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import dropout, pad
 
+from relgraph.impl import draw
 from relgraph.impl.call import Answer, Call, Outputs, Tables
 from relgraph.plan import distances, inside_graphs
 
@@ -48,6 +49,26 @@ def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.where(seen, total, torch.ones_like(total))
     lse = torch.where(seen, top + total.log(), torch.full_like(top, float("-inf")))
     return unnormalised / total, lse.squeeze(-1)
+
+
+def hashes_of(call: Call) -> draw.Hashes | None:
+    """What dropout draws from, by place; None where nothing is drawn that way."""
+    if call.dropout_p == 0.0 or call.keep is not None:
+        return None
+    if call.drawn is not None or call.dropout_seed is None:
+        return call.drawn
+    rows, keys = call.query.shape[:3], call.key.shape[2]
+    return draw.hashes(call.dropout_seed, call.dropout_origin, rows, keys, call.query.device)
+
+
+def drop(call: Call, weights: Tensor) -> Tensor:
+    """The weights ``[B, H, N_q, N_k]`` after dropout: by a given mask, by place from a given seed, or by torch."""
+    if call.dropout_p == 0.0:
+        return weights
+    kept, hashes = call.keep, hashes_of(call)
+    if hashes is not None:
+        kept = draw.kept(hashes, call.dropout_p)
+    return dropout(weights, call.dropout_p) if kept is None else weights * kept / (1.0 - call.dropout_p)
 
 
 def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:

@@ -68,7 +68,7 @@ FIXED = {
     "relgraph.impl.native.edges": {"WORDS"},
     "relgraph.impl.native.problem": {"FARTHEST"},
     "relgraph.impl.budget": {"DEVICE_BYTES"},  # no test here has such a device
-    "relgraph.impl.chunked.groups": {"SPREAD"},
+    "relgraph.impl.draw": {"GOLDEN", "HALF"},
     "relgraph.impl.chunked.units": {"FAR"},
     "relgraph.impl.chunked.blocks": {"BYTES_PER_ID"},
     "relgraph.impl.chunked.rows": {"PER_LN2"},

@@ -160,27 +160,3 @@ def test_groups_draw_numbers_of_their_own():
     kept = (z[:16].unflatten(0, (2, 8)) * 8, z[16:].unflatten(0, (2, 9)) * 9)
     assert not torch.equal(kept[0][0].round(), kept[0][1].round())
     assert not torch.equal(kept[0][0].round(), kept[1][0][:8].round())
-
-
-def test_seeds_of_groups_are_far_from_those_of_blocks():
-    """A block draws from seed + (number << 32) + row; no group may begin where one of those does."""
-    torch.manual_seed(0)
-    sizes = torch.arange(400) // 2 % 40 + 1
-    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    x = torch.zeros(int(ptr[-1]), 1, 2)
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "SPARE_SCORES", 0)
-        whole = groups.groups
-        patch.setattr(
-            "relgraph.impl.chunked.blocks.groups",
-            lambda problem: found.append((problem, whole(problem))) or found[-1][1],
-        )
-        rg.relation_attention(x, x, x, rg.Window()(len(x), ptr=ptr), dropout_p=0.5, impl="chunked")
-    problem, together = found[0]
-    seeds = [int(group.problem.seed) for group in together]
-    assert len(seeds) > 5
-    assert len(set(seeds)) == len(seeds)
-    for seed in seeds:
-        row = (seed - int(problem.seed)) % (1 << 32)
-        assert min(row, (1 << 32) - row) > 1 << 16

@@ -11,11 +11,9 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.functional.check import check_call
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.native import attend, build
 from relgraph.impl.native import edges as native_edges
-from relgraph.impl.rule import choose
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
 from relgraph.plan.parts import WrittenIds
@@ -392,14 +390,3 @@ def spoilt_tensor(x, generator):
     if way == "longer":
         return torch.cat([x, x], -1)
     return x.repeat_interleave(2, -1)[..., ::2]
-
-
-def test_a_part_is_refused_where_dropout_does_not_count():
-    x = torch.randn(1, 1, 4, 2)
-    call, _ = check_call(x, x, x, None, (None,) * 4, None, False, None, 0.5, None, False)
-    part = replace(call, dropout_origin=(1, 0, 0, 0))
-    assert choose(part, "native") == "native"
-    with pytest.raises(
-        NotImplementedError, match="impl='chunked' cannot draw the dropout of a larger problem; use impl"
-    ):
-        choose(part, "chunked")

@@ -75,9 +75,8 @@ def context_parallel(
         TypeError: not a DeviceMesh.
         ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. Within the
             block, on every process: lengths or labels that differ between processes, heads that P does not divide.
-        NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr``,
-            :func:`~relgraph.edge_attention`, and dropout by an ``impl`` other than ``"native"``, ``"triton"`` or
-            ``"chunked"``.
+        NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr`` and
+            :func:`~relgraph.edge_attention`.
 
     Example:
         >>> from torch.distributed import destroy_process_group, init_process_group

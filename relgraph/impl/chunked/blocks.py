@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget
+from relgraph.impl import budget, draw
 from relgraph.impl.call import Outputs, Problem, row_delta
 from relgraph.impl.chunked.groups import Group, groups
 from relgraph.impl.chunked.ids import UnitIds
@@ -38,6 +38,7 @@ BYTES_PER_ID = 2 * torch.int64.itemsize + 1
 
 def forward(problem: Problem) -> Outputs:
     """Output, log-sum-exp, and the sums by label after and before dropout (empty if not needed)."""
+    problem = _with_hashes(problem)
     query, dtype = problem.query, problem.dtype
     rows = query.shape[:3]
     output = query.new_zeros(*rows, problem.value.shape[-1], dtype=dtype)
@@ -72,9 +73,20 @@ def forward(problem: Problem) -> Outputs:
 def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
     """Gradients of query, key, value, by_query, by_key and a mask that learns. Attention weights are computed again."""
     delta = row_delta(outputs, incoming, problem.dtype)
-    grads = _gradients(problem, incoming, delta)
+    grads = _gradients(_with_hashes(problem), incoming, delta)
     dtypes = [*[problem.query.dtype] * 3, *[problem.dtype] * 2, None if problem.mask is None else problem.mask.dtype]
     return [None if x is None else x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
+
+
+def _with_hashes(problem: Problem) -> Problem:
+    """The problem with what dropout draws from, if it draws; a group of graphs has it from the whole batch."""
+    if problem.dropout_p == 0.0 or problem.keep is not None or problem.drawn is not None:
+        return problem
+    assert problem.seed is not None
+    seed, *origin = problem.seed.reshape(-1).unbind()
+    query, keys = problem.query, problem.key.shape[2]
+    drawn = draw.hashes(seed, origin or (0, 0, 0, 0), query.shape[:3], keys, query.device)
+    return replace(problem, drawn=drawn)
 
 
 def _gradients(problem: Problem, incoming: Outputs, delta: Tensor) -> tuple[Tensor | None, ...]:
@@ -156,13 +168,11 @@ def _apart(problem: Problem, room: int) -> bool:
 
 def _buffers(problem: Problem, *, backward: bool) -> int:
     """How many buffers with a number per pair a block needs."""
-    return (2 if backward else 1) + (problem.dropout_p > 0.0) + (problem.score is not None and backward)
+    return (2 if backward else 1) + 2 * (problem.dropout_p > 0.0) + (problem.score is not None and backward)
 
 
 def _bytes_per_score(problem: Problem, buffers: int) -> int:
-    """The bytes per score of all that a block of a device holds: buffers, what is gathered, dropout, mask and ids."""
-    if problem.dropout_p > 0.0:  # the same blocks forward and backward, which draw by block
-        buffers = _buffers(problem, backward=True) + 1
+    """The bytes per score of all that a block of a device holds: buffers, what is gathered, mask and ids."""
     heads = problem.query.shape[1]
     written = any(part.csr is not None or isinstance(part.ids, WrittenIds) for part in problem.plan.parts)
     of_pairs = (BYTES_PER_ID if written else 0) + (problem.mask is not None) + (problem.causal is not None)
@@ -176,11 +186,11 @@ def _units(problem: Problem, together: list[Group], sizes: _Sizes, buffers: int)
         return
     room = torch.empty(buffers, sizes.scores, dtype=problem.dtype, device=problem.query.device)
     shared, ids = UnitIds.shared(problem), None
-    for number, unit in enumerate(units(problem.plan, problem.memo, problem.query.shape[0], sizes.batch)):
+    for unit in units(problem.plan, problem.memo, problem.query.shape[0], sizes.batch):
         if unit.graph not in grouped and len(unit.queries) and len(unit.keys) and len(unit.batch):
             if ids is None or not shared:
                 ids = UnitIds(problem, unit, sizes.rows)
-            yield UnitWork(problem, unit, number, list(room), ids)
+            yield UnitWork(problem, unit, list(room), ids)
 
 
 def _passes(unit: UnitWork, sizes: _Sizes) -> list[list[range]]:
@@ -218,7 +228,7 @@ def _add_gradients(
             # computed again, maxima included: the log-sum-exp of large scores is too coarse to give weights
             unnormalised, total = block.unnormalised(need_slope=True)
             mine = block.incoming(incoming, delta, total.reciprocal_())
-            dropped = block.drop(unnormalised, into=2)
+            dropped = block.drop(unnormalised, into=3)
             if mine.output is not None:
                 _add_product(value_grad[keys], mine.output, block.operand(dropped))
             score_grad = block.score_grad(unnormalised, mine)

@@ -18,6 +18,8 @@ from torch import Tensor
 from relgraph.impl import budget, dense
 from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.units import Unit, units
+from relgraph.impl.draw import Hashes
+from relgraph.impl.terms import hashes_of
 from relgraph.plan import LabelPlan, cut, encode, offset_of_rows, plan_memo
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
@@ -45,10 +47,12 @@ def attend(call: Call) -> Answer:
 
 
 def _attend(call: Call) -> Answer:
-    seed = torch.randint(1 << 62, ()) if call.dropout_p > 0.0 and call.keep is None else None
+    if call.dropout_p > 0.0 and call.keep is None:  # blocks draw with one seed, by place
+        seed = torch.randint(1 << 62, ()) if call.dropout_seed is None else call.dropout_seed
+        call = replace(call, drawn=hashes_of(replace(call, dropout_seed=seed)))
     module = module_of(call.score)
     held = [] if module is None else [parameter for _, parameter in module.named_parameters()]
-    output, lse, *mass = _ByRows.apply(call, seed, *_learned(call), *held)
+    output, lse, *mass = _ByRows.apply(call, *_learned(call), *held)
     return Answer(output, lse, tuple(mass) if call.need_mass else None)
 
 
@@ -87,24 +91,24 @@ class _ByRows(torch.autograd.Function):
     """All blocks, forward and backward; inputs are those of :func:`_learned` and the parameters of a user's module."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, seed: Tensor | None, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         (batch, heads, q_len), value = call.query.shape[:3], call.value
         output = value.new_zeros(batch, heads, q_len, value.shape[-1], dtype=accumulation_dtype(call.query.dtype))
         lse = output.new_full((batch, heads, q_len), float("-inf"))
         mass = [output.new_zeros(batch, heads, q_len, r) for r in call.plan.num_labels] if call.need_mass else []
         whole = [output, lse, *mass]
-        for unit, rows, mine in _blocks(call, seed):
+        for unit, rows, mine in _blocks(call):
             answer = dense.attend(mine)
             for out, piece in zip(whole, (answer.output, answer.lse, *(answer.mass or ())), strict=True):
                 _rows_of(out, unit, rows).copy_(piece)
-        ctx.call, ctx.seed = call, seed
+        ctx.call = call
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         return tuple(whole)
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[2:]
+        saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[1:]
         count, module = len(_learned(ctx.call)), module_of(ctx.call.score)
         names = [] if module is None else [name for name, _ in module.named_parameters()]
         # sums over blocks, in float32 at least
@@ -114,7 +118,7 @@ class _ByRows(torch.autograd.Function):
         ]
         # cut like the call, the sums of gradients give the views that a block's gradients are added to
         sums = _with(ctx.call, [x if grad is None else grad for x, grad in zip(saved[:count], grads, strict=False)])
-        for unit, rows, mine in _blocks(_with(ctx.call, saved[:count]), ctx.seed):
+        for unit, rows, mine in _blocks(_with(ctx.call, saved[:count])):
             inputs = [None if x is None else x.detach() for x in _learned(mine)]
             held = [x.detach() for x in saved[count:]]  # copies: hooks of the parameters wait for the sum
             wanted = [x.requires_grad_() for x in _chosen([*inputs, *held], needs)]
@@ -142,7 +146,7 @@ class _ByRows(torch.autograd.Function):
             made = _chosen(grads, needs)
             found = iter(_Once.apply(len(made), *made, *_chosen(saved, needs)))
             grads = [x if x is None else next(found) for x in grads]
-        return None, None, *grads
+        return None, *grads
 
 
 class _Once(torch.autograd.Function):
@@ -162,27 +166,19 @@ def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Tensor]:
     return [x for x, need in zip(tensors, needs, strict=False) if need]
 
 
-def _blocks(call: Call, seed: Tensor | None) -> Iterator[tuple[Unit, range, Call]]:
-    """The units, their rows in blocks, and the call for each block, with its own dropout mask."""
+def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
+    """The units, their rows in blocks, and the call for each block."""
     query, plan = call.query, call.plan
     numbers = BLOCK_NUMBERS
     if room := budget.block_bytes(query.device):
         numbers = room // (accumulation_dtype(query.dtype).itemsize * dense.NUMBERS_PER_SCORE)
     most = max(numbers // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
-    number = 0
     together = 1 if any(part.csr is not None for part in plan.parts) else max(most // max(plan.q_len, 1), 1)
     for unit in units(plan, plan_memo(*encode(plan)), query.shape[0], together):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
             own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)
-            mine = _cut(call, unit, rows, own_plan)
-            if seed is not None:
-                generator = torch.Generator(query.device).manual_seed((int(seed) + number) % (1 << 63))
-                options: dict[str, Any] = {"dtype": accumulation_dtype(query.dtype), "device": query.device}
-                keep = torch.empty(*mine.query.shape[:3], mine.plan.k_len, **options)
-                mine = replace(mine, keep=keep.bernoulli_(1.0 - call.dropout_p, generator=generator))
-            yield unit, rows, mine
-            number += 1
+            yield unit, rows, _cut(call, unit, rows, own_plan)
 
 
 def _numbers_per_pair(call: Call) -> int:
@@ -229,5 +225,6 @@ def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
         tables=tuple(map(own, call.tables)),
         mask=pairs(call.mask),
         keep=pairs(call.keep),
+        drawn=None if call.drawn is None else Hashes(call.drawn.rows[at, :, queries], call.drawn.keys[:, seen]),
         q_offset=offset_of_rows(call.q_offset, batch, unit.graph, rows.start - unit.queries.start),
     )

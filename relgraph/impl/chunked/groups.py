@@ -11,6 +11,7 @@ from torch import Tensor
 from relgraph.impl import budget
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.chunked.units import borders, lengths
+from relgraph.impl.draw import Hashes
 from relgraph.plan import FIRST, NOT_ATTENDING, DistanceIds, LabelPlan, Part, WrittenIds, ids_at
 
 SMALL_PAIRS = 1 << 12
@@ -24,9 +25,6 @@ SPARE_SCORES = 1 << 22
 
 There the operators of one more group take as long as so many numbers, and no graph is too large to be in a group.
 """
-
-SPREAD = 0x9E3779B97F4A7C15
-"""Keeps the seeds of groups apart from each other and from seed + block number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +178,7 @@ def _group(problem: Problem, layout: _Layout) -> Group:
         by_key=None if problem.by_key is None else keys.take(problem.by_key),
         mask=_hidden(_pairs(problem.mask, queries, keys), keys),
         keep=_pairs(problem.keep, queries, keys),
-        seed=None if problem.seed is None else problem.seed ^ (layout.graphs[0] + 1) * SPREAD % (1 << 62),
+        drawn=_hashes(problem.drawn, queries, keys),
         causal=_offset(problem.causal, layout.at),
         plan_key=layout.memo,
         plan=layout.plan,
@@ -196,6 +194,11 @@ def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:
     if mask is None:
         return ~padding
     return mask.masked_fill(padding, False if mask.dtype == torch.bool else float("-inf"))
+
+
+def _hashes(drawn: Hashes | None, queries: _Side, keys: _Side) -> Hashes | None:
+    """What dropout draws from, by position in the packed batch."""
+    return None if drawn is None else Hashes(queries.take(drawn.rows), drawn.keys[0][keys.positions])
 
 
 def _offset(offset: int | Tensor | None, graphs: Tensor) -> int | Tensor | None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from relgraph.impl import budget
+from relgraph.impl import budget, draw
 from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.chunked.ids import BlockIds, UnitIds
 from relgraph.impl.chunked.units import Unit
@@ -22,8 +22,8 @@ Scores stay to base e: scaling would round them.
 class UnitWork:
     """One unit of a problem: its keys and values, buffers for one block at a time, and its ids."""
 
-    def __init__(self, problem: Problem, unit: Unit, number: int, buffers: list[Tensor], ids: UnitIds) -> None:
-        self.problem, self.unit, self.number, self.buffers, self.ids = problem, unit, number, buffers, ids
+    def __init__(self, problem: Problem, unit: Unit, buffers: list[Tensor], ids: UnitIds) -> None:
+        self.problem, self.unit, self.buffers, self.ids = problem, unit, buffers, ids
         self.folded_sums: Tensor | None = None  # dP - δ, if δ can be folded into dP
         self.key, self.value = (self._keys(x, problem.dtype) for x in (problem.key, problem.value))
         self.operand_dtype = operand_dtype(problem)
@@ -163,17 +163,31 @@ class RowBlock:
             scores.add_(window)
 
     def drop(self, weights: Tensor, into: int | None = None) -> Tensor:
-        """The weights after dropout, in place or in another buffer."""
+        """The weights after dropout, in place or in another buffer. The mask takes buffer 2, and 1 for a moment."""
         problem = self.work.problem
         if problem.dropout_p == 0.0:
             return weights
+        self.keep = self.buffer(2)
         if problem.keep is not None:
-            keep = self.window(problem.keep)
+            self.keep.copy_(self.window(problem.keep))
         else:
-            number = ((self.work.number * problem.key.shape[1] + self.kv_heads.start) << 32) + self.ids.rows.start
-            keep = problem.draw_keep(tuple(weights.shape), number)
-        self.keep = keep / (1.0 - problem.dropout_p) if problem.keep is not None else keep.div_(1.0 - problem.dropout_p)
+            torch.ge(self._numbers(), draw.smallest_kept(problem.dropout_p), out=self.keep)
+        self.keep.div_(1.0 - problem.dropout_p)
         return torch.mul(weights, self.keep, out=weights if into is None else self.buffer(into))
+
+    def _numbers(self) -> Tensor:
+        """The random number of each pair, in buffer 1."""
+        drawn, unit = self.work.problem.drawn, self.work.unit
+        assert drawn is not None
+        own = slice(unit.batch.start, unit.batch.stop) if drawn.keys.shape[0] > 1 else slice(None)
+        seen = slice(unit.keys.start + self.ids.start, unit.keys.start + self.ids.stop)
+        rows, keys = drawn.rows[self.at], drawn.keys[own, None, None, seen]
+        room = self._integers(1), self._integers(2)
+        return draw.numbers(rows[..., :1], rows[..., 1:], keys, room)
+
+    def _integers(self, index: int) -> Tensor:
+        """A buffer as int32 numbers of pairs."""
+        return self.work.buffers[index].view(torch.int32)[: math.prod(self.shape)].view(self.shape)
 
     def incoming(self, grads: Outputs, delta: Tensor, share: Tensor) -> Outputs:
         """This block's rows of the incoming gradients, each times ``share``, the 1 / total of its row.
@@ -208,7 +222,7 @@ class RowBlock:
         if self.keep is not None:
             grad.mul_(self.keep)
             if mine.mass is not None:
-                gathered = self.buffer(2)
+                gathered = self.buffer(3)
                 self.ids.gather(gathered, mine.mass, None)
                 grad.add_(gathered)
         if not has_delta:

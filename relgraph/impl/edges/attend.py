@@ -17,9 +17,10 @@ from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
 from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
+from relgraph.impl.draw import Hashes, numbers, parted, smallest_kept
 from relgraph.impl.edges.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
-from relgraph.impl.listed import Pattern, listed_entries, listed_future
-from relgraph.impl.terms import with_zero_row
+from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future
+from relgraph.impl.terms import hashes_of, with_zero_row
 from relgraph.score import Additive, Bilinear, finish
 
 _T = TypeVar("_T")
@@ -82,13 +83,23 @@ class _Work:
 
     def drop(self, weights: Tensor) -> Tensor:
         """The weights after dropout."""
-        if self.call.keep is not None and self.call.dropout_p > 0.0:
-            return (
-                weights
-                * listed_entries(self.call.plan, self.call.keep, (self.batch, self.heads))
-                / (1.0 - self.call.dropout_p)
-            )
-        return dropout(weights, self.call.dropout_p) if self.call.dropout_p > 0.0 else weights
+        call = self.call
+        if call.dropout_p == 0.0:
+            return weights
+        kept, hashes = None, hashes_of(call)
+        if hashes is not None:
+            kept = self._drawn(hashes)
+        elif call.keep is not None:
+            kept = listed_entries(call.plan, call.keep, (self.batch, self.heads))
+        return dropout(weights, call.dropout_p) if kept is None else weights * kept / (1.0 - call.dropout_p)
+
+    def _drawn(self, hashes: Hashes) -> Tensor:
+        """Which pairs a given seed keeps, ``[L, P]``; parallel edges each have a number of their own."""
+        csr, rows = self.csr, self._lanes(hashes.rows)
+        first, second = (rows[..., half].index_select(1, csr.row) for half in (0, 1))
+        if csr.parallel:
+            second = parted(second, earlier_twins(csr.row, csr.col))
+        return numbers(first, second, hashes.keys[0, csr.col]) >= smallest_kept(self.call.dropout_p)
 
     def output(self, weights: Tensor) -> Tensor:
         """Σ_j α_ij (v_j + a^V[l_ij] + W_v e_ij), ``[L, n, D_v]``."""

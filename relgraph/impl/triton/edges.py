@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relgraph.impl import op
 from relgraph.impl.call import Answer, Call, Outputs, Problem
-from relgraph.impl.listed import Pattern, added_to_pairs, given_factor
+from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
 from relgraph.impl.terms import split_batched
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels
@@ -104,13 +104,5 @@ def _pairs(problem: Problem, csr: Csr) -> list[Any]:
     pairs = [x.to(torch.int32).contiguous() for x in made]
     if not csr.parallel:
         return [*pairs, None, None]
-    again = _earlier_twins(csr.row, csr.col)
+    again = earlier_twins(csr.row, csr.col)
     return [*pairs, again, again[pattern.by_col].contiguous()]
-
-
-def _earlier_twins(row: Tensor, col: Tensor) -> Tensor:
-    """How many pairs of the same row and column come before each, int32; such pairs are next to each other."""
-    place = torch.arange(row.shape[0], dtype=torch.int32, device=row.device)
-    fresh = torch.ones_like(place, dtype=torch.bool)
-    fresh[1:] = (row[1:] != row[:-1]) | (col[1:] != col[:-1])
-    return place - torch.where(fresh, place, 0).cummax(0).values.to(torch.int32)
