@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from relgraph.functional.attention import _attend
+from relgraph.functional.attention import answer_to
 from relgraph.functional.check import check_call
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 
@@ -207,7 +207,7 @@ def attention_weights(case: Case) -> tuple[Tensor, Tensor]:
 def _answered(case: Case, impl: str | None, keep, **wanted):
     options = {"attn_mask": None, "is_causal": False, "q_offset": None, "dropout_p": 0.0, "scale": None, **case.options}
     call, _ = check_call(*case.inputs, case.labels, tuple(case.tables), **options, **wanted)
-    return _attend(replace(call, keep=keep), impl)
+    return answer_to(replace(call, keep=keep), impl)
 
 
 def assert_same(got, wanted, atol=1e-10, what=""):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.functional.attention import _attend
+from relgraph.functional.attention import answer_to
 from relgraph.functional.check import check_call
 from relgraph.functional.merge import merge
 from relgraph.impl.call import Call
@@ -40,7 +40,7 @@ def attend_over(call: Call, plan: LabelPlan, cut: Csr | None):
         keep = torch.ones(max(cut.batch, 1), 1, plan.q_len, plan.k_len, dtype=torch.bool)
         keep[cut.row // plan.q_len, 0, cut.row % plan.q_len, cut.col] = False
         mask = keep if mask is None else mask & keep
-    return _attend(replace(call, plan=plan, mask=mask), "dense")
+    return answer_to(replace(call, plan=plan, mask=mask), "dense")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_regions_merge_to_the_whole_with_all_gradients(kind, causal):
     call, _ = check_call(
         *case.inputs, labels, tuple(case.tables), None, causal, offset or None, 0.0, None, False, need_mass=True
     )
-    whole = _attend(call, "reference")
+    whole = answer_to(call, "reference")
     assert isinstance(call.plan.parts[0], Part)
     pieces = [attend_over(call, plan, call.plan.parts[0].csr) for plan in region_by_region(call.plan)]
     output, lse = merge([p.output for p in pieces], [p.lse for p in pieces])

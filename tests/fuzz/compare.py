@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
-from relgraph.functional.attention import _attend
+from relgraph.functional.attention import answer_to
 from relgraph.functional.check import check_call
 from relgraph.impl.native import build
 from relgraph.score import Named
@@ -268,7 +268,7 @@ def _with_keep(call: Arguments, impl: str | None) -> dict:
         need_mass=call.case.need_mass,
     )
     keep = call.case.keep.to(call.dtype)
-    answer = _attend(replace(checked, keep=keep), impl)
+    answer = answer_to(replace(checked, keep=keep), impl)
     outputs = {"z": answer.output, "lse": answer.lse, "weights": answer.weights}
     outputs.update({("mass", part): m for part, m in enumerate(answer.mass or ())})
     return outputs
