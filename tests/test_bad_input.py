@@ -9,6 +9,7 @@ import pytest
 import relgraph as rg
 from tests.docstrings import exports
 from tests.good_calls import GOOD_CALLS
+from tests.good_calls.distributed import world
 from tests.judge import fault, held_back, used
 from tests.mutations import mutations_of
 
@@ -24,6 +25,13 @@ MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, r
 INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}
 
 CASES = [(name, argument) for name, make in GOOD_CALLS.items() for argument in make().arguments]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _world():
+    """One world for all calls: to begin one starts threads, which takes more memory than a call may take."""
+    with world():
+        yield
 
 
 @pytest.mark.parametrize("name", GOOD_CALLS)

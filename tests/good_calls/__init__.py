@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.good_calls import functional, graphs, hugging_face, interop, labelers, labels, nn, plot, pyg
+from tests.good_calls import distributed, functional, graphs, hugging_face, interop, labelers, labels, nn, plot, pyg
 from tests.judge import Good
 
 GOOD_CALLS: dict[str, Callable[[], Good]] = {
@@ -21,4 +21,5 @@ GOOD_CALLS: dict[str, Callable[[], Good]] = {
     **interop.GOOD_CALLS,
     **hugging_face.GOOD_CALLS,
     **plot.GOOD_CALLS,
+    **distributed.GOOD_CALLS,
 }

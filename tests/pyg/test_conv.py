@@ -606,3 +606,20 @@ def test_nodes_and_flags_of_other_kinds():
         conv(x, index, return_attention_weights=torch.ones(2))
     mean = RelationConv(4, 8, aggr="mean")
     assert torch.equal(mean(x, index.to(torch.uint8)), mean(x, index))
+
+
+@pytest.mark.parametrize("targets", [0, 3])
+@pytest.mark.parametrize("impl", [None, "edges"])
+@pytest.mark.parametrize("score", ["dot", "additive", "bilinear"])
+def test_all_that_learns_gets_a_gradient_without_edges(score, impl, targets):
+    """DistributedDataParallel waits for the gradient of every parameter, also on a process without edges."""
+    made = {"dot": None, "additive": rg.score.Additive.learned(2, 4), "bilinear": rg.score.Bilinear.learned(3, 2, 4)}
+    conv = rg.pyg.RelationConv(
+        6, 4, heads=2, num_relations=3, edge_dim=2, score=made[score], tables=("key", "value", "bias"), impl=impl
+    )
+    x, none = torch.randn(5, 6, requires_grad=True), torch.zeros(0, dtype=torch.long)
+    z = conv((x, torch.randn(targets, 6)), none.expand(2, 0), none, torch.zeros(0, 2))
+    grads = torch.autograd.grad(z.sum(), [x, *conv.lin_key.parameters(), *conv.tables.parameters()])
+    assert not any(grad.any() for grad in grads)
+    torch.autograd.backward(conv((x, torch.randn(targets, 6)), none.expand(2, 0), none, torch.zeros(0, 2)).sum())
+    assert all(parameter.grad is not None for parameter in conv.parameters())

@@ -134,9 +134,8 @@ class _Work:
             return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
 
         step = max(run_numbers(self.query.device, self.query.dtype) // max(lanes * self.query.shape[-1], 1), 1)
-        runs = [slice(start, start + step) for start in range(0, pairs, step)]
-        if not runs:
-            return self.query.new_zeros(lanes, 0)
+        # without pairs there is one empty run, so that what learns gets zeros: DistributedDataParallel waits for all
+        runs = [slice(start, start + step) for start in range(0, max(pairs, 1), step)]
         again = torch.is_grad_enabled()
         found = [
             checkpoint(run, at, use_reentrant=False, preserve_rng_state=False) if again else run(at) for at in runs

@@ -1,0 +1,81 @@
+"""Errors that come up on every process when one has them, so that no process waits for the others."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from relgraph.distributed.collectives import all_gather, gather_shards
+
+_KINDS = (ValueError, TypeError)
+_SHOWN = 120
+"""So many characters of a description are shown in an error."""
+
+
+def check_mesh(mesh: Any) -> Any:
+    """The group of a mesh of one axis."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"mesh must be a DeviceMesh, got {type(mesh).__name__}")
+    if mesh.ndim != 1:
+        raise ValueError(f"mesh must have one axis, such as mesh['graph'], got {mesh.ndim}")
+    return mesh.get_group()
+
+
+def raise_together(error: Exception | None, what: str, described: str, device: torch.device, group: Any) -> None:
+    """Raise the same error on every process if any has one, or if their descriptions of something differ.
+
+    Every process calls this at the same point, whatever it has found. Two numbers for each process travel, and texts
+    only where there is something to raise.
+
+    Args:
+        error: what this process would raise, a TypeError or ValueError; or None.
+        what: the argument that is described.
+        described: what must be the same on all processes; an empty text where the error leaves nothing to describe. A
+            difference is raised before an error, which may come from it.
+        device: where the processes exchange tensors.
+        group: the processes.
+
+    Raises:
+        TypeError: an error of this type on the first process that has one.
+        ValueError: likewise; or descriptions that differ.
+    """
+    size = distributed.get_world_size(group)
+    if size == 1:
+        if error is not None:
+            raise error
+        return
+    kind = 0 if error is None else 1 + _KINDS.index(TypeError if isinstance(error, TypeError) else ValueError)
+    mine = torch.tensor([kind, _digest(described)], device=device)
+    found = mine.new_empty(size * 2)
+    all_gather(found, mine, group)
+    kinds, digests = found.view(size, 2).T.tolist()
+    if len({digest for digest in digests if digest}) > 1:
+        texts = _all_texts(described[:_SHOWN], device, group)
+        got = ", ".join(f"{text} on process {rank}" for rank, text in enumerate(texts) if text)
+        raise ValueError(f"{what} must be the same on all processes, got {got}") from error
+    if any(kinds):
+        texts = _all_texts("" if error is None else str(error), device, group)
+        rank = next(rank for rank, kind in enumerate(kinds) if kind)
+        raise _KINDS[kinds[rank] - 1](f"{texts[rank]}; on process {rank}") from error
+
+
+def _digest(text: str) -> int:
+    """A number for a text; 0 for none."""
+    if not text:
+        return 0
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _all_texts(text: str, device: torch.device, group: Any) -> list[str]:
+    """The texts of all processes."""
+    mine = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
+    lengths = [int(x) for x in gather_shards(_length(mine), [1] * distributed.get_world_size(group), group)]
+    return [bytes(x.tolist()).decode() for x in gather_shards(mine, lengths, group)]
+
+
+def _length(x: Tensor) -> Tensor:
+    return torch.tensor([x.shape[0]], device=x.device)

@@ -1,0 +1,73 @@
+"""Good calls of ``relgraph.distributed``, in a world of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import relgraph as rg
+from tests.judge import Good
+
+
+@contextmanager
+def world() -> Iterator[DeviceMesh]:
+    """The world of this process, which ends here unless it was there before."""
+    if distributed.is_initialized():
+        yield init_device_mesh("cpu", (1,))
+        return
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        distributed.destroy_process_group()
+
+
+@cache
+def _mesh() -> DeviceMesh:
+    """A mesh that stands for that of the world at the time of a call."""
+    with world() as mesh:
+        return mesh
+
+
+def _within(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call in the world of its time, whose mesh takes the place of a good one."""
+
+    def called(**given: Any) -> Any:
+        with world() as mesh:
+            if isinstance(given.get("mesh"), DeviceMesh):
+                given["mesh"] = mesh
+            return call(**given)
+
+    return called
+
+
+def _parts() -> dict[str, Any]:
+    index = torch.tensor([[0, 1, 2], [1, 2, 2]])
+    return {"mesh": _mesh(), "layout": rg.distributed.Layout.even(3, 1), "edge_index": index}
+
+
+def _of_part(name: str) -> Callable[..., Any]:
+    """A method of a good partition."""
+
+    def call(**given: Any) -> Any:
+        with world() as mesh:
+            return getattr(rg.distributed.NodePartition(**_parts() | {"mesh": mesh}), name)(**given)
+
+    return call
+
+
+GOOD_CALLS = {
+    "NodePartition": lambda: Good(_within(rg.distributed.NodePartition), _parts()),
+    "NodePartition.cut": lambda: Good(_within(rg.distributed.NodePartition.cut), _parts()),
+    "NodePartition.with_halo": lambda: Good(_of_part("with_halo"), {"x": torch.randn(3, 4)}),
+    "NodePartition.labels": lambda: Good(
+        _of_part("labels"), {"ids": torch.tensor([0, 1, 0]), "num_labels": 2}, also={"num_labels": ("ids",)}
+    ),
+    "row_costs": lambda: Good(rg.distributed.row_costs, {"labels": rg.Window(1)(3), "is_causal": True}),
+}
