@@ -2,9 +2,13 @@
 
 - :func:`~relgraph.distributed.context_parallel`: sequences, packed batches or one graph's rows split over processes.
 - :class:`~relgraph.distributed.Layout`: which rows each process holds.
+- :class:`~relgraph.distributed.HeadParallel`: a layer whose heads are split over processes.
 - :func:`~relgraph.distributed.count_bytes`: how much a process sends.
 
-Files, from the bottom up: ``layout``; ``collectives``, what is sent; ``context``, attention over split rows.
+Once this is imported, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
+
+Files, from the bottom up: ``layout``; ``collectives``, what is sent; ``context``, attention over split rows; ``batch``
+and ``tensors``, attention of DTensors; ``head_parallel``.
 """
 
 from __future__ import annotations
@@ -17,4 +21,9 @@ if not _distributed.is_available():
 from relgraph.distributed.collectives import count_bytes as count_bytes
 from relgraph.distributed.context.region import ContextParallel as ContextParallel
 from relgraph.distributed.context.region import context_parallel as context_parallel
+from relgraph.distributed.head_parallel import HeadParallel as HeadParallel
 from relgraph.distributed.layout import Layout as Layout
+from relgraph.distributed.tensors import TensorDoor as _TensorDoor
+from relgraph.functional.door import open_door as _open_door
+
+_open_door(_TensorDoor())
