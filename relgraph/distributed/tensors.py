@@ -133,6 +133,10 @@ class _Split:
             value_map = self.part(maps, heads=-4)
         attr, edge_key, edge_value = given.edge
         labels = given.labels
+        if attr is not None and getattr(labels, "batch", None) is not None and _BATCH in self.roles:
+            raise NotImplementedError(
+                "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
+            )
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
         return given._replace(
             query=self.part(given.query, batch=-4, heads=heads),

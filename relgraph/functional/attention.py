@@ -143,8 +143,9 @@ def relation_attention(
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset that differs from the labels'; an unknown ``impl``.
         NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; a call within torch's
-            ``context_parallel``; or raw ids that ``torch.func.vmap`` maps over.
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors, unless ``relgraph.distributed`` is
+            imported and they are sharded by batch or heads; a call within torch's ``context_parallel``;
+            or raw ids that ``torch.func.vmap`` maps over.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
