@@ -17,8 +17,8 @@ def check_context() -> None:
     if isinstance(attention, types.FunctionType) and (attention.__module__ or "").startswith("torch.distributed."):
         raise NotImplementedError(
             "relgraph attends only to the keys that it is given, and within torch's context_parallel each rank holds "
-            "only a part of them: call it outside of that block with whole sequences, split the batch or the heads "
-            "instead, or attend to the parts one by one and join the results with rg.functional.merge"
+            "only a part of them: take rg.distributed.context_parallel in place of that block, split the batch or the "
+            "heads instead, or attend to the parts one by one and join the results with rg.functional.merge"
         )
 
 
@@ -27,17 +27,32 @@ def check_local(**tensors: Tensor | None) -> None:
     if torch.compiler.is_compiling():
         return
     for name, tensor in tensors.items():
-        if _is_dtensor(tensor):
+        if is_dtensor(tensor):
             raise NotImplementedError(
-                f"{name} must be a Tensor of this rank, got a DTensor, for which relgraph has no sharding rules: "
-                "wrap the call in torch.distributed.tensor.experimental.local_map, which passes each rank's part, "
-                "with whole sequences on every rank (split the batch or the heads)"
+                f"{name} must be a Tensor of this rank, got a DTensor. After `import relgraph.distributed` "
+                "rg.relation_attention takes DTensors if query, key and value are DTensors too, and "
+                "rg.distributed.HeadParallel makes a layer take them; elsewhere "
+                "torch.distributed.tensor.experimental.local_map passes each rank's part of the batch or the heads"
             )
 
 
-def check_gathered(rows: Tensor) -> None:
-    """Raise NotImplementedError if the rows of a table are a DTensor, of which each rank holds only some."""
-    if not torch.compiler.is_compiling() and _is_dtensor(rows):
+def check_layer_input(name: str, x: Tensor, weight: Tensor) -> None:
+    """Raise NotImplementedError for a DTensor unless the layer's weight is one too."""
+    if not torch.compiler.is_compiling() and not is_dtensor(weight):
+        check_local(**{name: x})
+
+
+def check_gathered(rows: Tensor, *, by_heads: bool = False) -> None:
+    """Raise NotImplementedError if the rows of a table are a DTensor, of which each rank holds only some.
+
+    Args:
+        rows: the rows.
+        by_heads: whether ``HeadParallel`` split them, by heads or not at all, on a mesh of one axis.
+    """
+    if torch.compiler.is_compiling() or not is_dtensor(rows):
+        return
+    placed: Any = rows
+    if not by_heads or placed.device_mesh.ndim > 1:  # fully_shard adds an axis to the mesh
         raise NotImplementedError(
             "the rows of a table must be whole when a layer reads them, got a DTensor: shard tables that "
             "several layers share before these layers, fully_shard(tables), or only with the root, fully_shard(model)"
@@ -49,7 +64,7 @@ def kept(module: nn.Module, rows: Tensor) -> Tensor:
     return rows.clone() if hasattr(type(module), "reshard") else rows  # fully_shard changes the class
 
 
-def _is_dtensor(x: Tensor | None) -> bool:
+def is_dtensor(x: Tensor | None) -> bool:
     """Whether ``x`` is a DTensor, seen without loading torch.distributed."""
     if type(x) in (Tensor, nn.Parameter):
         return False

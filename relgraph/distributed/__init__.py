@@ -1,13 +1,18 @@
 """Attention on several processes, by torch.distributed; loads on first use.
 
 - :func:`~relgraph.distributed.context_parallel`: sequences, packed batches or one graph's rows split over processes.
+- :class:`~relgraph.distributed.ContextParallel`: what that block yields.
+- :class:`~relgraph.distributed.HeadParallel`: a layer whose heads are split over processes.
 - :class:`~relgraph.distributed.NodePartition`: the nodes of one large graph split over processes, edges only.
 - :class:`~relgraph.distributed.Layout`: which rows each process holds; :func:`~relgraph.distributed.row_costs`: the
   work of each row, to split by.
 - :func:`~relgraph.distributed.count_bytes`: how much a process sends.
 
+Once this is imported, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
+
 Files, from the bottom up: ``layout``; ``costs``; ``collectives``, what is sent; ``together``, errors on all processes;
-``context``, attention over split rows; ``partition``, attention over the edges of a split graph.
+``context``, attention over split rows; ``partition``, attention over the edges of a split graph; ``batch`` and
+``tensors``, attention of DTensors; ``head_parallel``.
 """
 
 from __future__ import annotations
@@ -21,5 +26,10 @@ from relgraph.distributed.collectives import count_bytes as count_bytes
 from relgraph.distributed.context.region import ContextParallel as ContextParallel
 from relgraph.distributed.context.region import context_parallel as context_parallel
 from relgraph.distributed.costs import row_costs as row_costs
+from relgraph.distributed.head_parallel import HeadParallel as HeadParallel
 from relgraph.distributed.layout import Layout as Layout
 from relgraph.distributed.partition import NodePartition as NodePartition
+from relgraph.distributed.tensors import TensorDoor as _TensorDoor
+from relgraph.functional.door import open_door as _open_door
+
+_open_door(_TensorDoor())

@@ -10,6 +10,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
+from relgraph.functional.door import door_for
 from relgraph.functional.region import Arguments, active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.call import Answer, Call
@@ -142,8 +143,9 @@ def relation_attention(
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset that differs from the labels'; an unknown ``impl``.
         NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors; a call within torch's
-            ``context_parallel``; or raw ids that ``torch.func.vmap`` maps over.
+            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors, unless ``relgraph.distributed`` is
+            imported and they are sharded by batch or heads; a call within torch's ``context_parallel``;
+            or raw ids that ``torch.func.vmap`` maps over.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -159,11 +161,7 @@ def relation_attention(
         dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
         edge=(edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
-    region = active()
-    if region is not None:
-        return region.attend(given, impl)[0]
-    call, packed = check_call(*given)
-    return leave(answer_to(call, impl), call, packed)
+    return attend(given, impl)[0]
 
 
 def relation_attention_with_aux(  # noqa: D417
@@ -232,13 +230,21 @@ def relation_attention_with_aux(  # noqa: D417
     check.boolean("need_lse", need_lse)
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
+    return attend(given, impl, need_lse=need_lse)
+
+
+def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tuple[Tensor, AttentionAux]:
+    """The output of a call and the rest: on parts of DTensors, within a region, or by an implementation."""
+    door = door_for(given)
+    if door is not None:
+        return door.attend(given, impl, need_lse=need_lse)
     region = active()
     if region is not None:
         output, aux = region.attend(given, impl)
         return output, aux if need_lse else aux._replace(lse=None)
     call, packed = check_call(*given)
     answer = answer_to(call, impl)
-    return leave(answer, call, packed), aux_of(answer, labels, packed, need_lse=need_lse)
+    return leave(answer, call, packed), aux_of(answer, given.labels, packed, need_lse=need_lse)
 
 
 def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.functional.biases import with_query_biases
 from relgraph.functional.offset import offset_of, sees_all_keys
+from relgraph.functional.region import Drawn
 from relgraph.functional.vectors import check_vectors
 from relgraph.impl.call import Call, Tables, ValueMap, accumulation_dtype
 from relgraph.labels import DenseLabels, Labels, SumLabels
@@ -29,6 +31,9 @@ Table = Tensor | Sequence[Tensor | None] | None
 
 Maps = Tensor | tuple[Tensor, Tensor]
 """A map for each label, or coefficients and bases of the maps."""
+
+OWN_DROPOUT = Drawn()
+"""Dropout of a call that is no part of a larger one."""
 
 _KINDS = ("key_table", "value_table", "query_table", "bias_table")
 
@@ -53,6 +58,7 @@ def check_call(
     edge: tuple[Any, Any, Any] = (None, None, None),
     nodes: bool = False,
     query_biases: tuple[Any, Any] = (None, None),
+    drawn: Drawn = OWN_DROPOUT,
 ) -> tuple[Call, bool]:
     """The checked call, and whether its inputs are packed; ``nodes`` says that they are those of a graph layer."""
     check_labels_type(labels)
@@ -81,6 +87,8 @@ def check_call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,
         score, maps, vectors,
     )  # fmt: skip
+    if drawn.seed is not None:
+        call = replace(call, dropout_seed=drawn.seed, dropout_origin=(drawn.batch, drawn.head, 0, 0))
     return call, packed
 
 

@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from relgraph.functional.attention import AttentionAux
 
 
+class Drawn(NamedTuple):
+    """Whose dropout a call draws, where it is a part of a larger one; by default its own.
+
+    Attributes:
+        seed: the seed of the larger call, a number; None to draw one.
+        batch: which batch row of the larger call is the first one here.
+        head: the same for query heads.
+    """
+
+    seed: Tensor | None = None
+    batch: int = 0
+    head: int = 0
+
+
 class Arguments(NamedTuple):
     """The arguments of one call of attention, unchecked, in the order of ``check_call``."""
 
@@ -38,6 +52,7 @@ class Arguments(NamedTuple):
     edge: tuple[Any, Any, Any] = (None, None, None)
     nodes: bool = False
     query_biases: tuple[Any, Any] = (None, None)
+    drawn: Drawn = Drawn()
 
 
 class Region(ABC):

@@ -17,7 +17,7 @@ from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
 from relgraph.nn.layer_parts import rename_in_errors
 from relgraph.nn.masks import join_masks
-from relgraph.nn.projections import BIASED, Projections, check_bias
+from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
@@ -145,6 +145,7 @@ class RelationAttention(Projections):
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
+        self.register_load_state_dict_pre_hook(adapt_state)
         if labeler is not None:
             raise TypeError(
                 f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="

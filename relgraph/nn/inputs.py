@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.sharding import check_local
+from relgraph.arguments.sharding import check_layer_input
 from relgraph.functional.check import check_labels_fit, check_labels_type
 from relgraph.functional.offset import labels_offsets
 from relgraph.functional.region import active, whole_length
@@ -121,7 +121,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
     weight = widths.parameter
     for name, x in given.items():
         check.tensor(name, x)
-        check_local(**{name: x})
+        check_layer_input(name, x, weight)
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")

@@ -49,6 +49,25 @@ def check_head_dim(width: str, embed_dim: int, count: str, num_heads: int, head_
     return embed_dim // num_heads
 
 
+def adapt_state(module: Projections, state_dict: dict[str, Any], prefix: str, *_loading: Any) -> None:
+    """Let a state with packed projections load into separate ones, and the other way round.
+
+    ``rg.distributed.HeadParallel`` makes projections separate, so a checkpoint of several processes has other names
+    than a layer on one process.
+    """
+    for kind in ("weight", "bias"):
+        packed = f"{prefix}in_proj_{kind}"
+        parts = [f"{prefix}{name[0]}_proj_{kind}" for name in _INPUTS]
+        is_packed = getattr(module, f"in_proj_{kind}") is not None
+        widths = module._widths()
+        if is_packed and packed not in state_dict and all(name in state_dict for name in parts):
+            state_dict[packed] = torch.cat([state_dict.pop(name) for name in parts])
+        own = [getattr(module, f"{name[0]}_proj_{kind}") for name in _INPUTS]
+        is_separate = all(parameter is not None for parameter in own)
+        if is_separate and packed in state_dict and state_dict[packed].shape[0] == sum(widths):
+            state_dict.update(zip(parts, state_dict.pop(packed).split(widths), strict=True))
+
+
 class Projections(nn.Module):
     """What :class:`~relgraph.RelationAttention` inherits: the weights and biases of its four projections.
 
@@ -112,6 +131,18 @@ class Projections(nn.Module):
             self.register_parameter(f"{name}_bias", bias)
         self.out_proj = nn.Linear(q_width, self.embed_dim, bias="output" in self.biased, **factory)
         self._reset_projections()
+
+    def _separate(self) -> None:
+        """Turn ``in_proj_weight`` and ``in_proj_bias`` into three parameters each, whose rows are whole heads."""
+        for kind in ("weight", "bias"):
+            packed = getattr(self, f"in_proj_{kind}")
+            if packed is None:
+                continue
+            for name, part in zip(_INPUTS, packed.detach().split(self._widths()), strict=True):
+                own = nn.Parameter(part.clone(), requires_grad=packed.requires_grad)
+                self.register_parameter(f"{name[0]}_proj_{kind}", own)
+            self.register_parameter(f"in_proj_{kind}", None)
+        self._qkv_same_embed_dim = False
 
     def _reset_projections(self) -> None:
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):

@@ -61,6 +61,8 @@ class LabelTable(nn.Module):
     rows: nn.Parameter | None
     bank: nn.Module | None
 
+    by_heads = False  # whether rg.distributed.HeadParallel made the rows a DTensor
+
     def __init__(
         self,
         num_labels: int | None,
@@ -130,11 +132,13 @@ class LabelTable(nn.Module):
         if features is not None:
             raise ValueError("features must be None for a table without a bank, got features")
         assert self.rows is not None
-        check_gathered(self.rows)
+        check_gathered(self.rows, by_heads=self.by_heads)
         if self.frozen is None:
             return kept(self, self.rows)
-        sizes = [self.frozen, 1, self.rows.shape[self._axis] - self.frozen - 1]
-        before, row, after = self.rows.split(sizes, self._axis)
+        # not one split: where the rows are a DTensor, its backward needs a gradient of the frozen row too
+        at, count = self.frozen, self.rows.shape[self._axis]
+        before, row = self.rows.narrow(self._axis, 0, at), self.rows.narrow(self._axis, at, 1)
+        after = self.rows.narrow(self._axis, at + 1, count - at - 1)
         return torch.cat([before, torch.zeros_like(row), after], self._axis)
 
     @property

@@ -69,9 +69,15 @@ LABELS = "labels"
 """The name of the number that stands for labels."""
 
 
-def shared_seed(device: torch.device, group: Any) -> Tensor:
-    """A seed for dropout that process 0 draws, as one process alone would, from torch's generator of the device."""
-    seed = torch.randint(1 << 62, (), device=device)
+def shared_seed(device: torch.device, group: Any, drawn: Tensor | None = None) -> Tensor:
+    """A seed for dropout that process 0 draws, as one process alone would, from torch's generator of the device.
+
+    Args:
+        device: where it is drawn.
+        group: the processes that share it.
+        drawn: the seed of process 0, if it has drawn one already.
+    """
+    seed = torch.randint(1 << 62, (), device=device) if drawn is None else drawn.clone()
     if distributed.get_world_size(group) > 1:
         distributed.broadcast(seed, distributed.get_global_rank(group, 0), group=group)
     return seed

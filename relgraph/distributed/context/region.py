@@ -182,7 +182,8 @@ class ContextParallel(Region):
         given, whole, queries, keys = self._opened(given)
         seed = None
         if given.dropout_p:
-            seed = shared_seed(given.query.device, self.group)
+            seed = shared_seed(given.query.device, self.group, given.drawn.seed)
+            given = given._replace(drawn=given.drawn._replace(seed=None))
         if self.method == "ring":
             answer = ring.attend(given, ring.Ring(whole, queries, keys, self.group, seed, impl))
         else:

@@ -158,7 +158,8 @@ def attend_part(
     with left():
         call, _ = check_call(*cut)
         if seed is not None:
-            call = replace(call, dropout_seed=seed, dropout_origin=(0, first_head, rows[0], keys[0]))
+            batch, head = given.drawn.batch, given.drawn.head + first_head
+            call = replace(call, dropout_seed=seed, dropout_origin=(batch, head, rows[0], keys[0]))
         return answer_to(call, impl)
 
 

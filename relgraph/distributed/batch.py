@@ -1,0 +1,78 @@
+"""Labels of some rows of a batch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from torch import Tensor
+
+from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+
+KEPT_CUTS = 256
+"""So many cuts are kept for the next call, which then finds the plan of the labels too."""
+
+_cuts: OrderedDict[tuple[int, int, int], tuple[Labels, Labels]] = OrderedDict()
+
+
+def cut_batch(labels: Any, batch: int, start: int, stop: int) -> Any:
+    """Labels, or raw ids, of batch rows ``start:stop``; unchanged if all rows of the batch share them.
+
+    Args:
+        labels: :class:`~relgraph.Labels`, raw ids or None.
+        batch: B, the number of batch rows.
+        start: the first row.
+        stop: the row after the last.
+    """
+    if isinstance(labels, Tensor):
+        return labels[start:stop] if labels.dim() == 3 and labels.shape[0] == batch else labels
+    if not isinstance(labels, Labels) or not _by_row(labels) or (start, stop) == (0, batch):
+        return labels
+    known = id(labels), start, stop
+    found = _cuts.get(known)
+    if found is None or found[0] is not labels:
+        found = labels, _cut(labels, start, stop)
+        _cuts[known] = found
+        while len(_cuts) > KEPT_CUTS:
+            _cuts.popitem(last=False)
+    _cuts.move_to_end(known)
+    return found[1]
+
+
+def _by_row(labels: Labels) -> bool:
+    """Whether rows of a batch have labels, or offsets, of their own."""
+    if labels.packed:
+        return False
+    if isinstance(labels, SumLabels):
+        return any(_by_row(part) for part in labels.parts)
+    if isinstance(labels, DistanceLabels):
+        return isinstance(labels.q_offset, Tensor) and labels.q_offset.numel() > 1
+    inner = labels.default if isinstance(labels, EdgeLabels) else None
+    return labels.batch_size > 1 or (isinstance(inner, Labels) and _by_row(inner))
+
+
+def _cut(labels: Labels, start: int, stop: int) -> Labels:
+    """These rows of labels of which each batch row has its own."""
+    if not _by_row(labels):
+        return labels
+    if isinstance(labels, SumLabels):
+        return SumLabels(*(_cut(part, start, stop) for part in labels.parts))
+    if isinstance(labels, DenseLabels):
+        fields = {**labels.__getstate__(), "ids": labels.ids[start:stop], "batch_size": stop - start}
+        return DenseLabels._make(**fields)
+    if isinstance(labels, DistanceLabels):
+        assert isinstance(labels.q_offset, Tensor)
+        return DistanceLabels(
+            labels.q_len, labels.k_len, lookup=labels.lookup, left=labels.left, num_labels=labels.num_labels,
+            q_offset=labels.q_offset[start:stop],
+        )  # fmt: skip
+    assert isinstance(labels, EdgeLabels)
+    default = _cut(labels.default, start, stop) if isinstance(labels.default, Labels) else labels.default
+    edges, ids, batch, size = labels.edge_index, labels.ids, labels.batch, 1
+    if batch is not None:
+        keep = (batch >= start) & (batch < stop)
+        edges, ids, batch, size = edges[:, keep], ids[keep], batch[keep] - start, stop - start
+    return EdgeLabels(
+        edges, ids, labels.num_labels, q_len=labels.q_len, k_len=labels.k_len, default=default,
+        duplicates=labels.duplicates, batch=batch, batch_size=size,
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""Tensor parallelism of attention: each process holds some heads of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from relgraph.arguments import check
+from relgraph.nn import LabelTable, RelationAttention
+from relgraph.score import Additive, Bilinear, module_of
+
+_INPUTS = ("query", "key", "value")
+
+
+class HeadParallel(ParallelStyle):
+    """Split a :class:`~relgraph.RelationAttention` by heads, for torch's ``parallelize_module``.
+
+    Each process projects, attends and reads tables for its share of the heads; one sum over the processes ends the
+    layer. The layer computes what it did on one process, and its parameters become DTensors:
+
+    - The projections of queries, keys and values are split at the borders of heads, so that a packed
+      ``in_proj_weight`` becomes ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``, and ``in_proj_bias``
+      likewise. The state of either form loads into the other. ``out_proj`` is split by its inputs; its bias is added
+      once.
+    - Tables per head, ``content_bias``, ``position_bias``, and maps and weights of scores per head are split. What all
+      heads share is whole on every process, with the sum of all gradients. A bank stays as it is.
+    - Dropout draws the mask of the whole, from the first process's generator.
+    - Weights and masses (``need_weights``, ``need_label_mass``) are gathered. A :class:`~relgraph.KVCache` holds the
+      keys of a process's own heads.
+
+    Combine it with torch's ``ColwiseParallel`` and ``RowwiseParallel`` for the linear layers, with
+    ``SequenceParallel`` norms (``input_layouts=Shard(1), output_layouts=Shard(1)``), with ``fully_shard`` on another
+    axis of the mesh, and with :func:`~relgraph.distributed.context_parallel` on another axis. A layer with a labeler
+    labels the length of its input: where rows are split, hand it a DTensor, or labels of the whole.
+
+    Source: Shoeybi et al. 2019, "Megatron-LM"; conventions of :mod:`torch.distributed.tensor.parallel`.
+
+    Args:
+        input_layouts: how processes hold query, key and value that are plain tensors: ``Replicate()``, the default, or
+            ``Shard(1)`` for rows that are split (``Shard(0)`` without a batch). DTensors say it themselves.
+        output_layouts: how processes hold the output; ``Replicate()`` by default.
+        use_local_output: whether the output is a plain tensor, the part of this process, and not a DTensor.
+
+    Raises:
+        TypeError: layouts that are no placements, or in ``parallelize_module`` a module that is no RelationAttention.
+        ValueError: in ``parallelize_module``, on every process: a mesh that does not divide the heads of queries and
+            keys or has several axes, an ``out_proj`` that is no Linear, or a layer that is split already.
+
+    Example:
+        >>> from torch.distributed import destroy_process_group, init_process_group
+        >>> from torch.distributed.device_mesh import init_device_mesh
+        >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        >>> init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)).eval()
+        >>> x = torch.randn(2, 7, 16)
+        >>> before = layer(x)
+        >>> plan = {
+        ...     "self_attn": rg.distributed.HeadParallel(), "linear1": ColwiseParallel(), "linear2": RowwiseParallel()
+        ... }
+        >>> layer = parallelize_module(layer, init_device_mesh("cpu", (1,)), plan)
+        >>> torch.allclose(layer(x), before, atol=1e-5)
+        True
+        >>> layer.self_attn.q_proj_weight.placements
+        (Shard(dim=0),)
+        >>> destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, layout in (("input_layouts", input_layouts), ("output_layouts", output_layouts)):
+            if layout is not None and not isinstance(layout, Placement):
+                raise TypeError(f"{name} must be a Placement, such as Replicate() or Shard(1), got {layout!r}")
+        self.input_layouts: Placement = input_layouts or Replicate()
+        self.output_layouts: Placement = output_layouts or Replicate()
+        self.use_local_output = check.boolean("use_local_output", use_local_output)
+
+    def __repr__(self) -> str:
+        options = f"input_layouts={self.input_layouts}, output_layouts={self.output_layouts}"
+        return f"HeadParallel({options}, use_local_output={self.use_local_output})"
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Split the module; torch's ``parallelize_module`` calls this."""
+        layer = _checked(module, device_mesh)
+        layer._separate()
+        for owner, name, placement in _placements(layer):
+            self._distribute(owner, name, device_mesh, placement)
+        for table in _tables(layer):
+            table.by_heads = True
+
+        def before(_layer: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            return self._whole_inputs(args, options, device_mesh)
+
+        def after(_layer: nn.Module, _args: tuple[Any, ...], outputs: Any) -> Any:
+            return self._outputs(outputs)
+
+        layer.register_forward_pre_hook(before, with_kwargs=True)
+        layer.register_forward_hook(after)
+        return layer
+
+    def _distribute(self, owner: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:
+        """Make a parameter a DTensor, unless another layer that shares it has done so."""
+        parameter = getattr(owner, name)
+        if isinstance(parameter, DTensor):
+            return
+        split = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=self.src_data_rank)
+        owner.register_parameter(name, nn.Parameter(split, requires_grad=parameter.requires_grad))
+
+    def _whole_inputs(
+        self, args: tuple[Any, ...], options: Mapping[str, Any], mesh: DeviceMesh
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with query, key and value whole on every process, as DTensors."""
+        made: dict[int, DTensor] = {}  # what is one tensor stays one
+
+        def whole(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            if id(x) not in made:
+                split = (
+                    x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [self.input_layouts], run_check=False)
+                )
+                made[id(x)] = split.redistribute(placements=[Replicate()])
+            return made[id(x)]
+
+        count = len(_INPUTS)
+        changed = {name: whole(x) if name in _INPUTS else x for name, x in options.items()}
+        return (*map(whole, args[:count]), *args[count:]), changed
+
+    def _outputs(self, outputs: Any) -> Any:
+        """The output as it was asked for; weights and masses of all heads."""
+        first, *extra = outputs if isinstance(outputs, tuple) else (outputs,)
+        out = self._as_asked(first, self.output_layouts)
+        if not extra:
+            return out
+        gathered = [
+            tuple(self._as_asked(part, Replicate()) for part in x)
+            if isinstance(x, tuple)
+            else self._as_asked(x, Replicate())
+            for x in extra
+        ]
+        return (out, *gathered)
+
+    def _as_asked(self, x: DTensor, placement: Placement) -> Tensor:
+        x = x.redistribute(placements=[placement])
+        return x.to_local() if self.use_local_output else x
+
+
+def _checked(module: nn.Module, mesh: DeviceMesh) -> RelationAttention:
+    """The module; an error if it cannot be split over this mesh."""
+    if not isinstance(module, RelationAttention):
+        inner = [name for name, part in module.named_modules() if isinstance(part, RelationAttention)]
+        hint = f": name {' and '.join(map(repr, inner))} in the plan" if inner else ""
+        raise TypeError(f"HeadParallel splits a RelationAttention, got {type(module).__name__}{hint}")
+    if mesh.ndim != 1:
+        raise ValueError(f"mesh must have one axis, such as mesh['tp'], got {mesh.ndim}")
+    for name in ("num_heads", "num_kv_heads"):
+        heads = getattr(module, name)
+        if heads % mesh.size():
+            raise ValueError(f"{name} must be a multiple of the {mesh.size()} processes of the mesh, got {heads}")
+    if type(module.out_proj) is not nn.Linear:
+        raise ValueError(f"out_proj must be a torch.nn.Linear to be split, got {type(module.out_proj).__name__}")
+    if isinstance(module.out_proj.weight, DTensor):
+        raise ValueError("layer must not be split already: parallelize_module comes first and once, then fully_shard")
+    return module
+
+
+def _tables(layer: RelationAttention) -> list[LabelTable]:
+    """The tables of a layer."""
+    return [] if layer.tables is None else [x for x in layer.tables.modules() if isinstance(x, LabelTable)]
+
+
+def _placements(layer: RelationAttention) -> list[tuple[nn.Module, str, Placement]]:
+    """Every parameter of the layer that becomes a DTensor: its module, its name there and what is split."""
+    found: list[tuple[nn.Module, str, Placement]] = []
+    by_heads = [f"{name}_proj_{kind}" for name in "qkv" for kind in ("weight", "bias")]
+    found += [(layer, name, Shard(0)) for name in (*by_heads, "content_bias", "position_bias")]
+    found += [(layer.out_proj, "weight", Shard(1)), (layer.out_proj, "bias", Replicate())]
+    for table in _tables(layer):
+        found.append((table, "rows", Replicate() if table.heads is None else Shard(0)))
+    if layer.value_map is not None:
+        found += [(layer.value_map, name, Shard(0)) for name in ("maps", "bases")]
+        found.append((layer.value_map, "coefficients", Replicate()))
+    score = layer.score
+    if isinstance(score, (Additive, Bilinear)):
+        per_head = score.weight.dim() == (2 if isinstance(score, Additive) else 4)
+        found.append((score, "weight", Shard(0) if per_head else Replicate()))
+    learned = module_of(score)
+    for part in () if learned is None else learned.modules():
+        found += [(part, name, Replicate()) for name, _ in part.named_parameters(recurse=False)]
+    return [(owner, name, place) for owner, name, place in found if owner._parameters.get(name) is not None]

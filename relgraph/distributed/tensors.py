@@ -1,0 +1,251 @@
+"""Attention of DTensors: each process runs the batch rows or heads that it holds, and gets DTensors back.
+
+A DTensor is one tensor that several processes hold, by parts (``Shard``), as equal copies (``Replicate``) or as terms
+of a sum (``Partial``), on each axis of a mesh of processes. Batch rows and heads do not depend on each other, so
+parts by these need no communication in forward. Backward sums the gradients of what all parts share, such as tables
+that all heads share.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from relgraph.arguments import check
+from relgraph.distributed.batch import cut_batch
+from relgraph.functional.attention import AttentionAux, attend
+from relgraph.functional.door import Door
+from relgraph.functional.region import Arguments, Drawn
+from relgraph.labels import Labels
+from relgraph.score import Additive, Bilinear, module_of
+
+_BATCH, _HEADS = "batch", "heads"
+
+
+class TensorDoor(Door):
+    """Runs calls with DTensors on the parts of this process."""
+
+    def takes(self, given: Arguments) -> bool:
+        return any(isinstance(x, DTensor) for x in (given.query, given.key, given.value))
+
+    def attend(self, given: Arguments, impl: str | None, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+        split = _Split(given)
+        output, aux = attend(split.part_of(given), impl, need_lse=need_lse)
+        heads = -2 if split.packed else -3
+        mass = aux.label_mass
+        return split.joined(output, heads), AttentionAux(
+            weights=split.joined(aux.weights, -3),
+            label_mass=tuple(split.joined(x, heads) for x in mass)
+            if isinstance(mass, tuple)
+            else split.joined(mass, heads),
+            lse=split.joined(aux.lse, -1 if split.packed else -2),
+        )
+
+
+class _Split:
+    """How one call is split over a mesh.
+
+    Attributes:
+        packed: whether inputs have no batch axis.
+        mesh: the processes.
+        roles: what each axis of the mesh splits: batch rows, heads, or None for nothing.
+        batch: B.
+        heads: H.
+    """
+
+    def __init__(self, given: Arguments) -> None:
+        self.packed = isinstance(given.labels, Labels) and given.labels.packed
+        named = {"query": given.query, "key": given.key, "value": given.value}
+        dims = 3 if self.packed else 4
+        for name, x in named.items():
+            check.floating(name, x)
+            if not isinstance(x, DTensor):
+                raise TypeError(
+                    f"{name} must be a DTensor, as one of query, key and value is, got {type(x).__name__}: "
+                    "DTensor.from_local makes one"
+                )
+            if x.dim() != dims:
+                shape = "[T, H, D], as the labels are packed" if self.packed else "[B, H, N, D]"
+                raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
+        self.mesh = given.query.device_mesh
+        for name, x in named.items():
+            self._check_mesh(name, x)
+        by_tensor = [[self._role(name, place) for place in x.placements] for name, x in named.items()]
+        self.roles = [self._common(axis, found) for axis, found in enumerate(zip(*by_tensor, strict=True))]
+        self.batch = 1 if self.packed else given.query.shape[0]
+        self.heads, self.kv_heads = given.query.shape[1], given.key.shape[1]
+        count = 1
+        for axis, role in enumerate(self.roles):
+            count *= self.mesh.size(axis) if role == _HEADS else 1
+        for name, heads in (("query", self.heads), ("key", self.kv_heads)):
+            if heads % count:
+                raise ValueError(
+                    f"{name} must have a multiple of {count} heads, as the mesh splits them among {count}, got {heads}"
+                )
+
+    def _check_mesh(self, name: str, x: DTensor) -> None:
+        if x.device_mesh != self.mesh:
+            raise ValueError(
+                f"{name} must be a DTensor on the mesh of query, {self.mesh}, got {x.device_mesh}: parameters that "
+                "fully_shard splits are whole only while their module runs"
+            )
+
+    def _role(self, name: str, place: Placement) -> str | None:
+        """What a placement of query, key or value splits; an error if that cannot be computed by parts."""
+        heads, batch = 1, None if self.packed else 0
+        if isinstance(place, Replicate):
+            return None
+        if type(place) is Shard and place.dim == heads:
+            return _HEADS
+        if type(place) is Shard and place.dim == batch:
+            return _BATCH
+        wanted = "by heads, Shard(1)," if self.packed else "by batch, Shard(0), by heads, Shard(1),"
+        raise NotImplementedError(
+            f"{name} must be sharded {wanted} or replicated, got {place}: attention needs whole rows of keys. "
+            "Call redistribute first; or let rg.distributed.context_parallel split sequences; or wrap the call in "
+            "torch.distributed.tensor.experimental.local_map"
+        )
+
+    def _common(self, axis: int, roles: tuple[str | None, ...]) -> str | None:
+        """What an axis of the mesh splits in query, key and value alike."""
+        found = {role for role in roles if role is not None}
+        if len(found) > 1:
+            raise NotImplementedError(
+                f"query, key and value must be split alike on axis {axis} of the mesh, all by batch or all by heads, "
+                "got both: redistribute one of them"
+            )
+        return found.pop() if found else None
+
+    def part_of(self, given: Arguments) -> Arguments:
+        """The arguments for the batch rows and heads of this process, as plain tensors."""
+        heads = -2 if self.packed else -3
+        key_table, value_table, query_table, bias_table = given.tables
+        start, stop = self._range(_BATCH, self.batch)
+        maps = given.value_map
+        if isinstance(maps, (tuple, list)) and len(maps) == 2:
+            value_map: Any = self.part(maps[0], heads=-3), self.part(maps[1], heads=-4)
+        else:
+            value_map = self.part(maps, heads=-4)
+        attr, edge_key, edge_value = given.edge
+        labels = given.labels
+        if attr is not None and getattr(labels, "batch", None) is not None and _BATCH in self.roles:
+            raise NotImplementedError(
+                "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
+            )
+        labels = self.part(labels) if isinstance(labels, DTensor) else labels
+        return given._replace(
+            query=self.part(given.query, batch=-4, heads=heads),
+            key=self.part(given.key, batch=-4, heads=heads, count=self.kv_heads),
+            value=self.part(given.value, batch=-4, heads=heads, count=self.kv_heads),
+            labels=cut_batch(labels, self.batch, start, stop),
+            tables=(
+                *(self.part(table, batch=-4, heads=-3) for table in (key_table, value_table, query_table)),
+                self.part(bias_table, batch=-3, heads=-2),
+            ),
+            attn_mask=self.part(given.attn_mask, batch=-4, heads=-3),
+            q_offset=self.part(given.q_offset, batch=-1),
+            score=self._score(given.score),
+            row_scores=self.part(given.row_scores, batch=-4, heads=heads),
+            value_map=value_map,
+            edge=(self.part(attr), self.part(edge_key, heads=-3), self.part(edge_value, heads=-3)),
+            query_biases=tuple(self.part(bias, heads=-2) for bias in given.query_biases),
+            drawn=self._drawn(given) if given.dropout_p else given.drawn,
+        )
+
+    def part(self, x: Any, *, batch: int | None = None, heads: int | None = None, count: int | None = None) -> Any:
+        """The part of a tensor that this process needs, as a plain tensor; of each of a tuple; others as they are.
+
+        Backward gives a part of what is split the gradient of its own, and sums those of what is not split.
+
+        Args:
+            x: a DTensor on the mesh, or a Tensor that is the same on all processes.
+            batch: its axis of batch rows, counted from the end.
+            heads: its axis of heads. An axis of another length than the whole (1, or missing) is shared by all parts.
+            count: the heads of the whole; H by default.
+        """
+        if isinstance(x, (tuple, list)):
+            return tuple(self.part(each, batch=batch, heads=heads, count=count) for each in x)
+        if not isinstance(x, Tensor):
+            return x
+        if isinstance(x, DTensor):
+            self._check_mesh("each tensor", x)
+        else:
+            x = DTensor.from_local(x, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+        axes = {_BATCH: (batch, self.batch), _HEADS: (heads, count or self.heads)}
+        wanted: list[Placement] = []
+        of_gradient: list[Placement] = []
+        for role in self.roles:
+            axis, size = axes.get(role or "", (None, 0))
+            is_split = axis is not None and x.dim() >= -axis and x.shape[axis] == size
+            wanted.append(Shard(x.dim() + axis) if is_split and axis is not None else Replicate())
+            of_gradient.append(Partial() if role is not None and not is_split else wanted[-1])
+        # this step sums gradients that are Partial: without it a parameter would get such a gradient as it is
+        local = x.redistribute(placements=wanted).to_local(grad_placements=of_gradient)
+        return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
+
+    def joined(self, x: Any, heads: int) -> Any:
+        """A part of the result as a DTensor, with its heads on axis ``heads`` from the end."""
+        if x is None:
+            return None
+        places = {_BATCH: Shard(0), _HEADS: Shard(x.dim() + heads)}
+        placements = [Replicate() if role is None else places[role] for role in self.roles]
+        if self.batch % self._count(_BATCH) == 0:
+            return DTensor.from_local(x, self.mesh, placements, run_check=False)
+        x = x.contiguous()  # batch rows that do not go into equal parts
+        shape = list(x.shape)
+        shape[0] = self.batch
+        shape[heads] = shape[heads] * self._count(_HEADS)
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(
+            x, self.mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+        )  # fmt: skip
+
+    def _count(self, role: str) -> int:
+        """Among how many processes batch rows or heads are split."""
+        count = 1
+        for axis, other in enumerate(self.roles):
+            count *= self.mesh.size(axis) if other == role else 1
+        return count
+
+    def _range(self, role: str, size: int) -> tuple[int, int]:
+        """From where to where the batch rows, or heads, of this process go, as torch cuts them."""
+        start, stop = 0, size
+        for axis, other in enumerate(self.roles):
+            if other == role:
+                each = -(-(stop - start) // self.mesh.size(axis))
+                first = min(start + each * self.mesh.get_local_rank(axis), stop)
+                start, stop = first, min(first + each, stop)
+        return start, stop
+
+    def _score(self, score: Any) -> Any:
+        """The score of the heads of this process."""
+        if isinstance(score, Additive):
+            score = Additive(self.part(score.weight, heads=-2), score.activation)
+        elif isinstance(score, Bilinear):
+            return Bilinear(self.part(score.weight, heads=-4))
+        module = module_of(score)
+        if module is None or next(module.parameters(), None) is None:
+            return score
+        whole = self._shared(module)
+        return Additive(score.weight, whole) if isinstance(score, Additive) else whole
+
+    def _shared(self, module: nn.Module) -> nn.Module:
+        """The module with its parameters as plain tensors, whose gradients are summed."""
+        made = copy.copy(module)
+        own = {name: self.part(x) for name, x in module._parameters.items()}
+        inner = {name: None if x is None else self._shared(x) for name, x in module._modules.items()}
+        made.__dict__.update(_parameters=own, _modules=inner)  # past the check for nn.Parameter
+        return made
+
+    def _drawn(self, given: Arguments) -> Drawn:
+        """The seed of the first process, as one process would draw it, and where the part of this process begins."""
+        seed = torch.randint(1 << 62, (), device=given.query.device)
+        if any(self.mesh.get_coordinate() or ()):
+            seed = torch.zeros_like(seed)
+        seed = DTensor.from_local(seed, self.mesh, [Partial()] * self.mesh.ndim, run_check=False).full_tensor()
+        return Drawn(seed, self._range(_BATCH, self.batch)[0], self._range(_HEADS, self.heads)[0])
