@@ -21,7 +21,7 @@ def check_mesh(mesh: Any) -> Any:
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"mesh must be a DeviceMesh, got {type(mesh).__name__}")
     if mesh.ndim != 1:
-        raise ValueError(f"mesh must have one axis, such as mesh['graph'], got {mesh.ndim}")
+        raise ValueError(f"mesh must have one axis, such as mesh['cp'], got {mesh.ndim}")
     return mesh.get_group()
 
 

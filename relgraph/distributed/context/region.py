@@ -16,6 +16,7 @@ from relgraph.distributed.context import gathered, heads, ring
 from relgraph.distributed.context.agreement import LABELS, agree, fingerprint, shared_seed
 from relgraph.distributed.context.slices import Whole
 from relgraph.distributed.layout import Layout
+from relgraph.distributed.together import check_mesh
 from relgraph.functional.attention import AttentionAux, aux_of
 from relgraph.functional.check import check_labels_type, labels_from_ids
 from relgraph.functional.region import Arguments, Region, entered
@@ -58,8 +59,8 @@ def context_parallel(
 
     The first call with certain labels and lengths compares them among all processes.
 
-    Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in Brandon et al. 2023
-    (Striped Attention) and torch's own ``context_parallel``.
+    Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in torch's own
+    ``context_parallel``.
 
     Args:
         mesh: one axis of processes, such as ``init_device_mesh("cpu", (4,))`` or ``mesh["cp"]``.
@@ -106,12 +107,8 @@ class ContextParallel(Region):
     """
 
     def __init__(self, mesh: Any, method: Any, layout: Any) -> None:
-        if not isinstance(mesh, DeviceMesh):
-            raise TypeError(f"mesh must be a DeviceMesh, got {type(mesh).__name__}")
-        if mesh.ndim != 1:
-            raise ValueError(f"mesh must have one axis, such as mesh['cp'], got {mesh.ndim}")
+        self.group = check_mesh(mesh)
         self.method = check.choice("method", method, METHODS)
-        self.group: Any = mesh.get_group()
         self.size, self.rank = mesh.size(), mesh.get_local_rank()
         if isinstance(layout, Layout):
             if layout.processes != self.size:

@@ -65,22 +65,21 @@ class _Packed(NamedTuple):
     rest: list[Any]
     spec: Any
     score: Any
-    labels: Any
 
     @classmethod
     def of(cls, given: Arguments) -> _Packed:
         """The arguments taken apart; the tensors of a score come last."""
-        leaves, spec = pytree.tree_flatten(tuple(given._replace(score=None, labels=None)))
+        leaves, spec = pytree.tree_flatten(tuple(given._replace(score=None)))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         rest = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
-        return cls(tensors + _tensors_of(given.score), rest, spec, given.score, given.labels)
+        return cls(tensors + _tensors_of(given.score), rest, spec, given.score)
 
     def arguments(self, tensors: Sequence[Tensor]) -> Arguments:
         """The arguments with other tensors in the same places."""
         rest = iter(tensors)
         leaves = [next(rest) if place is None else place[0] for place in self.rest]
         found = Arguments(*pytree.tree_unflatten(leaves, self.spec))
-        return found._replace(score=_with_tensors(self.score, list(rest)), labels=self.labels)
+        return found._replace(score=_with_tensors(self.score, list(rest)))
 
 
 def _tensors_of(score: Any) -> list[Tensor]:
