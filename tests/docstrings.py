@@ -14,7 +14,7 @@ from typing import Any
 
 import relgraph as rg
 
-SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example):$")
+SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example):$")
 ENTRY = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): (.*)")
 SHAPE = re.compile(r"``\[[^()\]]*\]``|\bscalars?\b")
 TENSOR = re.compile(r"(torch\.)?Tensor( \| None)?$")
@@ -142,8 +142,9 @@ def faults_of_call(function: Callable, doc: str) -> Iterator[str]:
     told = sections(doc)
     yield from faults_of_args(parameters(function), told.get("Args", ""))
     returned = "None" if inspect.isclass(function) else str(inspect.signature(function).return_annotation)
-    if returned != "None" and not told.get("Returns"):
-        yield f"Returns is missing, for {returned}"
+    wanted = "Yields" if "Iterator[" in returned else "Returns"
+    if returned != "None" and not told.get(wanted):
+        yield f"{wanted} is missing, for {returned}"
     elif TENSOR.match(returned) and not SHAPE.search(told["Returns"]):
         yield "Returns gives no shape for the tensor: ``[N, D]``, or the word scalar"
     if hides_words(told.get("Returns", "")):

@@ -21,7 +21,7 @@ INNER = ("RelationConv.collect", "RelationConv.message", "RelationConv.propagate
 INNER += ("RelationTransformer.base", "RelationTransformer.big")
 """Methods that PyG calls, and those whose arguments are the constructor's."""
 
-MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot)
+MODULES = (rg, rg.functional, rg.score, rg.labels, rg.labelers, rg.nn, rg.pyg, rg.plot, rg.distributed)
 INTEROP = {name: getattr(rg.interop, name) for name in rg.interop.MODULES}
 
 CASES = [(name, argument) for name, make in GOOD_CALLS.items() for argument in make().arguments]

@@ -19,7 +19,8 @@ import relgraph as rg
 from tests.docstrings import can_raise, exports, faults, faults_of_member, hides_words, undefined_names
 
 MODULES = ["relgraph"] + [
-    f"relgraph.{name}" for name in ("functional", "score", "labels", "labelers", "nn", "pyg", "interop", "plot")
+    f"relgraph.{name}"
+    for name in ("functional", "score", "labels", "labelers", "nn", "pyg", "interop", "plot", "distributed")
 ]
 MODULES += [f"relgraph.interop.{name}" for name in ("checkpoints", "conllu", "networkx", "python", "transformers")]
 

@@ -44,6 +44,7 @@ MODULES = (
     rg.labelers,
     rg.labels,
     rg.pyg,
+    rg.distributed,
     *(getattr(rg.interop, name) for name in rg.interop.MODULES),
 )
 DOCUMENTED = sorted(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from relgraph.distributed.layout import Layout
+from relgraph.distributed.layout import Layout, in_order
 
 _counts: list[dict[str, int]] = []
 
@@ -79,7 +79,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.layout, ctx.dim, ctx.group = layout, dim, group
         shards = gather_shards(x.movedim(dim, 0), layout.lengths, group)
-        return layout.in_order(shards, 0).movedim(0, dim)
+        return in_order(layout, shards, 0).movedim(0, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -118,7 +118,7 @@ def _swap(x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: A
         found = exchange(parts, [layout.lengths[rank]] * count, group)
         return torch.cat(found, 1).movedim((0, 1), (rows, heads))
     found = exchange(x.chunk(count, 1), layout.lengths, group)
-    return layout.in_order(found, 0).movedim((0, 1), (rows, heads))
+    return in_order(layout, found, 0).movedim((0, 1), (rows, heads))
 
 
 def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) -> Tensor:

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
 from relgraph.nn import LabelTable, RelationAttention
 from relgraph.score import Additive, Bilinear, module_of
 
@@ -80,7 +81,7 @@ class HeadParallel(ParallelStyle):
         super().__init__()
         for name, layout in (("input_layouts", input_layouts), ("output_layouts", output_layouts)):
             if layout is not None and not isinstance(layout, Placement):
-                raise TypeError(f"{name} must be a Placement, such as Replicate() or Shard(1), got {layout!r}")
+                raise TypeError(f"{name} must be a Placement, such as Replicate() or Shard(1), got {shown(layout)}")
         self.input_layouts: Placement = input_layouts or Replicate()
         self.output_layouts: Placement = output_layouts or Replicate()
         self.use_local_output = check.boolean("use_local_output", use_local_output)

@@ -10,6 +10,12 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+
+MOST_PROCESSES = 1 << 20
+"""More processes than any machine has: a larger number is a mistake, and would fill the memory with runs."""
+
+MOST_ROWS = check.MOST_POSITIONS
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,13 @@ class Layout:
 
     def __post_init__(self) -> None:
         ends = []
-        for rank, runs in enumerate(self.runs):
-            for start, stop in runs:
-                check.integer(f"runs[{rank}]", start, minimum=0)
-                check.integer(f"runs[{rank}]", stop, minimum=start)
-                ends.append((start, stop))
+        wanted = "a tuple of runs (start, stop) for each process"
+        for rank, runs in enumerate(_tuple("runs", self.runs, wanted)):
+            for run in _tuple(f"runs[{rank}]", runs, wanted):
+                if len(_tuple(f"runs[{rank}]", run, wanted)) != 2:
+                    raise ValueError(f"runs[{rank}] must hold pairs (start, stop), got {shown(run)}")
+                start = check.length(f"runs[{rank}]", run[0])
+                ends.append((start, check.integer(f"runs[{rank}]", run[1], minimum=start, maximum=MOST_ROWS)))
         at = 0
         for start, stop in sorted(ends):
             if start != at:
@@ -110,16 +118,14 @@ class Layout:
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: costs that are not one number per row, or negative.
+            ValueError: costs that are not one finite number per row, or negative.
 
         Example:
             >>> rg.distributed.Layout.by_cost([1.0, 1.0, 1.0, 3.0], 2).runs
             (((0, 3),), ((3, 4),))
         """
-        check.integer("processes", processes, minimum=1)
-        work = torch.as_tensor(costs, dtype=torch.float64, device="cpu")
-        if work.dim() != 1 or bool((work < 0).any()):
-            raise ValueError(f"costs must be one number per row, not negative, got shape {list(work.shape)}")
+        check.integer("processes", processes, minimum=1, maximum=MOST_PROCESSES)
+        work = _costs(costs)
         done = torch.cat([work.new_zeros(1), work.cumsum(0)])
         targets = done[-1] * torch.arange(1, processes, dtype=torch.float64) / processes
         after = torch.searchsorted(done, targets).clamp(max=work.shape[0])
@@ -153,50 +159,88 @@ class Layout:
         Returns:
             ``[n]``, int64.
 
+        Raises:
+            TypeError: a process that is no int.
+            ValueError: a process that there is not.
+
         Example:
             >>> rg.distributed.Layout.head_tail(8, 2).positions(1)
             tensor([2, 3, 4, 5])
         """
+        check.integer("rank", rank, minimum=0, maximum=self.processes - 1)
+        device = check.device("device", device)
         return torch.cat([torch.arange(start, stop, device=device) for start, stop in self.runs[rank]])
 
     def shard(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
         """The rows of a process.
 
         Args:
-            x: the whole, N long on axis ``dim``.
+            x: the whole, N long on axis ``dim``, such as ``[B, N, E]``, or ``[T, E]`` packed with ``dim=0``.
             rank: the process.
-            dim: the axis of the rows; 1 of ``[B, N, E]``, 0 of packed ``[T, E]``.
+            dim: the axis of the rows.
 
         Returns:
-            Its rows, a copy.
+            Its rows, a copy, such as ``[B, n, E]``.
 
         Raises:
-            TypeError: not a Tensor.
-            ValueError: another length than N.
+            TypeError: not a Tensor, or a process or axis that is no int.
+            ValueError: another length than N, a process or an axis that there is not.
 
         Example:
             >>> rg.distributed.Layout.even(4, 2).shard(torch.arange(4)[None], rank=1)
             tensor([[2, 3]])
         """
-        if check.tensor("x", x).shape[dim] != self.length:
-            raise ValueError(f"x must be {self.length} long on axis {dim}, as the layout, got {list(x.shape)}")
+        check_axis(x, dim)
+        check.integer("rank", rank, minimum=0, maximum=self.processes - 1)
+        if x.shape[dim] != self.length:
+            raise ValueError(f"x must be {self.length} long on axis dim={dim}, as the layout, got {list(x.shape)}")
         return torch.cat([x.narrow(dim, start, stop - start) for start, stop in self.runs[rank]], dim)
 
-    def in_order(self, shards: Sequence[Tensor], dim: int) -> Tensor:
-        """The whole from the shards of all processes, in the order of the processes."""
-        pieces = []
-        for runs, shard in zip(self.runs, shards, strict=True):
-            parts = shard.split([stop - start for start, stop in runs], dim)
-            pieces += [(start, stop, part) for (start, stop), part in zip(runs, parts, strict=True)]
-        pieces.sort(key=lambda piece: piece[:2])
-        return torch.cat([part for _, _, part in pieces], dim)
+
+def in_order(layout: Layout, shards: Sequence[Tensor], dim: int) -> Tensor:
+    """The whole from the shards of all processes, in the order of the processes."""
+    pieces = []
+    for runs, shard in zip(layout.runs, shards, strict=True):
+        parts = shard.split([stop - start for start, stop in runs], dim)
+        pieces += [(start, stop, part) for (start, stop), part in zip(runs, parts, strict=True)]
+    pieces.sort(key=lambda piece: piece[:2])
+    return torch.cat([part for _, _, part in pieces], dim)
 
 
 def _share(length: Any, processes: Any, runs: int) -> int:
     """The length of each run."""
-    check.integer("processes", processes, minimum=1)
+    check.integer("processes", processes, minimum=1, maximum=MOST_PROCESSES)
     check.length("length", length)
     if length % (processes * runs):
         what = f"{processes} processes" if runs == 1 else f"{runs} runs for each of {processes} processes"
         raise ValueError(f"length must be a multiple of {processes * runs}, for {what}, got {length}: pad the sequence")
     return length // (processes * runs)
+
+
+def check_axis(x: Any, dim: Any) -> None:
+    """Raise an error unless ``dim`` is an axis of the tensor ``x``."""
+    dims = check.tensor("x", x).dim()
+    check.integer("dim", dim)
+    if not -dims <= dim < dims:
+        raise ValueError(f"dim must be an axis of x, got dim={dim} for x of shape {list(x.shape)}")
+
+
+def _tuple(name: str, value: Any, wanted: str) -> tuple[Any, ...]:
+    """``value``; an error unless it is a tuple."""
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} must be {wanted}, got {type(value).__name__}")
+    return value
+
+
+def _costs(costs: Any) -> Tensor:
+    """Costs as one tensor of float64 on the CPU."""
+    if isinstance(costs, Tensor):
+        check.data("costs", check.tensor("costs", costs))
+        if costs.is_complex():
+            raise TypeError(f"costs must be real, got dtype {costs.dtype}")
+    else:
+        costs = [check.finite("costs", cost) for cost in check.items("costs", costs, "numbers", most=check.MOST_IDS)]
+    work = torch.as_tensor(costs, dtype=torch.float64, device="cpu")
+    if work.dim() != 1 or not bool((work.isfinite() & (work >= 0)).all()):
+        raise ValueError(f"costs must be one finite number per row, not negative, got shape {list(work.shape)}")
+    return work

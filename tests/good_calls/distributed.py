@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
 
 import relgraph as rg
 from tests.judge import Good
@@ -62,7 +63,54 @@ def _of_part(name: str) -> Callable[..., Any]:
     return call
 
 
+def _of_region(name: str) -> Callable[..., Any]:
+    """A method of what ``context_parallel`` yields."""
+
+    def call(**given: Any) -> Any:
+        with world() as mesh, rg.distributed.context_parallel(mesh) as region:
+            return getattr(region, name)(**given)
+
+    return call
+
+
+def _entered(**given: Any) -> Any:
+    """A block that is entered and left."""
+    with rg.distributed.context_parallel(**given) as region:
+        return region
+
+
+def _counted() -> dict[str, int]:
+    with rg.distributed.count_bytes() as sent:
+        return sent
+
+
+def _layout(name: str) -> Callable[..., Any]:
+    return getattr(rg.distributed.Layout.head_tail(8, 2), name)
+
+
 GOOD_CALLS = {
+    "context_parallel": lambda: Good(_within(_entered), {"mesh": _mesh(), "method": "ring", "layout": "even"}),
+    "ContextParallel": lambda: Good(
+        _within(rg.distributed.ContextParallel), {"mesh": _mesh(), "method": "ring", "layout": "even"}
+    ),
+    "ContextParallel.layout_of": lambda: Good(_of_region("layout_of"), {"length": 8}),
+    "ContextParallel.shards_of": lambda: Good(_of_region("shards_of"), {"length": 8}),
+    "ContextParallel.gather": lambda: Good(_of_region("gather"), {"x": torch.randn(2, 8, 4), "dim": 1}),
+    "HeadParallel": lambda: Good(
+        rg.distributed.HeadParallel,
+        {"input_layouts": Replicate(), "output_layouts": Shard(1), "use_local_output": True},
+    ),
+    "Layout": lambda: Good(rg.distributed.Layout, {"runs": (((0, 2), (6, 8)), ((2, 6),))}),
+    "Layout.even": lambda: Good(rg.distributed.Layout.even, {"length": 8, "processes": 2}),
+    "Layout.head_tail": lambda: Good(rg.distributed.Layout.head_tail, {"length": 8, "processes": 2}),
+    "Layout.by_cost": lambda: Good(
+        rg.distributed.Layout.by_cost,
+        {"costs": torch.tensor([1.0, 2.0, 1.0]), "processes": 2},
+        accepts={"costs": ("numpy array", "list")},
+    ),
+    "Layout.positions": lambda: Good(_layout("positions"), {"rank": 1, "device": "cpu"}),
+    "Layout.shard": lambda: Good(_layout("shard"), {"x": torch.randn(2, 8, 4), "rank": 1, "dim": 1}),
+    "count_bytes": lambda: Good(_counted, {}),
     "NodePartition": lambda: Good(_within(rg.distributed.NodePartition), _parts()),
     "NodePartition.cut": lambda: Good(_within(rg.distributed.NodePartition.cut), _parts()),
     "NodePartition.with_halo": lambda: Good(_of_part("with_halo"), {"x": torch.randn(3, 4)}),

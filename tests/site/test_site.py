@@ -25,6 +25,7 @@ MODULES = (
         "relgraph.nn",
         "relgraph.pyg",
         "relgraph.plot",
+        "relgraph.distributed",
     ),
     *("relgraph.interop.checkpoints", "relgraph.interop.conllu", "relgraph.interop.networkx"),
     *("relgraph.interop.python", "relgraph.interop.transformers"),

@@ -1,0 +1,162 @@
+"""What layers and functions of relgraph do in a region of context parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from relgraph.arguments import check
+from relgraph.distributed.collectives import gather
+from relgraph.distributed.context import gathered, heads, ring
+from relgraph.distributed.context.agreement import LABELS, agree, fingerprint, shared_seed
+from relgraph.distributed.context.slices import Whole
+from relgraph.distributed.layout import Layout
+from relgraph.functional.attention import AttentionAux, aux_of
+from relgraph.functional.check import check_labels_type, labels_from_ids
+from relgraph.functional.region import Arguments, Region
+from relgraph.impl.call import Answer
+from relgraph.labels import Labels
+
+METHODS = ("allgather", "ring", "ulysses")
+"""What travels: keys and values to all at once, or around a ring; or rows for heads."""
+
+
+class Calls(Region):
+    """Answers every call of attention within a region."""
+
+    def __init__(self, method: str, shards_of: Callable[[int], Layout], even: bool, group: Any) -> None:
+        """Within a region.
+
+        Args:
+            method: one of ``METHODS``.
+            shards_of: gives the layout of a whole of which this process holds so many rows.
+            even: whether all processes hold the same number of rows.
+            group: the processes.
+        """
+        self.method, self.shards_of, self.even, self.group = method, shards_of, even, group
+        self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
+        self._agreed: dict[tuple[Any, ...], Any] = {}
+
+    def whole_length(self, length: int) -> int:
+        return self.shards_of(length).length
+
+    def positions(self, length: int, device: Any) -> Tensor:
+        return self.shards_of(length).positions(self.rank, device)
+
+    def all_keys(self, padding: Tensor) -> Tensor:
+        return gather(padding, self.shards_of(padding.shape[-1]), padding.dim() - 1, self.group)
+
+    def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
+        if torch.compiler.is_compiling():
+            # not a decorator: that would load the compiler with relgraph
+            outside: Any = torch.compiler.disable(self._attend, reason="context_parallel talks to other processes")
+            return outside(given, impl)
+        return self._attend(given, impl)
+
+    def _attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
+        given, whole, queries, keys = self._opened(given)
+        seed = None
+        if given.dropout_p:
+            seed = shared_seed(given.query.device, self.group, given.drawn.seed)
+            given = given._replace(drawn=given.drawn._replace(seed=None))
+        if self.method == "ring":
+            answer = ring.attend(given, ring.Ring(whole, queries, keys, self.group, seed, impl))
+        else:
+            method = gathered if self.method == "allgather" else heads
+            answer = method.attend(given, whole, queries, keys, self.group, seed, impl)
+        return self._closed(answer, given, whole)
+
+    def _closed(self, answer: Answer, given: Arguments, whole: Whole) -> tuple[Tensor, AttentionAux]:
+        """What the caller gets of an answer."""
+        output = answer.output.to(given.query.dtype)
+        output = output.squeeze(0).transpose(0, 1) if whole.packed else output
+        return output, aux_of(answer, whole.labels, whole.packed, need_lse=True)
+
+    def _opened(self, given: Arguments) -> tuple[Arguments, Whole, Layout, Layout]:
+        """The checked arguments, with a mask of all keys, and what all processes hold."""
+        check_labels_type(given.labels)
+        if given.need_weights:
+            raise NotImplementedError(
+                "need_weights needs all pairs of a row on one process: leave the context_parallel block for it"
+            )
+        if any(x is not None for x in given.edge):
+            raise NotImplementedError("edge_attr cannot be cut by rows and keys: leave the context_parallel block")
+        packed = isinstance(given.labels, Labels) and given.labels.packed
+        axis, dims = (0, 3) if packed else (2, 4)
+        for name, x in (("query", given.query), ("key", given.key), ("value", given.value)):
+            if check.floating(name, x).dim() != dims:
+                shape = "[T, H, D], as the labels are packed" if packed else "[B, H, N, D]"
+                raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
+        if self.method == "ulysses":
+            heads.check_heads(given, self.size)
+        self._agree_on_lengths(given, axis)
+        queries, keys = self.shards_of(given.query.shape[axis]), self.shards_of(given.key.shape[axis])
+        labels = given.labels
+        if isinstance(labels, Tensor):
+            labels = labels_from_ids(labels, given.tables)
+        whole = self._whole(labels, queries, keys, axis)
+        self._agree_on_labels(given, whole)
+        dtype = check.autocast_dtype(given.query.device.type)
+        if dtype is not None and given.query.dtype != torch.float64:
+            given = given._replace(**{name: getattr(given, name).to(dtype) for name in ("query", "key", "value")})
+        mask = self._whole_mask(given, whole, keys)
+        return given._replace(labels=None, attn_mask=mask), whole, queries, keys
+
+    def _whole(self, labels: Labels | None, queries: Layout, keys: Layout, axis: int) -> Whole:
+        """The labels with the lengths of the whole."""
+        rows_given = None
+        if labels is not None:
+            mine = queries.lengths[self.rank]
+            fits = labels.k_len == keys.length and labels.q_len in (queries.length, mine)
+            if not fits:
+                raise ValueError(
+                    f"labels must cover the whole, [N_q, N_k] = [{queries.length}, {keys.length}], or the rows of this "
+                    f"process and all keys, [{mine}, {keys.length}], got [{labels.q_len}, {labels.k_len}]"
+                )
+            if labels.q_len != queries.length:
+                if self.method == "ulysses" or labels.packed:
+                    what = "method='ulysses' attends from all rows" if self.method == "ulysses" else "they are packed"
+                    raise ValueError(f"labels must cover all {queries.length} queries, as {what}, got {labels.q_len}")
+                rows_given = queries.runs[self.rank]
+        return Whole(labels, rows_given, queries.length, keys.length, axis)
+
+    def _whole_mask(self, given: Arguments, whole: Whole, keys: Layout) -> Tensor | None:
+        """The mask with all keys."""
+        mask = given.attn_mask
+        if mask is None:
+            return None
+        check.tensor("attn_mask", mask)
+        if mask.dim() == 0 or mask.shape[-1] in (1, whole.k_len):
+            return mask
+        if mask.shape[-1] == keys.lengths[self.rank] and (mask.dim() < 2 or mask.shape[-2] == 1):
+            return gather(mask, keys, mask.dim() - 1, self.group)
+        raise ValueError(
+            f"attn_mask must have all {whole.k_len} keys on its last axis, or be a mask of the "
+            f"{keys.lengths[self.rank]} keys of this process for all rows, [..., 1, n], got {list(mask.shape)}"
+        )
+
+    def _agree_on_lengths(self, given: Arguments, axis: int) -> None:
+        """Compare lengths and shapes among processes, once for each."""
+        numbers = {
+            "the length of query": given.query.shape[axis] if self.even else 0,
+            "the length of key": given.key.shape[axis] if self.even else 0,
+            "the batch size": 1 if axis == 0 else given.query.shape[0],
+            "the number of heads": given.query.shape[1],
+            "the head size": given.query.shape[-1],
+            "method": METHODS.index(self.method),
+        }
+        known = tuple(numbers.values())
+        if known not in self._agreed:
+            agree(numbers, given.query.device, self.group, {"method": METHODS})
+            self._agreed[known] = None
+
+    def _agree_on_labels(self, given: Arguments, whole: Whole) -> None:
+        """Compare labels among processes, once for each."""
+        known = "labels", id(whole.labels)
+        if known not in self._agreed:
+            number = fingerprint(whole.labels, whole=whole.rows_given is None)
+            agree({LABELS: number}, given.query.device, self.group, {})
+            self._agreed[known] = whole.labels  # kept, so that no other labels get its id
