@@ -168,7 +168,7 @@ class Layout:
             tensor([2, 3, 4, 5])
         """
         check.integer("rank", rank, minimum=0, maximum=self.processes - 1)
-        device = check.device("device", device)
+        device = None if device is None else check.device("device", device)
         return torch.cat([torch.arange(start, stop, device=device) for start, stop in self.runs[rank]])
 
     def shard(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
