@@ -7,7 +7,8 @@ future work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -319,16 +320,27 @@ def module_of(score: Any) -> nn.Module | None:
     return function if isinstance(function, nn.Module) and not isinstance(function, (Additive, Bilinear)) else None
 
 
-def with_parameters(score: Any, parameters: dict[str, Tensor]) -> Any:
-    """The same score, whose module computes with other parameters."""
+def with_module(score: Any, module: nn.Module) -> Any:
+    """The same score with another module as its function."""
+    return Additive(score.weight, module) if isinstance(score, Additive) else module
+
+
+def with_parameters(score: Any, parameters: Sequence[Tensor]) -> Any:
+    """The same score, whose module computes with other tensors for its parameters, in the order of ``parameters()``."""
     module = module_of(score)
     if module is None:
         return score
+    others = {id(old): new for old, new in zip(module.parameters(), parameters, strict=True)}
+    return with_module(score, copied(module, lambda x: others[id(x)]))
 
-    def function(x: Tensor) -> Tensor:
-        return torch.func.functional_call(module, parameters, (x,))
 
-    return Additive(score.weight, function) if isinstance(score, Additive) else function
+def copied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy of a module that computes with ``change`` of each parameter, and shares all else."""
+    made = copy.copy(module)
+    own = {name: None if x is None else change(x) for name, x in module._parameters.items()}
+    inner = {name: None if x is None else copied(x, change) for name, x in module._modules.items()}
+    made.__dict__.update(_parameters=own, _modules=inner)  # past the check for nn.Parameter
+    return made
 
 
 def finish(score: Any, scores: Tensor) -> Tensor:

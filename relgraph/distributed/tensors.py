@@ -8,11 +8,10 @@ that all heads share.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
@@ -22,7 +21,7 @@ from relgraph.functional.attention import AttentionAux, attend
 from relgraph.functional.door import Door
 from relgraph.functional.region import Arguments, Drawn
 from relgraph.labels import Labels
-from relgraph.score import Additive, Bilinear, module_of
+from relgraph.score import Additive, Bilinear, copied, module_of, with_module
 
 _BATCH, _HEADS = "batch", "heads"
 
@@ -231,16 +230,7 @@ class _Split:
         module = module_of(score)
         if module is None or next(module.parameters(), None) is None:
             return score
-        whole = self._shared(module)
-        return Additive(score.weight, whole) if isinstance(score, Additive) else whole
-
-    def _shared(self, module: nn.Module) -> nn.Module:
-        """The module with its parameters as plain tensors, whose gradients are summed."""
-        made = copy.copy(module)
-        own = {name: self.part(x) for name, x in module._parameters.items()}
-        inner = {name: None if x is None else self._shared(x) for name, x in module._modules.items()}
-        made.__dict__.update(_parameters=own, _modules=inner)  # past the check for nn.Parameter
-        return made
+        return with_module(score, copied(module, self.part))  # plain tensors, whose gradients are summed
 
     def _drawn(self, given: Arguments) -> Drawn:
         """The seed of the first process, as one process would draw it, and where the part of this process begins."""

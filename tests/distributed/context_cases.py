@@ -57,6 +57,23 @@ def bilinear():
     return rg.score.Bilinear(torch.randn(H, R, D, D, dtype=torch.float64).requires_grad_())
 
 
+class Curve(torch.nn.Module):
+    """A function of scores that learns; a module within it uses one of its parameters too."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.PReLU(init=0.4, dtype=torch.float64)
+        self.slope = self.inner.weight
+        self.height = torch.nn.Parameter(torch.full((), 1.3, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.height * torch.tanh(self.slope * x) + self.inner(x)
+
+
+def learned_activation():
+    return rg.score.Additive(additive().weight, Curve())
+
+
 CASES = {
     "distance": (lambda: LABELER(N), {}),
     "distance causal": (lambda: LABELER(N), {"is_causal": True}),
@@ -77,6 +94,8 @@ CASES = {
     "mask of pairs": (lambda: LABELER(N), {"mask": (B, H, N, N)}),
     "softcap": (lambda: LABELER(N), {"score": softcap}),
     "additive score": (lambda: LABELER(N), {"score": additive, "query_table": False}),
+    "score that learns": (lambda: LABELER(N), {"score": Curve, "is_causal": True}),
+    "activation that learns": (lambda: LABELER(N), {"score": learned_activation, "query_table": False}),
     "bilinear score": (lambda: LABELER(N), {"score": bilinear}),
     "maps of values": (lambda: LABELER(N), {"maps": True}),
     "scores by row": (lambda: LABELER(N), {"rows": True}),
@@ -135,6 +154,8 @@ class Problem:
         """All that has a gradient."""
         score = self.options.get("score")
         parts = [self.rows, self.tables, self.mask, self.by_row, getattr(score, "weight", None)]
+        module = rg.score.module_of(score)
+        parts += [] if module is None else module.parameters()
         parts += [self.options.get(name) for name in ("value_map", "content_bias", "position_bias")]
         return [x for x in torch.utils._pytree.tree_leaves(parts) if x is not None]
 

@@ -86,7 +86,7 @@ def _tensors_of(score: Any) -> list[Tensor]:
     """The tensors that a score learns."""
     module = module_of(score)
     weights = [score.weight] if isinstance(score, (Additive, Bilinear)) else []
-    return weights + ([] if module is None else [parameter for _, parameter in module.named_parameters()])
+    return weights + ([] if module is None else list(module.parameters()))
 
 
 def _with_tensors(score: Any, tensors: list[Tensor]) -> Any:
@@ -98,9 +98,7 @@ def _with_tensors(score: Any, tensors: list[Tensor]) -> Any:
     weights = 1 if isinstance(score, Additive) else 0
     if isinstance(score, Additive):
         score = Additive(tensors[0], score.activation)
-    module = module_of(score)
-    names = [] if module is None else [name for name, _ in module.named_parameters()]
-    return with_parameters(score, dict(zip(names, tensors[weights:], strict=True)))
+    return with_parameters(score, tensors[weights:])
 
 
 class _Merged:

@@ -109,8 +109,7 @@ class _ByRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[1:]
-        count, module = len(_learned(ctx.call)), module_of(ctx.call.score)
-        names = [] if module is None else [name for name, _ in module.named_parameters()]
+        count = len(_learned(ctx.call))
         # sums over blocks, in float32 at least
         grads = [
             torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
@@ -125,7 +124,7 @@ class _ByRows(torch.autograd.Function):
             # as in forward: the implementations choose their own precision
             with torch.enable_grad(), torch.autocast(mine.query.device.type, enabled=False):
                 again = _with(mine, inputs)
-                again = replace(again, score=with_parameters(again.score, dict(zip(names, held, strict=True))))
+                again = replace(again, score=with_parameters(again.score, held))
                 answer = dense.attend(again)
             pieces = (answer.output, answer.lse, *(answer.mass or ()))
             used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
