@@ -71,6 +71,12 @@ def commands(script: str) -> Iterator[list[str]]:
 def check_command(words: list[str]) -> None:
     """If it runs Python of this repository, the file is there and knows each option."""
     words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
+    if words and words[0] == "torchrun":
+        begin = next((at for at, word in enumerate(words) if word == "-m" or word.endswith(".py")), None)
+        assert begin is not None, "torchrun runs neither a module nor a file"
+        if words[begin] != "-m" and "/" not in words[begin]:
+            return  # the script of a page
+        words = ["python", *words[begin:]]
     if not words or not re.search(r"(^|/)python3?$", words[0]):
         return
     if words[1] == "-m":

@@ -69,6 +69,8 @@ def test_a_shell_block_may_name_what_there_is():
             "python -m venv .venv && .venv/bin/python examples/quickstart.py\n"
             "OMP_NUM_THREADS=1 python -m examples.translation train data run --steps 5 \\\n    --batch-tokens 10\n"
             "echo 'ein Satz' | python -m examples.translation translate runs/first\n"
+            "torchrun --standalone --nproc-per-node 2 -m examples.translation train data run --steps 5\n"
+            "torchrun --nproc-per-node 2 train.py\n"
             "pip install --anything x\n"
         )
     )
@@ -81,6 +83,8 @@ def test_a_shell_block_may_name_what_there_is():
         ("python -m examples.nothing", "there is no examples.nothing"),
         ("true && .venv/bin/python examples/quickstart.py --nothing 3", "quickstart.py knows no --nothing"),
         ("python -m examples.translation train \\\n  --no-such-option=5", "translation knows no --no-such-option"),
+        ("torchrun --nproc-per-node 2 examples/quickstart.py --nothing", "quickstart.py knows no --nothing"),
+        ("torchrun --nproc-per-node 2", "torchrun runs neither"),
         ("for x in", "syntax error"),
     ],
 )
