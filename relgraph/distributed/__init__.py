@@ -10,9 +10,9 @@
 
 Once this is imported, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
 
-Files, from the bottom up: ``layout``; ``costs``; ``collectives``, what is sent; ``together``, errors on all processes;
-``context``, attention over split rows; ``partition``, attention over the edges of a split graph; ``batch`` and
-``tensors``, attention of DTensors; ``head_parallel``.
+Files, from the bottom up: ``layout``; ``costs``; ``kept``, parts of labels; ``collectives``, what is sent;
+``together``, errors on all processes; ``context``, attention over split rows; ``partition``, over the edges of
+a split graph; ``batch`` and ``tensors``, attention of DTensors; ``head_parallel``.
 """
 
 from __future__ import annotations

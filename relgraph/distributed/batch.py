@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 from torch import Tensor
 
+from relgraph.distributed.kept import part_of
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
-
-KEPT_CUTS = 256
-"""So many cuts are kept for the next call, which then finds the plan of the labels too."""
-
-_cuts: OrderedDict[tuple[int, int, int], tuple[Labels, Labels]] = OrderedDict()
 
 
 def cut_batch(labels: Any, batch: int, start: int, stop: int) -> Any:
@@ -28,15 +23,7 @@ def cut_batch(labels: Any, batch: int, start: int, stop: int) -> Any:
         return labels[start:stop] if labels.dim() == 3 and labels.shape[0] == batch else labels
     if not isinstance(labels, Labels) or not _by_row(labels) or (start, stop) == (0, batch):
         return labels
-    known = id(labels), start, stop
-    found = _cuts.get(known)
-    if found is None or found[0] is not labels:
-        found = labels, _cut(labels, start, stop)
-        _cuts[known] = found
-        while len(_cuts) > KEPT_CUTS:
-            _cuts.popitem(last=False)
-    _cuts.move_to_end(known)
-    return found[1]
+    return part_of(labels, ("batch", start, stop), lambda: _cut(labels, start, stop))
 
 
 def _by_row(labels: Labels) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.check import check_call
 from relgraph.functional.offset import labels_offsets
@@ -17,9 +17,6 @@ from relgraph.functional.region import Arguments, left
 from relgraph.impl.call import Answer
 from relgraph.labels import EdgeLabels, Labels
 from relgraph.labels.base import positions_before
-
-KEPT_SLICES = 256
-"""So many slices of labels are kept for the next call: cutting edges and making plans of them costs time."""
 
 Run = tuple[int, int]
 """Rows ``start:stop`` of the whole."""
@@ -48,31 +45,20 @@ class Whole(NamedTuple):
         return self.axis == 0
 
 
-_slices: OrderedDict[tuple[Any, ...], tuple[Labels, Labels]] = OrderedDict()
-
-
 def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
     """The labels of these rows and keys; the same object each time."""
     labels = whole.labels
     if labels is None:
         return None
-    known = (id(labels), whole.rows_given, rows, keys)
-    found = _slices.get(known)
-    if found is None or found[0] is not labels:
-        start, stop = rows
-        if whole.rows_given is not None:  # labels of the rows of this process, run after run
-            at = 0
-            for first, last in whole.rows_given:
-                if (first, last) == rows:
-                    break
-                at += last - first
-            start, stop = at, at + stop - start
-        found = labels, labels.rows(start, stop).cols(*keys)
-        _slices[known] = found
-        while len(_slices) > KEPT_SLICES:
-            _slices.popitem(last=False)
-    _slices.move_to_end(known)
-    return found[1]
+    start, stop = rows
+    if whole.rows_given is not None:  # labels of the rows of this process, run after run
+        at = 0
+        for first, last in whole.rows_given:
+            if (first, last) == rows:
+                break
+            at += last - first
+        start, stop = at, at + stop - start
+    return part_of(labels, ("rows", start, stop, keys), lambda: labels.rows(start, stop).cols(*keys))
 
 
 def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Tensor | None:
