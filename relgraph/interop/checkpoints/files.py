@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,11 @@ from relgraph.interop.checkpoints.entries import as_tensor, listed
 
 _TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH, ".npz")
+_UNREADABLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError,
+    struct.error,
+)  # fmt: skip
+"""What torch and numpy raise for bytes that are no file of theirs, such as a text or half a download."""
 
 
 def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, Tensor]:
@@ -91,7 +98,7 @@ def _read_numpy(path: str) -> dict[str, Tensor]:
                 raise ValueError("it holds one array without a name")
             for name in arrays.files:
                 found[name] = as_tensor(name, arrays[name])
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (*_UNREADABLE, zipfile.BadZipFile, zlib.error) as error:
             at = "" if name is None else f" (array {name!r})"
             raise ValueError(f"path must be a .npz file of numbers, got {shown(path)}{at}: {error}") from error
     return found
@@ -100,7 +107,7 @@ def _read_numpy(path: str) -> dict[str, Tensor]:
 def _read_torch(path: str, key: str | None) -> dict[str, Tensor]:
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except _UNREADABLE as error:
         raise ValueError(
             f"path must be a file of torch.save that holds tensors and plain values only, got {shown(path)}: {error}"
         ) from error

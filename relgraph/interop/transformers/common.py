@@ -104,11 +104,13 @@ def attend(
 
 
 def rows_of(embedding: nn.Module) -> Tensor:
-    """All rows of an embedding; if an adapter wraps it, the rows that the adapter gives."""
-    if type(embedding) is nn.Embedding:
+    """All rows of an embedding; if an adapter wraps it, or a hook brings its weight, the rows that the call gives."""
+    if type(embedding) is nn.Embedding and "forward" not in vars(embedding):
         return embedding.weight
     weight: Any = embedding.weight  # of an adapter it is that of the embedding within: right in its size alone
-    return embedding(torch.arange(weight.shape[0], device=weight.device))
+    # accelerate keeps weights that it offloads on the meta device, and moves the numbers of rows to the right one
+    device = "cpu" if weight.is_meta and "forward" in vars(embedding) else weight.device
+    return embedding(torch.arange(weight.shape[0], device=device))
 
 
 def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
@@ -163,10 +165,11 @@ def is_recorded(module: nn.Module) -> bool:
     """Whether transformers records the attention weights that this module returns.
 
     Some models do not hand ``output_attentions`` to their attention but record what its forward returns: by a function
-    in the place of the forward, or, in later versions, by a hook that asks a collector.
+    in the place of the forward, or, in later versions, by a hook that asks a collector. Hooks of accelerate, which move
+    weights, take that place too, as a ``partial``.
     """
     replaced = vars(module).get("forward")
-    if replaced is not None and not isinstance(replaced, MethodType):
+    if replaced is not None and not isinstance(replaced, (MethodType, functools.partial)):
         return True
     if _collector is None:
         return False

@@ -155,7 +155,8 @@ def unpatch(model: nn.Module) -> int:
     for module in patched:
         _forget_own_forward(module)
         module.__class__ = _own_class(module)
-        delattr(module, IMPL)
+        for name in [name for name in vars(module) if name.startswith("_relgraph")]:
+            delattr(module, name)
     return len(patched)
 
 
@@ -213,7 +214,26 @@ def _nothing_found(model: nn.Module, chosen: dict[str, Family], left: list[Left]
 @functools.cache
 def _patched_class(mixin: type, own: type) -> type:
     """The class of a patched module: its own with the forward of the mixin."""
-    return type(own.__name__, (mixin, own), {"__module__": mixin.__module__, "_relgraph_own": own})
+    more = {
+        "__module__": mixin.__module__,
+        "_relgraph_own": own,
+        "_relgraph_mixin_of": mixin,
+        "__reduce_ex__": _reduced,
+    }
+    return type(own.__name__, (mixin, own), more)
+
+
+def _reduced(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    """How pickle and copy take a patched module: its class has no name of its own, but is made of two that have."""
+    kind: Any = type(module)
+    _, _, *state = object.__reduce_ex__(module, max(protocol, 2))
+    return _empty, (kind._relgraph_mixin_of, kind._relgraph_own), *state
+
+
+def _empty(mixin: type, own: type) -> Any:
+    """A patched module that has no attributes yet."""
+    kind: Any = _patched_class(mixin, own)
+    return kind.__new__(kind)
 
 
 def _holds_own_forward(module: nn.Module) -> bool:

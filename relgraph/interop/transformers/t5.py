@@ -30,6 +30,9 @@ from relgraph.interop.transformers.layers import layer_of, linear_of, needs_mode
 from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
+ASKED = "_relgraph_asked"
+"""The attribute of a patched ``UMT5Attention`` that says whether its block wants weights."""
+
 
 def labeler_of(module: Any) -> BucketedDistance:
     """The buckets of a module."""
@@ -106,9 +109,26 @@ class UMT5Mixin:
             labels = labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
-            need_weights=version() < (5, 0) or wants_weights(self, given), bias_table=table,
+            need_weights=wants_weights(self, given) or self.__dict__.get(ASKED, False), bias_table=table,
         )  # fmt: skip
         return self.o(output), weights
+
+
+class UMT5BlockMixin:
+    """The forward of ``UMT5Block`` before transformers 5.0, which keeps ``output_attentions`` from its attention.
+
+    The attention there gives weights in every call, and the block drops them if nobody asked.
+    """
+
+    _relgraph_mixin = True
+
+    def forward(self: Any, *args: Any, **given: Any) -> tuple[Any, ...]:
+        """The block itself, after its patched attention was told whether weights are wanted."""
+        asked = given.get("output_attentions", args[8] if len(args) > 8 else False)
+        for module in self.modules():
+            if isinstance(module, UMT5Mixin):
+                module.__dict__[ASKED] = bool(asked)
+        return super().forward(*args, **given)  # type: ignore[misc]  # of the class of transformers
 
 
 def _labeler(module: Any) -> BucketedDistance:
@@ -212,8 +232,13 @@ _STACKS = (
 FAMILY = Family(
     "t5",
     "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoder of LongT5",
-    {**dict.fromkeys(_KINDS, T5Mixin), "umt5.UMT5Attention": UMT5Mixin},
+    {
+        **dict.fromkeys(_KINDS, T5Mixin),
+        "umt5.UMT5Attention": UMT5Mixin,
+        **({"umt5.UMT5Block": UMT5BlockMixin} if version() < (5, 0) else {}),
+    },
     _why_not,
     convert,
     _STACKS,
+    {"umt5.UMT5Block": "it holds attention modules: convert these"},
 )

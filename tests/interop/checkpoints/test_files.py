@@ -104,7 +104,10 @@ def test_no_objects_of_an_array_are_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.npz", "model.pt"])
-@pytest.mark.parametrize("content", [b"", b"no such thing", b"PK\x03\x04 broken"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no such thing", b"hello world", b"version https://git-lfs.github.com/spec/v1\n", b"PK\x03\x04 broken"],
+)
 def test_files_that_are_something_else(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match="path must be a"):

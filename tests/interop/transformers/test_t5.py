@@ -61,7 +61,7 @@ def test_outputs_and_all_gradients(name, attention):
         assert all(one.name.startswith("decoder.") for one in report.patched)
     else:
         assert not report.left
-        assert len(report.patched) == 6
+        assert sum(one.kind.endswith("Attention") for one in report.patched) == 6
 
 
 @pytest.mark.parametrize("length", BORDERS)
@@ -109,9 +109,11 @@ def test_training_and_files(tmp_path):
     judge.assert_saved_and_loaded(tiny(), inputs, tmp_path)
 
 
-def test_weights_on_request():
+@pytest.mark.parametrize("name", ["T5", "UMT5"])
+def test_weights_on_request(name):
     inputs = inputs_of(20, 17) | {"output_attentions": True}
-    judge.assert_parity(tiny(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+    model = tiny(f"{name}ForConditionalGeneration")
+    judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
 
 
 def test_gradient_checkpointing():
@@ -132,6 +134,18 @@ def test_nothing_of_size_n_squared_is_made():
     attention.register_forward_pre_hook(lambda _, args, given: seen.append(given["position_bias"]), with_kwargs=True)
     model(torch.randint(1, 50, (1, 300)))
     assert seen[0].shape == (3, 32)
+
+
+@pytest.mark.parametrize("name", ["T5", "UMT5"])
+def test_weights_are_computed_on_request_only(name, monkeypatch):
+    model = tiny(f"{name}ForConditionalGeneration")
+    ours.patch(model)
+    inputs = inputs_of(20, 17)
+    model(**inputs, output_attentions=True)
+    monkeypatch.setattr(common, "relation_attention_with_aux", None)  # what computes them
+    assert not model(**inputs).get("encoder_attentions")
+    with pytest.raises(TypeError, match="not callable"):
+        model(**inputs, output_attentions=True)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules

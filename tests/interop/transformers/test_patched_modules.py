@@ -1,0 +1,82 @@
+"""Patched modules as objects: pickled, and with weights that accelerate keeps elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from relgraph.interop import transformers as ours  # noqa: E402
+from relgraph.interop.transformers import common  # noqa: E402
+from tests.interop.transformers import judge, test_conformer, test_deberta, test_t5  # noqa: E402
+
+
+def t5():
+    return test_t5.tiny(), test_t5.inputs_of(20, 17)
+
+
+def umt5():
+    return test_t5.tiny("UMT5ForConditionalGeneration"), test_t5.inputs_of(20, 17)
+
+
+def deberta():
+    return test_deberta.tiny(), test_deberta.inputs_of(20)
+
+
+def speech():
+    return test_conformer.bert(), test_conformer.features(20)
+
+
+@pytest.mark.parametrize("make", [t5, umt5, deberta, speech])
+def test_a_pickled_model_is_patched(make):
+    model, inputs = make()
+    ours.patch(model, impl="chunked")
+    back = pickle.loads(pickle.dumps(model))
+    names = {name for name, one in model.named_modules() if hasattr(one, common.IMPL)}
+    assert names == {name for name, one in back.named_modules() if getattr(one, common.IMPL, None) == "chunked"}
+    assert [type(one) for one in back.modules()] == [type(one) for one in model.modules()]
+    judge.assert_same(judge.everything(back, inputs), judge.everything(model, inputs), 0.0)
+    assert ours.unpatch(back) == len(names)
+
+
+def test_unpatching_leaves_nothing_behind():
+    model, inputs = t5()
+    before = [set(vars(one)) for one in model.modules()]
+    ours.patch(model)
+    model(**inputs)
+    ours.unpatch(model)
+    assert [set(vars(one)) - {"forward"} for one in model.modules()] == before
+
+
+@pytest.mark.parametrize("make", [t5, umt5, speech])
+@pytest.mark.parametrize("first", ["patched", "offloaded"])
+def test_tables_that_accelerate_offloads(make, first):
+    """Their weights are on the meta device, but while the embedding is called."""
+    accelerate = pytest.importorskip("accelerate")
+    model, inputs = make()
+    mine = copy.deepcopy(model)
+    cpu = torch.device("cpu")
+    if first == "patched":
+        ours.patch(mine)
+        accelerate.cpu_offload(mine, cpu)
+    else:
+        accelerate.cpu_offload(mine, cpu)
+        ours.patch(mine)
+    with torch.no_grad():
+        found, wanted = (one(**inputs)[0] for one in (mine, model))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_hooks_of_accelerate_ask_for_no_weights(monkeypatch):
+    hooks = pytest.importorskip("accelerate.hooks")
+    model, inputs = t5()
+    ours.patch(model)
+    for module in model.modules():
+        if hasattr(module, common.IMPL):
+            hooks.add_hook_to_module(module, hooks.AlignDevicesHook(torch.device("cpu")))
+    monkeypatch.setattr(common, "relation_attention_with_aux", None)  # what computes weights
+    model(**inputs)
