@@ -80,7 +80,7 @@ intersphinx_timeout = 0.001  # inventories lie beside the pages: nothing is fetc
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "filename_pattern": r"/[a-z_]+\.py$",
+    "filename_pattern": r"/(?!with_)[a-z_]+\.py$",  # those that begin with "with_" are shown, and run as tests
     "ignore_pattern": helpers(),
     "reset_argv": arguments,
     "image_scrapers": (Pictures(),),

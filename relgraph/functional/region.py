@@ -6,7 +6,7 @@ Layers and functions ask here; :mod:`relgraph.distributed`, higher in the house,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,7 +72,17 @@ class Region(ABC):
 
     @abstractmethod
     def whole_length(self, length: int) -> int:
-        """How many rows all processes hold together, where this one holds ``length``."""
+        """How many rows all processes hold together, where this one holds ``length``; raises on all if it differs."""
+
+    @abstractmethod
+    def check_together(self, check: Callable[[], None], labels: Any, *sizes: int) -> None:
+        """Run a check of labels, for these sizes; an error on one process is raised on all.
+
+        Args:
+            check: raises TypeError or ValueError.
+            labels: what is checked.
+            sizes: what it is checked against.
+        """
 
     @abstractmethod
     def positions(self, length: int, device: Any) -> Tensor:

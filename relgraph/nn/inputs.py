@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -84,7 +85,11 @@ def check_inputs(
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
     all_queries, all_keys = whole_length(q_len), whole_length(k_len)  # of all processes
     rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
-    _check_labels(labels, tables, batch, rows, all_keys, query)
+    if region is None:
+        _check_labels(labels, tables, batch, rows, all_keys, query)
+    else:
+        check_labels = partial(_check_labels, labels, tables, batch, rows, all_keys, query)
+        region.check_together(check_labels, labels, batch, rows, all_keys)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
     if region is not None and pairs is not None and padding is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 import relgraph as rg
-from tests.distributed.worlds import caught
+from tests.distributed.worlds import BY_PLACE, caught
 
 N, B, H, D, R = 16, 2, 4, 8, 5
 METHODS = ("allgather", "ring", "ulysses")
@@ -101,10 +101,10 @@ CASES = {
     "scores by row": (lambda: LABELER(N), {"rows": True}),
     "biases of queries": (lambda: LABELER(N), {"biases": True}),
     "tables by batch row": (lambda: LABELER(N), {"batched": True}),
-    "dropout": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": "native"}),
-    "dropout causal": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": "native", "is_causal": True}),
-    "dropout on edges": (edge_labels, {"dropout_p": 0.4, "impl": "native"}),
-    "dropout on blocks": (block_labels, {"dropout_p": 0.4, "impl": "native"}),
+    "dropout": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": BY_PLACE}),
+    "dropout causal": (lambda: LABELER(N), {"dropout_p": 0.4, "impl": BY_PLACE, "is_causal": True}),
+    "dropout on edges": (edge_labels, {"dropout_p": 0.4, "impl": BY_PLACE}),
+    "dropout on blocks": (block_labels, {"dropout_p": 0.4, "impl": BY_PLACE}),
 }
 
 

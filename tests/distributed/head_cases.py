@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import relgraph as rg
+from tests.distributed.worlds import BY_PLACE
 
 WIDTH, HEADS, LENGTH, BATCH = 32, 8, 10, 2
 LABELER = rg.ClippedDistance(2)
@@ -112,8 +113,8 @@ def cases() -> Iterator[Case]:
     yield attention("by sample", rg.DenseLabels(torch.arange(2 * LENGTH**2).view(2, LENGTH, LENGTH) % 5, 5))
     yield attention("chunked", impl="chunked")
     yield attention("dense", impl="dense")
-    yield attention("dropout", dropout=0.4, impl="native")
-    yield attention("dropout of edges", edges(), dropout=0.4, impl="native")
+    yield attention("dropout", dropout=0.4, impl=BY_PLACE)
+    yield attention("dropout of edges", edges(), dropout=0.4, impl=BY_PLACE)
     yield Case("mass", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), with_mass)
     yield Case("no batch", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), unbatched)
     yield Case("cache", lambda: rg.RelationAttention(WIDTH, HEADS, num_labels=5), cached)

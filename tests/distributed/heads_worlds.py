@@ -18,7 +18,11 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 import relgraph as rg
+from relgraph.impl.native import build
 from tests.distributed.head_cases import ENCODER, HEADS, LABELER, WIDTH, cases, check_case, compare
+from tests.distributed.worlds import BY_PLACE
+
+COMPILED = ["native"] if build.missing() is None else []
 
 ROWS = 8
 """The length of a sequence whose rows are split."""
@@ -56,10 +60,9 @@ def train(model: nn.Module, x: Tensor, call: Any = None, steps: int = 10) -> dic
 def named(model: nn.Module) -> dict[str, Tensor]:
     """All parameters, whole, with projections as one."""
     found = {name: whole(p.detach()) for name, p in model.named_parameters()}
-    for kind in ("weight", "bias"):
-        parts = [f"self_attn.{name}_proj_{kind}" for name in "qkv"]
-        if parts[0] in found:
-            found[f"self_attn.in_proj_{kind}"] = torch.cat([found.pop(part) for part in parts])
+    for first in [name for name in found if "self_attn.q_proj" in name]:
+        parts = [first.replace("q_proj", f"{name}_proj") for name in "qkv"]
+        found[first.replace("q_proj", "in_proj")] = torch.cat([found.pop(part) for part in parts])
     return found
 
 
@@ -77,6 +80,7 @@ def few_cases(mesh: Any) -> None:
             check_case(case, mesh, torch.float64, 1e-12)
     refused_heads(mesh)
     door_cases(mesh)
+    shared_tables(mesh)
 
 
 def refused_heads(mesh: Any) -> None:
@@ -101,7 +105,7 @@ def door_cases(mesh: Any) -> None:
     given += [randn(labels, size), randn(HEADS, labels, size), randn(labels, size), randn(HEADS, labels)]
     plain_shapes = [x.detach().clone().requires_grad_() for x in given]
     for name, used in (("dense labels", dense), ("distance", LABELER(length)), ("ids", dense.ids.long())):
-        for impl in ("reference", "dense", "chunked", "native"):
+        for impl in ("reference", "dense", "chunked", *COMPILED):
             wanted = values(used, plain_shapes, impl)
             for places in ([Shard(0)] * 3, [Shard(1)] * 3, [Replicate()] * 3, [Shard(1), Replicate(), Replicate()]):
                 split = [distribute_tensor(x.detach(), mesh, [p]) for x, p in zip(given[:3], places, strict=True)]
@@ -111,12 +115,16 @@ def door_cases(mesh: Any) -> None:
                 leaves = [x.requires_grad_() for x in (*split, *tables)]
                 got = values(used, leaves, impl)
                 compare(f"{name} {impl} {places}", got, wanted, 1e-12)
-    by_batch = {"seed": 3, "dropout_p": 0.3, "impl": "native"}
-    wanted = values(dense, plain_shapes, **by_batch)
-    for place in (Shard(0), Shard(1), Replicate()):
-        leaves = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x in given[:3]]
-        leaves += [x.detach().clone().requires_grad_() for x in given[3:]]
-        compare(f"dropout {place}", values(dense, leaves, **by_batch), wanted, 1e-12)
+    pairs = dense.ids[0].nonzero().T.flip(0)
+    listed = rg.EdgeLabels(pairs, dense.ids[0].long()[pairs[1], pairs[0]].clamp(min=0), labels, q_len=length)
+    for used, impls in ((dense, ("chunked", "dense", "reference", *COMPILED)), (listed, ("edges", *COMPILED))):
+        for impl in impls:
+            # parts draw by place, as native and chunked do in every call; all in plain torch draw alike
+            wanted = values(used, plain_shapes, "native" if impl == "native" else "chunked", 0.3, 3)
+            for place in (Shard(0), Shard(1), Replicate()):
+                leaves = [distribute_tensor(x.detach(), mesh, [place]).requires_grad_() for x in given[:3]]
+                leaves += [x.detach().clone().requires_grad_() for x in given[3:]]
+                compare(f"dropout {impl} {place}", values(used, leaves, impl, 0.3, 3), wanted, 1e-12)
     refused_placements(mesh)
 
 
@@ -158,6 +166,24 @@ def feed_forward(mesh: Any) -> None:
     compare("feed-forward", train(parallelize_module(encoder(), mesh, ENCODER), inputs()), wanted, 1e-10)
 
 
+def shared_tables(mesh: Any) -> None:
+    """Layers that share tables, and a score, train as on one process: their gradients from all layers are summed."""
+    plan = {f"layers.*.{name}": style for name, style in ENCODER.items()}
+    for options in ({}, {"per_head": True, "tied": True}, {"per_head": ("value",), "frozen": 1}):
+        wanted = train(sharing(**options), inputs(), steps=3)
+        split = parallelize_module(sharing(**options), mesh, plan)
+        assert split.layers[0].self_attn.tables is split.layers[1].self_attn.tables
+        compare(f"shared tables {options}", train(split, inputs(), steps=3), wanted, 1e-10)
+
+
+def sharing(**options: Any) -> rg.RelationEncoder:
+    """Two encoder layers with the same tables."""
+    torch.manual_seed(0)
+    tables = rg.RelationTables(5, WIDTH // HEADS, HEADS, dtype=torch.float64, **options)
+    score = rg.score.Additive.learned(HEADS, WIDTH // HEADS).double()
+    return rg.RelationEncoder(encoder(tables=tables, score=score, per_head=False), 2)
+
+
 def sequence_parallel(mesh: Any) -> None:
     """Rows are split between attention and feed-forward, where the norms are."""
     rows = Shard(1)
@@ -178,15 +204,18 @@ def sequence_parallel(mesh: Any) -> None:
 
 
 def with_fully_shard(_: Any) -> None:
-    """FSDP2 over one axis of a mesh of 2 by 2, heads over the other."""
+    """FSDP2 over one axis of a mesh of 2 by 2, heads over the other; tables of several layers are sharded first."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    wanted = train(encoder(), inputs())
-    model = parallelize_module(encoder(), mesh["tp"], ENCODER)
-    fully_shard(model, mesh=mesh["dp"])
     at = mesh["dp"].get_local_rank()
-    got = train(model, inputs().chunk(2)[at].contiguous())
-    wanted = {name: x.chunk(2)[at] if name.startswith("output") else x for name, x in wanted.items()}
-    compare("FSDP2", got, wanted, 1e-10)
+    for make, layers in ((encoder, ""), (sharing, "layers.*.")):
+        wanted = train(make(), inputs())
+        model = parallelize_module(make(), mesh["tp"], {f"{layers}{name}": style for name, style in ENCODER.items()})
+        if layers:
+            fully_shard(model.layers[0].self_attn.tables, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+        got = train(model, inputs().chunk(2)[at].contiguous())
+        wanted = {name: x.chunk(2)[at] if name.startswith("output") else x for name, x in wanted.items()}
+        compare(f"FSDP2 {layers}", got, wanted, 1e-10)
 
 
 def with_context_parallel(_: Any) -> None:
@@ -195,7 +224,7 @@ def with_context_parallel(_: Any) -> None:
     for method in ("allgather", "ring", "ulysses"):
         for dropout in (0.0, 0.3):
             torch.manual_seed(0)
-            options = {"num_labels": 5, "per_head": ("value",), "dropout": dropout, "impl": "native"}
+            options = {"num_labels": 5, "per_head": ("value",), "dropout": dropout, "impl": BY_PLACE}
             plain = rg.RelationAttention(WIDTH, HEADS, **options, dtype=torch.float64)
             split = parallelize_module(copy.deepcopy(plain), mesh["tp"], rg.distributed.HeadParallel())
             torch.manual_seed(9)
@@ -250,8 +279,11 @@ def resume_alone(folder: Path) -> None:
 
 WORLDS = {
     "few": [few_cases],
-    "two": [all_cases, refused_heads, door_cases, feed_forward, sequence_parallel],
-    "four": [all_cases, refused_heads, door_cases, feed_forward, sequence_parallel, with_fully_shard, with_context_parallel],
+    "two": [all_cases, refused_heads, door_cases, shared_tables, feed_forward, sequence_parallel],
+    "four": [
+        all_cases, refused_heads, door_cases, shared_tables, feed_forward, sequence_parallel, with_fully_shard,
+        with_context_parallel,
+    ],
 }  # fmt: skip
 
 

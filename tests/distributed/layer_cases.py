@@ -6,7 +6,7 @@ import torch
 from torch import distributed, nn
 
 import relgraph as rg
-from tests.distributed.worlds import caught
+from tests.distributed.worlds import BY_PLACE, caught
 
 N, B, E, H = 16, 2, 16, 4
 PTR = torch.tensor([0, 5, 12, 16])
@@ -123,7 +123,7 @@ def losses(mesh, method, *, dropout=0.0, half=False, checkpointing=False):
     rank, found = mesh.get_local_rank(), []
     for split in (False, True):
         torch.manual_seed(1)
-        options = {"impl": "native"} if dropout else {}
+        options = {"impl": BY_PLACE} if dropout else {}
         layer = rg.RelationAttention(E, H, dropout, num_labels=7, **options)
         model = nn.Sequential(nn.Linear(E, E), layer, nn.Linear(E, E))
         x, y, labels = torch.randn(B, N, E), torch.randn(B, N, E), rg.ClippedDistance(3)(N)
@@ -180,35 +180,62 @@ TRAINING = {
 
 
 def refusals(mesh):
-    """What raises within a region, by name: all processes go on afterwards."""
+    """What raises within a region, by name and method: all processes go on afterwards."""
     rank, x, q = mesh.get_local_rank(), torch.randn(B, 4, E), torch.randn(B, H, 4, 8)
-    layer, labels, table = (
-        rg.RelationAttention(E, H, num_labels=7),
-        rg.ClippedDistance(3)(4 * mesh.size()),
-        torch.randn(7, 8),
-    )
-    three = torch.randn(B, 3, 4, 8)
+    whole = 4 * mesh.size()
+    layer, labels, table = rg.RelationAttention(E, H, num_labels=7), rg.ClippedDistance(3)(whole), torch.randn(7, 8)
     nodes, edges = torch.randn(4, 2, 8), rg.EdgeLabels(torch.tensor([[0], [1]]), torch.tensor([0]), 7, q_len=4)
-    odd = rg.DenseLabels(torch.full((4 * mesh.size(),) * 2, rank), 7)
+    stack = rg.RelationEncoder(rg.RelationEncoderLayer(E, H, 32, 0.0, labeler=rg.ClippedDistance(3)), 1)
+    packed = rg.ClippedDistance(3)(whole, ptr=torch.tensor([0, 3, whole]))
+    short, longer = q[:, :, : 4 - rank], rg.ClippedDistance(3)(whole + min(rank, 1))
     calls = {
-        "unequal lengths": lambda: rg.relation_attention(q[:, :, : 4 - rank], q, q, None),
-        "unequal lengths of keys": lambda: rg.relation_attention(q, q[:, :, : 4 - rank], q[:, :, : 4 - rank], None),
-        "other labels": lambda: rg.relation_attention(q, q, q, odd, table),
+        "unequal lengths": lambda: rg.relation_attention(short, q, q, None),
+        "unequal lengths of keys": lambda: rg.relation_attention(q, short, short, None),
+        "other batches": lambda: rg.relation_attention(*[torch.randn(B + rank, H, 4, 8)] * 3, None),
+        "other labels": lambda: rg.relation_attention(q, q, q, differing(rank, whole), table),
+        "labels of another length": lambda: rg.relation_attention(q, q, q, longer, table),
         "labels of a part": lambda: layer(x, labels=rg.ClippedDistance(3)(4)),
+        "labels on one process": lambda: rg.relation_attention(q, q, q, labels if rank == 0 else None),
+        "packed on one process": lambda: rg.relation_attention(
+            *[q[0].transpose(0, 1)] * 3, packed if rank == 0 else labels
+        ),
+        "another kind on one process": lambda: rg.relation_attention(q, q, q, "labels" if rank == 1 else labels),
+        "unequal lengths in a layer": lambda: layer(x[:, : 4 - rank], labels=labels),
+        "unequal lengths in a stack": lambda: stack(x[:, : 4 - rank]),
+        "labels of another length in a layer": lambda: layer(x, labels=longer),
+        "labels for a layer of one process": lambda: layer(x, labels=labels if rank == 0 else None),
         "weights": lambda: layer(x, labels=labels, need_weights=True),
         "cache": lambda: layer(x, labels=labels, cache=rg.KVCache()),
         "edge_attention": lambda: rg.edge_attention(nodes, nodes, nodes, edges, table),
         "edge vectors": lambda: rg.relation_attention(q, q, q, edges, table, edge_attr=torch.randn(1, 3)),
         "mask of pairs without all keys": lambda: rg.relation_attention(q, q, q, labels, attn_mask=torch.zeros(4, 3)),
     }
-    for name, call in calls.items():
-        with rg.distributed.context_parallel(mesh):
-            yield ("refused", name), caught(call)
-    with rg.distributed.context_parallel(mesh, method="ulysses"):
-        yield ("refused", "heads"), caught(lambda: rg.relation_attention(three, three, three, None))
-    method = METHODS[rank % 2]
-    with rg.distributed.context_parallel(mesh, method=method):
-        yield ("refused", "other methods"), caught(lambda: rg.relation_attention(q, q, q, None))
+    for method in METHODS:
+        for name, call in calls.items():
+            with rg.distributed.context_parallel(mesh, method=method):
+                yield ("refused", name, method), caught(call)
+        layout = rg.distributed.Layout.even(whole, mesh.size())
+        with rg.distributed.context_parallel(mesh, method=method, layout=layout):
+            yield ("refused", "lengths that are not those of the layout", method), caught(calls["unequal lengths"])
+        with rg.distributed.context_parallel(mesh, method=method, layout=layout):
+            in_layer = caught(calls["unequal lengths in a layer"])
+            yield ("refused", "lengths in a layer that are not those of the layout", method), in_layer
+        with rg.distributed.context_parallel(mesh, method=method):
+            rows = rg.DenseLabels(torch.zeros(4 - min(rank, 1), whole, dtype=torch.int64), 7)
+            call = lambda: rg.relation_attention(q, q, q, rows, table)  # noqa: B023, E731
+            yield ("refused", "labels of other rows", method), caught(call)
+    three = torch.randn(B, 3, 4, 8)
+    for name, key in (("heads", three), ("heads of keys", three[:, :1])):
+        with rg.distributed.context_parallel(mesh, method="ulysses"):
+            query = three if name == "heads" else q
+            call = lambda: rg.relation_attention(query, key, key, None, enable_gqa=True)  # noqa: B023, E731
+            yield ("refused", name, "ulysses"), caught(call)
+    with rg.distributed.context_parallel(mesh, method=METHODS[rank % 2]):
+        yield ("refused", "other methods", "any"), caught(lambda: rg.relation_attention(q, q, q, None))
+
+
+def differing(rank, length):
+    return rg.DenseLabels(torch.full((length, length), rank), 7)
 
 
 def sent(mesh):

@@ -16,11 +16,12 @@ if not distributed.is_available():
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
+from tests.distributed import worlds
 from tests.distributed.heads_worlds import begin, resume_alone
 
 
 def start(size: int, folder: Path, world: str) -> None:
-    torch.multiprocessing.spawn(begin, (size, str(folder), world), nprocs=size)
+    worlds.start(size, begin, size, str(folder), world)
 
 
 def test_two_processes(tmp_path):

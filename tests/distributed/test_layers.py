@@ -59,24 +59,42 @@ def test_training_stays_together(world, size, name, method):
 REFUSED = {
     "unequal lengths": r"ValueError: the length of query must be the same .*, got 4 on process 0, 3 on process 1",
     "unequal lengths of keys": r"ValueError: the length of key must be the same .*, got 4 on process 0, 3 on process 1",
+    "lengths that are not those of the layout": r"ValueError: inputs must hold the 4 rows .* process 1, got length 3; on",
+    "lengths in a layer that are not those of the layout": r"ValueError: inputs must hold the 4 rows .*got length 3; on",
+    "other batches": r"ValueError: the batch size must be the same .*, got 2 on process 0, 3 on process 1",
     "other labels": r"ValueError: labels must be equal on all processes .* process 0 on 1",
+    "labels of another length": r"ValueError: labels must be equal on all processes .* process 0 on 1",
     "labels of a part": r"ValueError: labels must cover \[N_q, N_k\]",
+    "labels of other rows": r"ValueError: labels must ",
+    "labels on one process": r"ValueError: labels must be equal on all processes .* process 0 on 1",
+    "packed on one process": r"ValueError: query must have shape \[B, H, N, D\], got \[4, 4, 8\]; on process 1",
+    "another kind on one process": r"TypeError: labels must be .*; on process 1",
+    "unequal lengths in a layer": r"ValueError: the number of rows must be the same .*, got 4 on process 0, 3 on",
+    "unequal lengths in a stack": r"ValueError: the number of rows must be the same .*, got 4 on process 0, 3 on",
+    "labels of another length in a layer": r"ValueError: labels must cover .*, got \[\d+, \d+\]; on process 1",
+    "labels for a layer of one process": r"ValueError: labels must be given, .* got None; on process 1",
     "weights": r"NotImplementedError: need_weights",
     "cache": r"NotImplementedError: cache must be None within context_parallel",
     "edge_attention": r"NotImplementedError: edge_attention attends to the nodes that this process holds",
     "edge vectors": r"NotImplementedError: edge_attr",
     "mask of pairs without all keys": r"ValueError: attn_mask must have all \d+ keys",
-    "heads": r"ValueError: query must have a multiple of \d heads .*, got 3",
-    "other methods": r"ValueError: method must be the same .*, got allgather on process 0, ring on process 1",
 }
+"""Errors that each method raises."""
+
+REFUSED_HERE = {
+    ("heads", "ulysses"): r"ValueError: query must have a multiple of \d heads .*, got 3",
+    ("heads of keys", "ulysses"): r"ValueError: key must have a multiple of \d heads .*, got 1",
+    ("other methods", "any"): r"ValueError: method must be the same .*, got allgather on process 0, ring on process 1",
+}
+ALL_REFUSED = {(name, method): said for name, said in REFUSED.items() for method in METHODS} | REFUSED_HERE
 
 
 @SIZES
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_on_every_process_alike(world, size, name):
-    messages = {str(found).split("\n", 1)[0] for found in world(size)["refused", name]}
+@pytest.mark.parametrize(("name", "method"), ALL_REFUSED)
+def test_refused_on_every_process_alike(world, size, name, method):
+    messages = {str(found).split("\n", 1)[0] for found in world(size)["refused", name, method]}
     assert len(messages) == 1, messages
-    assert re.match(REFUSED[name], messages.pop())
+    assert re.match(ALL_REFUSED[name, method], messages.pop())
 
 
 @SIZES

@@ -16,13 +16,14 @@ if not torch.distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
 
 from tests.distributed.nodes_world import CASES, REAL, of, one_of_many
+from tests.distributed.worlds import start
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def world(request, tmp_path_factory):
     """A world's size, and for each process what came of each case."""
     size, path = request.param, tmp_path_factory.mktemp("world")
-    torch.multiprocessing.spawn(one_of_many, (size, str(path)), nprocs=size)
+    start(size, one_of_many, size, str(path))
     return size, [json.loads(Path(path, f"{rank}.json").read_text()) for rank in range(size)]
 
 

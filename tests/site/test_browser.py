@@ -140,7 +140,7 @@ def test_the_pictures_of_the_gallery_load_and_are_not_blank(browser, address, pa
     pictures = browser.execute_async_script(INK)
     blank = [name for name, width, shades in pictures if width < 50 or shades < 20]
     assert not blank
-    assert pictures
+    assert pictures or page.startswith("gallery/with_")  # scripts for several processes are shown and not run
 
 
 def test_all_other_pictures_load(browser, address):

@@ -15,6 +15,7 @@ from torch import Tensor, distributed
 from torch.utils import _pytree as pytree
 
 from relgraph.distributed.collectives import all_gather
+from relgraph.distributed.together import raise_together
 from relgraph.labels import Labels
 
 
@@ -34,7 +35,13 @@ def fingerprint(labels: Labels | None, *, whole: bool) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-def agree(numbers: dict[str, int], device: torch.device, group: Any, words: dict[str, Sequence[str]]) -> None:
+def agree(
+    numbers: dict[str, int],
+    device: torch.device,
+    group: Any,
+    words: dict[str, Sequence[str]],
+    error: Exception | None = None,
+) -> None:
     """Raise ValueError, the same on every process, unless all give the same numbers.
 
     Args:
@@ -42,14 +49,19 @@ def agree(numbers: dict[str, int], device: torch.device, group: Any, words: dict
         device: where the processes exchange tensors.
         group: the processes.
         words: what the numbers of some of them mean.
+        error: what this process has found wrong, a TypeError or ValueError, in place of numbers. All raise it then.
     """
     size = distributed.get_world_size(group)
     if size == 1:
+        if error is not None:
+            raise error
         return
-    mine = torch.tensor(list(numbers.values()), dtype=torch.int64, device=device)
-    found = mine.new_empty(size * len(numbers))
+    mine = torch.tensor([*numbers.values(), int(error is not None)], dtype=torch.int64, device=device)
+    found = mine.new_empty(size * len(mine))
     all_gather(found, mine, group)
-    rows = found.view(size, len(numbers)).tolist()
+    rows = found.view(size, len(mine)).tolist()
+    if any(row[-1] for row in rows):
+        raise_together(error, "", "", device, group)
     for at, name in enumerate(numbers):
         values = [row[at] for row in rows]
         if len(set(values)) == 1:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -83,7 +84,8 @@ def context_parallel(
         >>> destroy_process_group()
     """
     region = ContextParallel(mesh, method, layout)
-    with entered(Calls(region.method, region.shards_of, not isinstance(region.layout, Layout), region.group)):
+    even, device = not isinstance(region.layout, Layout), torch.device(mesh.device_type)
+    with entered(Calls(region.method, region.shards_of, even, region.group, device)):
         yield region
 
 
