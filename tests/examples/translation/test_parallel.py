@@ -20,10 +20,10 @@ FEW, ALL, FOUR = "two processes, some modes", "two processes", "four processes"
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in (ALL, FOUR)]
 IN_WORLDS = pytest.mark.parametrize("name", [FEW, *SLOW])
 SIZES = {FEW: 2, ALL: 2, FOUR: 4}
-MODES_OF = {FEW: ("shards", "heads", "context-ring"), ALL: MODES, FOUR: MODES}
+MODES_OF = {FEW: ("context-allgather",), ALL: MODES, FOUR: MODES}
 DROPPED_OF = {FEW: ("heads",), ALL: ("heads", *METHODS), FOUR: ("heads", *METHODS)}
-PARTS = [("heads", 2), ("shards", 3), ("heads", 4), ("context-ring", 5)]
-STEPS = 6
+PARTS = [("shards", 2), ("heads", 3), ("context-ring", 4)]
+STEPS = 5
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 # the gradient of a key's bias is zero but for rounding, which Adam divides by its own size and 1e-9
 MODEL = {"rtol": 1e-7, "atol": 1e-8}
@@ -126,21 +126,21 @@ class TestGoingOn:
     @IN_WORLDS
     def test_from_one_process_through_modes_on_several_and_back(self, data, world, unbroken, name):
         folder, found = world(name)
-        assert [found[part] for part in PARTS] == [[begun] * SIZES[name] for begun in range(1, 5)]
+        assert [found[part] for part in PARTS] == [[begun] * SIZES[name] for begun in range(1, 4)]
         run = folder / "run"
-        assert [path.name for path in run.glob("latest*")] == ["latest-00000005"]
-        assert parallel_cases.train(data, run, "data", STEPS) == 5
+        assert [path.name for path in run.glob("latest*")] == ["latest-00000004"]
+        assert parallel_cases.train(data, run, "data", STEPS) == 4
         assert [path.name for path in run.glob("latest*")] == ["latest.pt"]
         check_same_end(run, unbroken)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("mode", "other"), [("shards", "heads"), ("heads", "shards"), ("context-ulysses", "data")])
     def test_from_two_to_four_to_one(self, data, unbroken, tmp_path, mode, other):
-        for size, parts in ((2, [(mode, 2)]), (4, [(mode, 3), (other, 5)])):
+        for size, parts in ((2, [(mode, 2)]), (4, [(mode, 3), (other, 4)])):
             (tmp_path / str(size)).mkdir()
             found = run_world(size, tmp_path / str(size), parallel_cases.cases, data, tmp_path, (), (), parts)
             assert [found[part] for part in parts] == [[begun] * size for begun in ([0] if size == 2 else [2, 3])]
-        assert parallel_cases.train(data, tmp_path / "run", "data", STEPS) == 5
+        assert parallel_cases.train(data, tmp_path / "run", "data", STEPS) == 4
         check_same_end(tmp_path / "run", unbroken)
 
     def test_of_two_checkpoints_the_later_counts_whatever_its_form(self, tmp_path):
