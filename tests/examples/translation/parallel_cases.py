@@ -13,10 +13,10 @@ from examples.translation.training import Training
 from tests.distributed.worlds import caught
 
 TINY = {"width": 16, "heads": 4, "layers": 1, "hidden": 32, "per_head": True, "positions": "both", "dropout": 0.0}
-SETTINGS = {"batch_tokens": 96, "precision": "float32", "warm_up": 4, "clip": 0.5}
+SETTINGS = {"batch_tokens": 256, "precision": "float32", "warm_up": 4, "clip": 0.5}
 BATCHES = 4
 """Batches of an update, whatever the number of processes."""
-UPDATES = 2
+UPDATES = 1
 IMPL = "native"
 """Its dropout depends on nothing but the seed and the place of a pair."""
 WRITTEN = {"log_every": 1, "validate_every": 4, "save_every": 1000}
