@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -158,7 +159,7 @@ def cut(network: Network, mode: str, mine: Processes) -> Part:
     rows = layout.positions(mine.rank)
     if mode != NODES:
         # the labels stay whole: they are cut where they are used
-        region: Any = lambda: rg.distributed.context_parallel(mesh, method=METHODS[mode], layout=layout)  # noqa: E731
+        region = partial(rg.distributed.context_parallel, mesh, method=METHODS[mode], layout=layout)
         return Part(rows, labels, lambda x: x, region)
     graph = network.graph
     partition = rg.distributed.NodePartition.cut(mesh, layout, graph.edge_index)

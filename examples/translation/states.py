@@ -107,8 +107,8 @@ def load(path: Path, trained: Alone, optimizer: torch.optim.Optimizer, names: It
             optimizer.load_state_dict(state["optimizer"])
             return
         whole = {f"model.{name}": x for name, x in state["model"].items()}
-        for name, moments in zip(names, state["optimizer"]["state"].values(), strict=True):
-            whole |= {f"optimizer.state.{name}.{kind}": x for kind, x in moments.items()}
+        for number, name in enumerate(names):
+            whole |= {f"optimizer.state.{name}.{kind}": x for kind, x in state["optimizer"]["state"][number].items()}
         own = _tensors(trained, optimizer)
     else:
         own = _tensors(trained, optimizer)
