@@ -75,9 +75,19 @@ class Batch:
         return Batch(source, target)
 
     @property
+    def given(self) -> Tensor:
+        """``[B, N]``, what the decoder reads."""
+        return self.target[:, :-1]
+
+    @property
+    def wanted(self) -> Tensor:
+        """``[B, N]``, the token that is asked for after each of ``given``."""
+        return self.target[:, 1:]
+
+    @property
     def tokens(self) -> int:
         """How many target tokens are asked for."""
-        return int((self.target[:, 1:] != PAD).sum())
+        return int((self.wanted != PAD).sum())
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from examples.translation import checkpoints, preparation, report, speed, sweep
+from examples.translation import checkpoints, preparation, report, speed, states, sweep
 from examples.translation.corpus import decode_lines, read_lines, read_test
 from examples.translation.evaluation import evaluate
 from examples.translation.files import load_json, save_json, save_text
+from examples.translation.parallel import DATA, MODES
 from examples.translation.processes import find_device, processes
 from examples.translation.search import Search, translate
 from examples.translation.settings import POSITIONS, PRECISIONS, PRESETS, ModelSettings, TrainingSettings
@@ -80,7 +81,17 @@ def _parser() -> argparse.ArgumentParser:
         "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="write for it too (default: True)"
     )
     train.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, help="torch.compile the model; left out, on a GPU only"
+        "--parallel",
+        choices=MODES,
+        default=DATA,
+        help="how the processes of torchrun share the work: each takes batches of its own, with the whole model (data) "
+        "or a part of every parameter (shards); or all take the same batches, and each computes some heads (heads) or "
+        "some rows of every sequence (context-...). What is learned is the same (default: data)",
+    )
+    train.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="torch.compile the model; left out, on a GPU and with --parallel data only",
     )
     _add_device(train)
     train.set_defaults(command=_train)
@@ -164,8 +175,10 @@ def _train(args: argparse.Namespace) -> int:
     model = ModelSettings(**{**PRESETS[args.preset], **_given(args, ModelSettings)})
     settings = TrainingSettings(**_given(args, TrainingSettings))
     with processes(args.device) as mine:
-        compiled = mine.device.type == "cuda" if args.compile is None else args.compile
-        training = Training(args.data, args.run, model, settings, mine, compiled=compiled)
+        compiled = args.compile
+        if compiled is None:
+            compiled = mine.device.type == "cuda" and args.parallel == DATA
+        training = Training(args.data, args.run, model, settings, mine, parallel=args.parallel, compiled=compiled)
         if mine.leads:
             _announce(args.run, training, args.tensorboard)
         finished = training.train(tensorboard=args.tensorboard)
@@ -186,9 +199,10 @@ def _announce(run: Path, training: Training, tensorboard: bool) -> None:
     if step < settings.steps:
         files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
         model = checkpoints.model_path(Path(), 0).name
+        latest = states.FILE if training.processes.world == 1 else f"{states.folder_path(Path(), 0).name}/"
         steps, minutes = settings.save_every, settings.save_minutes
         often = f"{minutes:g} minutes" if minutes else f"{steps:,} steps"
-        print(f"{run}: writes {', '.join(files)}, and every {often} latest.pt and {model}, numbered")
+        print(f"{run}: writes {', '.join(files)}, and every {often} {latest} and {model}, numbered")
 
 
 def _average(args: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from examples.translation.batches import Pairs
 from examples.translation.corpus import Pair
 from examples.translation.model import Translator
+from examples.translation.parallel import Alone
 from examples.translation.search import Search, translate
 from examples.translation.vocabulary import Vocabulary
 
@@ -23,20 +24,21 @@ NO_LIMIT = sys.maxsize - 1  # translate counts an end beside it
 
 
 @torch.no_grad()
-def negative_log_likelihood(model: Translator, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
+def negative_log_likelihood(trained: Alone, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
     """The sum over all target tokens, ends included, and how many they are; the model in evaluation mode.
 
     Args:
-        model: where it is and as precise as it is called.
+        trained: the model where it is and as precise as it is called; of one that several processes share, each finds
+            its part of the sum.
         pairs: with their given translations.
         parts: the batches, as ``pairs.batches`` gives them.
     """
-    device, total, tokens = model.embedding.weight.device, 0.0, 0
-    for index in parts:
-        batch = pairs.batch(index)
-        moved = batch.to(device)
-        total += float(model(moved.source, moved.target)[1])
-        tokens += batch.tokens
+    device, total, tokens = trained.model.embedding.weight.device, 0.0, 0
+    with trained.work():
+        for index in parts:
+            batch = pairs.batch(index)
+            total += float(trained.sums(batch.to(device))[1])
+            tokens += batch.tokens
     return total, tokens
 
 
@@ -59,7 +61,7 @@ def evaluate(
     model.eval()
     encoded = Pairs.encode(pairs, vocabulary)
     _check_lengths(encoded, model.longest)
-    total, tokens = negative_log_likelihood(model, encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
+    total, tokens = negative_log_likelihood(Alone(model), encoded, encoded.batches(BATCH_TOKENS, NO_LIMIT, None))
     sources = [source for source, _ in pairs]
     found = translate(model, vocabulary, sources, how, longest=NO_LIMIT, progress=progress)
     bleu, chrf = BLEU(), CHRF()

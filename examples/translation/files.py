@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +25,13 @@ def whole(path: Path) -> Iterator[Path]:
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """See to it that the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -40,7 +42,27 @@ def _sync_folder(folder: Path) -> None:
 def remove_partial(folder: Path) -> None:
     """Remove what a killed process left half written."""
     for path in folder.glob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def partial_folder(path: Path) -> Path:
+    """An empty folder beside ``path`` for several processes to write to; :func:`finish_folder` puts it in its place."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finish_folder(partial: Path, path: Path) -> None:
+    """Give a folder whose files are whole its name."""
+    sync_folder(partial)
+    if path.exists():
+        shutil.rmtree(path)
+    partial.replace(path)
+    sync_folder(path.parent)
 
 
 def save_text(path: Path, text: str) -> None:

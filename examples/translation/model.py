@@ -47,20 +47,20 @@ class Translator(nn.Module):
         """The most tokens of either side, the start or the end counted; None for any number."""
         return self.settings.max_len if self.settings.positions == "learned" else None
 
-    def forward(self, source: Tensor, target: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    def forward(self, source: Tensor, given: Tensor, wanted: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """How badly each target is foretold from its beginning and its source.
 
         Args:
             source: ``[B, M]``, ids, padded on the right.
-            target: ``[B, N + 1]``, ids with start and end, padded on the right.
+            given: ``[B, N]``, ids of the target with its start, padded on the right.
+            wanted: ``[B, N]``, the id that comes after each of ``given``; nothing is asked where it is padding.
             smoothing: weight of the uniform distribution in the loss.
 
         Returns:
             The smoothed loss, in nats, summed over target tokens, and without gradient the log-likelihood's negative.
         """
         memory, padding = self.encode(source)
-        logits = self.decode(target[:, :-1], memory, padding)
-        wanted = target[:, 1:]
+        logits = self.decode(given, memory, padding)
         log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
         nll = -log_probs.gather(-1, wanted[..., None]).squeeze(-1)
         real = wanted != PAD

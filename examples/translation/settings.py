@@ -89,7 +89,7 @@ class TrainingSettings(_Settings):
     Attributes:
         steps: how many updates.
         batch_tokens: the most tokens a batch has on either side, padding included.
-        accumulate: how many batches an update takes on each process.
+        accumulate: how many batches an update takes for each process.
         longest: pairs with more tokens on a side are left out.
         warm_up: steps in which the learning rate rises.
         learning_rate: factor of width^-0.5 · min(step^-0.5, step · warm_up^-1.5).

@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -16,24 +15,24 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from tqdm import tqdm
 
 import relgraph as rg
-from examples.translation import checkpoints
+from examples.translation import checkpoints, states
 from examples.translation.batches import Batch, Pairs
+from examples.translation.clocks import Clock, Meter
 from examples.translation.evaluation import negative_log_likelihood
-from examples.translation.files import load_tensors, remove_partial, save_json, save_tensors
+from examples.translation.files import remove_partial, save_json
 from examples.translation.log import Log, Row
 from examples.translation.model import Translator
+from examples.translation.parallel import DATA, longest_row, share
 from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
 
-LATEST = "latest.pt"
 # settings that may change when a training goes on: they decide what is written and when it ends, not what is learned
-FREE_TO_CHANGE = ("steps", "keep", "save_every", "save_minutes", "log_every", "validate_every")
+FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "save_minutes", "log_every", "validate_every")
 
 
 @dataclass
@@ -49,7 +48,9 @@ class Training:
     """One training from its start, or from its latest checkpoint, to its last step.
 
     The same settings, data and number of processes give the same losses, whether or not training was broken off in
-    between: order, dropout and the sums of the log are part of a checkpoint.
+    between: order, dropout and the sums of the log are part of a checkpoint. It may go on in another mode, or on
+    another number of processes if ``accumulate`` makes up for it: losses agree up to rounding, but for dropout, which
+    then draws other masks.
 
     Args:
         data: the folder that ``prepare`` wrote.
@@ -57,11 +58,12 @@ class Training:
         model: settings of the model.
         settings: settings of the training.
         processes: this process among those that train together.
+        parallel: how they share the work, one of ``parallel.MODES``.
         compiled: whether to compile the model.
 
     Raises:
         ValueError: the run was begun with other settings, too few pairs have at most ``longest`` tokens, or learned
-            positions are fewer than that.
+            positions are fewer than that; processes that cannot share the work in this mode.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class Training:
         settings: TrainingSettings,
         processes: Processes,
         *,
+        parallel: str = DATA,
         compiled: bool = False,
     ) -> None:
-        self.run, self.settings, self.processes = run, settings, processes
+        self.run, self.settings, self.processes, self.parallel = run, settings, processes, parallel
         self.vocabulary = Vocabulary.load(data / "vocabulary.json")
         self.pairs, self.valid = (Pairs.load(data / name, self.vocabulary) for name in ("train.pt", "valid.pt"))
         if not self.valid.batches(settings.batch_tokens, settings.longest, None):
@@ -82,28 +85,32 @@ class Training:
         self.position = Position()
         torch.manual_seed(settings.seed)
         self.model = Translator(model, len(self.vocabulary)).to(processes.device)
-        if self.model.longest is not None and self.model.longest < settings.longest:
+        rows = longest_row(settings.longest, parallel, processes.world)
+        if self.model.longest is not None and self.model.longest < rows:
             raise ValueError(
-                f"max_len must be at least longest = {settings.longest} for learned positions, got {self.model.longest}"
+                f"max_len must be at least {_named_rows(settings.longest, rows)} for learned positions, "
+                f"got {self.model.longest}"
             )
-        self.optimizer = torch.optim.Adam(self.model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-        torch.manual_seed(settings.seed * 1000 + processes.rank + 1)
+        if compiled and parallel != DATA:
+            raise ValueError(f"compile must be off for parallel={parallel!r}: use --no-compile")
+        if compiled:
+            # every choice of implementation by size is a graph of its own; a full list would fall back in silence
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+            self.model.compile(dynamic=True)
+        self._names = [name for name, _ in self.model.named_parameters()]
+        self._size = sum(parameter.numel() for parameter in self.model.parameters())
+        self.trained = share(self.model, parallel, processes)
+        groups = self.trained.parameter_groups()
+        self.optimizer = torch.optim.Adam(groups, betas=(0.9, 0.98), eps=1e-9, fused=True)
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
         self.seconds = 0.0
         # seconds that had gone by since the last model was kept, when a training that goes on was broken off
         self.waited = 0.0
-        if (run / LATEST).exists():
-            self._go_on()
+        self._seed()
+        if (saved := states.saved_state(run)) is not None:
+            self._go_on(saved)
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
-        if compiled:
-            # every choice of implementation by size is a graph of its own; a full list would fall back in silence
-            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-            self.model.compile(dynamic=True)
-        self.wrapped: nn.Module = self.model
-        if processes.world > 1:
-            ids = [processes.device.index] if processes.device.type == "cuda" else None
-            self.wrapped = DistributedDataParallel(self.model, device_ids=ids)
 
     def train(self, *, tensorboard: bool = False, quiet: bool = False) -> bool:
         """Train to the last step; False when Ctrl-C or SIGTERM came first, with a checkpoint saved."""
@@ -118,7 +125,7 @@ class Training:
                 remove_partial(self.run)
                 if position.step < settings.steps:
                     save_json(self.run / "config.json", self.describe())
-            meter, clock = _Meter(), _Clock(settings.save_minutes * 60, self.waited)
+            meter, clock = Meter(), Clock(settings.save_minutes * 60, self.waited)
             while position.step < settings.steps:
                 # one process's clock speaks for all, so that all save after the same step
                 tokens, stop, minutes_are_over = self.update(bool(asked), leads and clock.is_over())
@@ -150,12 +157,13 @@ class Training:
             "model": asdict(self.model.settings),
             "training": asdict(self.settings),
             "processes": self.processes.world,
+            "parallel": self.parallel,
             "device": self.processes.device.type,
             "threads": torch.get_num_threads(),
             "vocabulary": len(self.vocabulary),
             "pairs": len(self.pairs),
             "too_long": self.too_long,
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "parameters": self._size,
             "versions": {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__},
         }
 
@@ -173,38 +181,42 @@ class Training:
     def validate(self) -> float:
         """The negative log-likelihood of a target token of the validation set."""
         parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest, None)
+        own = self._own(parts)
         self.model.eval()
         with self._precision():
-            own = negative_log_likelihood(self.model, self.valid, parts[self.processes.rank :: self.processes.world])
+            total, tokens = negative_log_likelihood(self.trained, self.valid, own)
+            if self.trained.in_step and len(own) < -(-len(parts) // self.processes.world):
+                # one batch that does not count, as the others wait for this process's part of the parameters
+                negative_log_likelihood(self.trained, self.valid, parts[:1])
         self.model.train()
-        total, tokens = self.processes.sum(*own)
-        return total / tokens
+        total, tokens = self.processes.sum(total, tokens / self.trained.copies)
+        return total / round(tokens)
 
     def update(self, stop: bool = False, save: bool = False) -> tuple[int, bool, bool]:
         """One update; how many target tokens it took, and whether any process wants to stop, and to save."""
         batches = self._next_batches()
-        total, stops, saves = self.processes.sum(sum(batch.tokens for batch in batches), float(stop), float(save))
+        own_tokens = sum(batch.tokens for batch in batches) / self.trained.copies
+        tokens, stops, saves = self.processes.sum(own_tokens, float(stop), float(save))
+        tokens = round(tokens)
         self.position.step += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.position.step)
         self.model.train()
         for number, batch in enumerate(batches, 1):
-            held = number < len(batches) and isinstance(self.wrapped, DistributedDataParallel)
-            with self.wrapped.no_sync() if held else nullcontext():  # type: ignore[operator]
-                self._backward(batch, self.processes.world / total)
+            with self.trained.work(last=number == len(batches)):
+                self._backward(batch, self.processes.world / tokens)
         if self.settings.clip > 0:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+            self.trained.clip(self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return int(total), stops > 0, saves > 0
+        return tokens, stops > 0, saves > 0
 
     def _backward(self, batch: Batch, share: float) -> None:
-        moved = batch.to(self.processes.device)
         with self._precision():
-            loss, nll = self.wrapped(moved.source, moved.target, self.settings.smoothing)
+            loss, nll = self.trained.sums(batch.to(self.processes.device), self.settings.smoothing)
         (loss * share).backward()
         self.window[:2] += torch.stack([loss.detach(), nll]).double()
-        self.window[2] += batch.tokens
+        self.window[2] += batch.tokens / self.trained.copies
 
     def _precision(self) -> torch.autocast:
         device, wanted = self.processes.device.type, self.settings.precision
@@ -215,18 +227,22 @@ class Training:
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update."""
-        position, world = self.position, self.processes.world
+        position = self.position
         if self._groups_epoch != position.epoch:
             self._groups, self._groups_epoch = self._groups_of(position.epoch), position.epoch
         group = self._groups[position.group]
         position.group += 1
         if position.group == len(self._groups):
             position.epoch, position.group = position.epoch + 1, 0
-        return [self.pairs.batch(index) for index in group[self.processes.rank :: world]]
+        return [self.pairs.batch(index) for index in self._own(group)]
+
+    def _own(self, parts: list[Tensor]) -> list[Tensor]:
+        """The batches of this process: its share of them, or all."""
+        return parts if self.trained.copies > 1 else parts[self.processes.rank :: self.processes.world]
 
     def _groups_of(self, epoch: int) -> list[list[Tensor]]:
         """The batches of an epoch by update; what does not fill one is left out of this epoch."""
-        size = self.processes.world * self.settings.accumulate
+        size = self._batches_per_update
         seed = self.settings.seed * 1_000_003 + epoch
         parts = self.pairs.batches(self.settings.batch_tokens, self.settings.longest, seed)
         if len(parts) < size:
@@ -239,7 +255,7 @@ class Training:
         self.window.zero_()
         return loss / max(tokens, 1), nll / max(tokens, 1)
 
-    def _log_loss(self, log: Log | None, bar: Any, meter: _Meter) -> None:
+    def _log_loss(self, log: Log | None, bar: Any, meter: Meter) -> None:
         """A line with the loss since the last one.
 
         Raises:
@@ -258,51 +274,71 @@ class Training:
         """Write the state to go on from, and where ``keep`` the model by itself; remove the oldest of these."""
         self._refuse_divergence(self.processes.sum(float(self.window[0]))[0])
         own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
-        if log is None:
-            return
-        log.sync()
+        if log is not None:
+            log.sync()
         step = self.position.step
         if keep:
-            checkpoints.save_model(checkpoints.model_path(self.run, step), self.model, self.vocabulary, [step])
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            model = self.trained.whole_model()
+            if self.processes.leads and model is not None:
+                checkpoints.save_model(checkpoints.model_path(self.run, step), model, self.vocabulary, [step])
+        notes = {
             "position": asdict(self.position),
             "own": own,
+            "parallel": self.parallel,
             "seconds": self.seconds,
             "waited": self.waited,
             "settings": self._fixed(),
         }
-        save_tensors(self.run / LATEST, state)
-        for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
-            path.unlink()
+        states.save(self.run, self.trained, self.optimizer, notes)
+        if self.processes.leads:
+            for path in checkpoints.saved_models(self.run)[: -self.settings.keep]:
+                path.unlink()
 
     def _refuse_divergence(self, loss: float) -> None:
         if not math.isfinite(loss):
             step = self.position.step
             raise ValueError(f"the loss is {loss} at step {step}: the training diverged; lower the learning_rate")
 
+    @property
+    def _batches_per_update(self) -> int:
+        return self.processes.world * self.settings.accumulate
+
     def _fixed(self) -> dict[str, Any]:
         """The settings that cannot change when training goes on."""
         training = {name: value for name, value in asdict(self.settings).items() if name not in FREE_TO_CHANGE}
         data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint[:12]}
-        return {**asdict(self.model.settings), **training, "processes": self.processes.world, **data}
+        return {**asdict(self.model.settings), **training, "batches_per_update": self._batches_per_update, **data}
 
-    def _go_on(self) -> None:
-        state = load_tensors(self.run / LATEST)
-        if not isinstance(state, dict) or "settings" not in state:
-            raise ValueError(f"{self.run / LATEST} must be the state of a training")
-        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | state["settings"]
+    def _go_on(self, saved: Path) -> None:
+        notes = states.read_notes(saved)
+        before = {name: getattr(ModelSettings, name) for name in ModelSettings.later} | notes["settings"]
+        if "batches_per_update" not in before:  # saved before the number of processes could change
+            before["batches_per_update"] = before["processes"] * before["accumulate"]
         for name, value in self._fixed().items():
             if before.get(name) != value:
-                raise ValueError(f"{self.run} was begun with {name}={before.get(name)!r}, got {value!r}")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.position = Position(**state["position"])
-        self.seconds, self.waited = state["seconds"], state.get("waited", 0.0)
-        own = state["own"][self.processes.rank]
-        _set_random_state(own["random"], self.processes.device)
-        self.window = own["window"].to(self.processes.device)
+                hint = " (processes times accumulate)" if name == "batches_per_update" else ""
+                raise ValueError(f"{self.run} was begun with {name}={before.get(name)!r}, got {value!r}{hint}")
+        states.load(saved, self.trained, self.optimizer, self._names)
+        self.position = Position(**notes["position"])
+        self.seconds, self.waited = notes["seconds"], notes.get("waited", 0.0)
+        own, processes = notes["own"], self.processes
+        if (len(own), notes.get("parallel", DATA)) == (processes.world, self.parallel):
+            _set_random_state(own[processes.rank]["random"], processes.device)
+        else:
+            self._seed()
+        if processes.leads:
+            self.window = torch.stack([each["window"] for each in own]).sum(0).to(processes.device)
+
+    def _seed(self) -> None:
+        """Seed dropout: all processes that take the same batches draw the same masks."""
+        number = self.processes.rank if self.trained.copies == 1 else 0
+        torch.manual_seed(self.settings.seed * 1000 + number + 1 + self.position.step * 1_000_003)
+
+
+def _named_rows(longest: int, rows: int) -> str:
+    """The length that a sequence of the longest pairs takes, in words."""
+    padded = "" if rows == longest else f" padded to {rows}"
+    return f"longest = {longest}{padded}"
 
 
 def _bar(steps: int, done: int, *, shown: bool) -> Any:
@@ -326,49 +362,6 @@ def _alone_in(run: Path) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(f"{run} must have no other training at work in it") from None
         yield
-
-
-class _Meter:
-    """Target tokens, and the seconds that training took without what pauses it."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self._start = time.perf_counter()
-
-    def read(self) -> tuple[int, float]:
-        """What was counted since the last reading."""
-        now = time.perf_counter()
-        counted, seconds = self.tokens, now - self._start
-        self.tokens, self._start = 0, now
-        return counted, seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the time of this block."""
-        begin = time.perf_counter()
-        yield
-        self._start += time.perf_counter() - begin
-
-
-class _Clock:
-    """The time since the last model was kept, where one is kept every so many seconds.
-
-    Args:
-        every: how many; 0 for a clock that is never over.
-        waited: how many have gone by already.
-    """
-
-    def __init__(self, every: float, waited: float) -> None:
-        self._every, self._start = every, time.monotonic() - waited
-
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def is_over(self) -> bool:
-        return 0 < self._every <= self.seconds()
-
-    def restart(self) -> None:
-        self._start = time.monotonic()
 
 
 def _random_state(device: torch.device) -> list[Tensor]:

@@ -14,8 +14,8 @@ import torch
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
-from examples.translation import checkpoints, cli, files
-from tests.examples.translation.cases import ROOT, assert_same_end, latest, losses, metrics, options
+from examples.translation import checkpoints, cli, files, states
+from tests.examples.translation.cases import ROOT, assert_same_end, build, latest, losses, metrics, options
 
 KILLS = 8
 STEPS = 600
@@ -98,7 +98,9 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
 class TestTwoProcesses:
     TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-    def test_interrupted_they_learn_what_one_does_with_as_many_batches(self, data, tmp_path, capsys):
+    def test_interrupted_and_going_on_by_heads_they_learn_what_one_does_with_as_many_batches(
+        self, data, tmp_path, capsys
+    ):
         # Adam makes the rounding of tiny gradients as large as its rate: a small one keeps the weights comparable
         rate = {"learning_rate": 0.1, "warm_up": 10, "dropout": 0}
         values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 60, **rate}
@@ -107,20 +109,23 @@ class TestTwoProcesses:
         wait_for_step(process, two, 7, None)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) != 0
-        step = latest(two)["position"]["step"]
+        step = states.read_notes(states.saved_state(two))["position"]["step"]
         assert 7 <= step == logged(two) < 60
         train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
         assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
-        assert f"error: {two} was begun with processes=2, got 1" in capsys.readouterr().err
-        assert start(data, two, self.TWO, accumulate=2, **values).wait(PATIENCE) == 0, printed(two)
+        wanted = f"error: {two} was begun with batches_per_update=4, got 2 (processes times accumulate)"
+        assert wanted in capsys.readouterr().err
+        assert start(data, two, self.TWO, accumulate=2, parallel="heads", **values).wait(PATIENCE) == 0, printed(two)
         assert f"going on after step {step}," in printed(two)
         assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
         for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
             torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)
         # what Adam divides out of the weights shows in its moments: the gradient's scale
-        moments = [{i: row["exp_avg"] for i, row in latest(run)["optimizer"]["state"].items()} for run in (two, one)]
+        ends = [build(data, run, accumulate=4, precision="auto", **values).optimizer for run in (two, one)]
+        moments = [{i: row["exp_avg"] for i, row in end.state_dict()["state"].items()} for end in ends]
         assert all(torch.allclose(moments[0][i], value, rtol=1e-2, atol=1e-4) for i, value in moments[1].items())
-        assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
+        names = [{path.name for path in run.iterdir()} for run in (two, one)]
+        assert (names[0] - names[1], names[1] - names[0]) == ({"latest-00000060"}, {"latest.pt"})
 
 
 @pytest.mark.slow

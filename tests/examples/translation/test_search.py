@@ -13,7 +13,7 @@ pytest.importorskip("sacrebleu")
 
 import sacrebleu
 
-from examples.translation import evaluation
+from examples.translation import evaluation, parallel
 from examples.translation.batches import Pairs
 from examples.translation.model import Translator
 from examples.translation.search import Hypothesis, Search, search, translate
@@ -125,7 +125,9 @@ def test_the_loss_is_cross_entropy_with_smoothing_whatever_the_padding():
     model = _sharp(0, 11)
     source = _padded(_sources(0, 11, [4, 2, 6]))
     target = _padded([[START, *row] for row in _sources(1, 11, [3, 5, 1])])
-    wider = functional.pad(source, (0, 5), value=PAD), functional.pad(target, (0, 3), value=PAD)
+    padded = functional.pad(target, (0, 3), value=PAD)
+    plain = source, target[:, :-1], target[:, 1:]
+    wider = functional.pad(source, (0, 5), value=PAD), padded[:, :-1], padded[:, 1:]
     logits = model.decode(target[:, :-1], *model.encode(source)).flatten(0, 1)
     for smoothing in (0.0, 0.1):
         loss, nll = (
@@ -134,7 +136,7 @@ def test_the_loss_is_cross_entropy_with_smoothing_whatever_the_padding():
             ).item()
             for some in (smoothing, 0.0)
         )
-        for some in (model(source, target, smoothing), model(*wider, smoothing)):
+        for some in (model(*plain, smoothing), model(*wider, smoothing)):
             assert [value.item() for value in some] == pytest.approx([loss, nll], rel=1e-6)
 
 
@@ -145,13 +147,15 @@ def test_likelihood_is_that_of_one_sentence_after_another(translator, vocabulary
     monkeypatch.setattr("examples.translation.batches.ENCODED_AT_ONCE", 3)
     rows = [[vocabulary.encode([side])[0] for side in pair] for pair in PAIRS]
     expected = sum(
-        translator(torch.tensor([[*source, END]]), torch.tensor([[START, *target, END]]), 0.0)[1].item()
+        translator(*(torch.tensor([row]) for row in ([*source, END], [START, *target], [*target, END])))[1].item()
         for source, target in rows
     )
     tokens = sum(len(target) + 1 for _, target in rows)
     pairs = Pairs.encode(PAIRS, vocabulary)
     for batch_tokens in (1, 10_000):
-        found = evaluation.negative_log_likelihood(translator, pairs, pairs.batches(batch_tokens, 1000, None))
+        found = evaluation.negative_log_likelihood(
+            parallel.Alone(translator), pairs, pairs.batches(batch_tokens, 1000, None)
+        )
         assert found == (pytest.approx(expected, rel=1e-6), tokens)
     result, _ = evaluation.evaluate(translator, vocabulary, PAIRS, QUICK)
     assert (result["sentences"], result["tokens"]) == (4, tokens)

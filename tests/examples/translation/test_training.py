@@ -10,7 +10,7 @@ from torch import nn
 pytest.importorskip("sacrebleu")
 pytest.importorskip("tokenizers")
 
-from examples.translation import checkpoints, cli, evaluation, files, training
+from examples.translation import checkpoints, cli, clocks, evaluation, files, training
 from examples.translation.search import Search, search, translate
 from examples.translation.vocabulary import END
 from tests.examples.translation.cases import FINISHED, assert_same_end, build, latest, metrics, train, write_corpus
@@ -30,7 +30,8 @@ class TestUpdates:
         assert torch.equal(torch.get_rng_state(), before)
         assert some.model.training
         singly = some.valid.batches(1, 1000, None)
-        total, tokens = evaluation.negative_log_likelihood(some.model.eval(), some.valid, singly)
+        some.model.eval()
+        total, tokens = evaluation.negative_log_likelihood(some.trained, some.valid, singly)
         assert found == pytest.approx(total / tokens, rel=1e-5)
 
     @pytest.mark.parametrize("clip", [0.0, 0.05])
@@ -40,7 +41,8 @@ class TestUpdates:
         some.position = training.Position()
         counts = [batch.tokens for batch in batches]
         assert len(set(counts)) > 1
-        loss = sum(some.model(batch.source, batch.target, 0.1)[0] for batch in batches) / sum(counts)
+        losses = [some.model(batch.source, batch.given, batch.wanted, 0.1)[0] for batch in batches]
+        loss = sum(losses) / sum(counts)
         wanted = torch.autograd.grad(loss, list(some.model.parameters()))
         found, norm = [], float(nn.utils.get_total_norm(wanted))
         some.optimizer.step = lambda: found.extend(p.grad.clone() for p in some.model.parameters())
@@ -71,7 +73,7 @@ class TestByMinutes:
             now[0] += 15
             return now[0]
 
-        monkeypatch.setattr(training.time, "monotonic", read)
+        monkeypatch.setattr(clocks.time, "monotonic", read)
 
     def test_models_are_kept_by_the_clock_and_not_by_steps(self, data, tmp_path, clock, capsys):
         assert train(data, tmp_path, **{**FINISHED, "steps": 11, "save_every": 1, "save_minutes": 1, "keep": 9}) == 0

@@ -1,0 +1,280 @@
+"""How several processes train one translator: each on batches of its own, or each on its part of every batch.
+
+All modes learn the same. An update takes the same batches, and losses and gradients are those of one process up to
+rounding. What differs is what a process holds and what it sends. Modules of torch.distributed are imported where they
+are needed: they are slow to load, and a torch for one process may lack them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import relgraph as rg
+from examples.translation.batches import Batch
+from examples.translation.model import Translator
+from examples.translation.processes import Processes
+from examples.translation.vocabulary import PAD
+
+DATA, SHARDS, HEADS = "data", "shards", "heads"
+METHODS = {f"context-{method}": method for method in ("allgather", "ring", "ulysses")}
+MODES = (DATA, SHARDS, HEADS, *METHODS)
+
+
+class Alone:
+    """A translator that this process trains by itself. The other classes share the work among processes.
+
+    Attributes:
+        model: the translator. Of its parameters this process may hold a part only.
+        copies: how many processes take the same batches; 1 if each has batches of its own.
+        in_step: whether all processes must compute the same number of batches.
+
+    Args:
+        model: the whole translator, the same on all processes.
+        processes: this process among those that train together; left out, it is the only one.
+    """
+
+    copies = 1
+    in_step = False
+
+    def __init__(self, model: Translator, processes: Processes | None = None) -> None:
+        self.model = model
+        self.processes = processes or Processes(0, 1, model.embedding.weight.device)
+        self.wrapped: nn.Module = model
+
+    def work(self, *, last: bool = True) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """Forward and backward of a batch stand in this block; ``last`` says that the update follows."""
+        return nullcontext()
+
+    def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """This process's part of the loss and of the negative log-likelihood; the whole is the sum over processes.
+
+        The gradients of an update are right if each loss is multiplied by the number of processes before backward: most
+        modes average gradients.
+        """
+        model = self.wrapped if self.model.training else self.model
+        return model(batch.source, batch.given, batch.wanted, smoothing)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The parameters for an optimizer, which cannot step DTensors and plain tensors at once."""
+        split, whole = _by_kind(list(self.model.parameters()))
+        return [{"params": group} for group in (whole, split) if group]
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients down to a norm of at most ``limit``."""
+        kinds = [group for group in _by_kind(list(self.model.parameters())) if group]
+        norms = [_whole(nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])) for group in kinds]
+        total = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+        for group in kinds:
+            nn.utils.clip_grads_with_norm_(group, limit, total)
+
+    def whole_model(self) -> Translator | None:
+        """The model as one process has it, on the first process; None on the others."""
+        return self.model
+
+
+class ByData(Alone):
+    """Each process has the whole model and batches of its own: DistributedDataParallel."""
+
+    def __init__(self, model: Translator, processes: Processes) -> None:
+        super().__init__(model, processes)
+        ids = [processes.device.index] if processes.device.type == "cuda" else None
+        self.wrapped = DistributedDataParallel(model, device_ids=ids)
+
+    def work(self, *, last: bool = True) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.wrapped.no_sync()  # type: ignore[operator]
+
+
+class _Split(Alone):
+    """Each process holds a part of the parameters."""
+
+    def whole_model(self) -> Translator | None:
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        # all processes send their parts; the first one alone gets them
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state = get_model_state_dict(self.model, options=options)
+        if not self.processes.leads:
+            return None
+        with torch.random.fork_rng(devices=[]):  # initial values are drawn, and must not change what comes next
+            whole = Translator(self.model.settings, self.model.embedding.num_embeddings)
+        whole.load_state_dict(state)
+        return whole
+
+
+class ByShards(_Split):
+    """Each process has batches of its own and holds a part of every parameter: FSDP2, ``fully_shard``.
+
+    A layer's parameters are gathered when it computes, so all processes compute the same number of batches.
+    """
+
+    in_step = True
+
+    def __init__(self, model: Translator, processes: Processes) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(model, processes)
+        mesh = _mesh(processes)
+        for side in (model.transformer.encoder, model.transformer.decoder):
+            for layer in side.layers:
+                fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+
+class ByHeads(_Split):
+    """All processes take the same batches, and each computes some heads and some columns of the feed-forward networks.
+
+    What is not split, embeddings and norms, is the same on all processes, and so are its gradients.
+    """
+
+    def __init__(self, model: Translator, processes: Processes) -> None:
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        super().__init__(model, processes)
+        world = self.copies = processes.world
+        for name in ("heads", "hidden"):
+            _check_divides(name, getattr(model.settings, name), HEADS, world)
+        plan = {
+            "self_attn": rg.distributed.HeadParallel(),
+            "multihead_attn": rg.distributed.HeadParallel(),  # of the decoder's layers
+            "linear1": ColwiseParallel(),
+            "linear2": RowwiseParallel(),
+        }
+        mesh = _mesh(processes)
+        for side in (model.transformer.encoder, model.transformer.decoder):
+            for layer in side.layers:
+                parallelize_module(layer, mesh, {name: style for name, style in plan.items() if hasattr(layer, name)})
+                layer.dropout = _DropoutOfWhole(layer.dropout.p, -1, rg.distributed.Layout.even, processes)
+
+    def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        loss, nll = super().sums(batch, smoothing)
+        return loss / self.copies, nll / self.copies
+
+
+class ByContext(ByData):
+    """All processes take the same batches, and each has some rows of every source and target.
+
+    Sequences are padded until every process gets two runs of rows of equal length, one from the head and one from the
+    tail, so that the causal attention of the decoder is the same work for all.
+    """
+
+    def __init__(self, model: Translator, processes: Processes, mode: str) -> None:
+        super().__init__(model, processes)
+        self.copies, self.method, self._device_mesh = processes.world, METHODS[mode], _mesh(processes)
+        if self.method == "ulysses":
+            _check_divides("heads", model.settings.heads, mode, processes.world)
+        _replace_dropout(model, 1, rg.distributed.Layout.head_tail, processes)
+
+    @contextmanager
+    def work(self, *, last: bool = True) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(super().work(last=last))
+            region = rg.distributed.context_parallel(self._device_mesh, method=self.method, layout="head-tail")
+            stack.enter_context(region)
+            yield
+
+    def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        model = self.wrapped if self.model.training else self.model
+        return model(self._rows(batch.source), self._rows(batch.given), self._rows(batch.wanted), smoothing)
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        """The rows of this process."""
+        length = padded_length(ids.shape[1], self.processes.world)
+        whole = functional.pad(ids, (0, length - ids.shape[1]), value=PAD)
+        return rg.distributed.Layout.head_tail(length, self.processes.world).shard(whole, self.processes.rank)
+
+
+def share(model: Translator, mode: str, processes: Processes) -> Alone:
+    """A translator that the processes train together; on one process, that one trains it.
+
+    Args:
+        model: the whole translator, the same on all processes; it is changed where a process keeps a part only.
+        mode: one of ``MODES``.
+        processes: this process among those that train together.
+
+    Raises:
+        ValueError: an unknown mode, one that needs several processes, or one whose parts would not be equal.
+    """
+    if mode not in MODES:
+        raise ValueError(f"parallel must be one of {list(MODES)}, got {mode!r}")
+    if processes.world == 1:
+        if mode != DATA:
+            raise ValueError(f"parallel must be {DATA!r} for one process, got {mode!r}: start several with torchrun")
+        return Alone(model, processes)
+    if mode in METHODS:
+        return ByContext(model, processes, mode)
+    kinds: dict[str, Callable[[Translator, Processes], Alone]] = {DATA: ByData, SHARDS: ByShards, HEADS: ByHeads}
+    return kinds[mode](model, processes)
+
+
+def padded_length(length: int, processes: int) -> int:
+    """The length of a sequence whose rows are split, with its padding."""
+    runs = 2 * processes
+    return -(-length // runs) * runs
+
+
+def longest_row(longest: int, mode: str, processes: int) -> int:
+    """How many positions a sequence of ``longest`` tokens takes."""
+    return padded_length(longest, processes) if mode in METHODS else longest
+
+
+class _DropoutOfWhole(nn.Module):
+    """Dropout of the part that this process holds, with the mask that one process draws for the whole.
+
+    All processes draw the same mask, as they have the same seed, and each takes its part. Without this the parts would
+    have equal masks.
+
+    Args:
+        p: the probability of dropout.
+        dim: the axis that is split.
+        layout: what each process holds of it, from the length of the whole and the number of processes.
+        processes: this process among the others.
+    """
+
+    def __init__(self, p: float, dim: int, layout: Callable[[int, int], Any], processes: Processes) -> None:
+        super().__init__()
+        self.p, self.dim, self.layout, self.processes = p, dim, layout, processes
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = list(x.shape)
+        shape[self.dim] *= self.processes.world
+        mask = functional.dropout(x.new_ones(shape), self.p)
+        return x * self.layout(shape[self.dim], self.processes.world).shard(mask, self.processes.rank, self.dim)
+
+
+def _replace_dropout(module: nn.Module, dim: int, layout: Callable[[int, int], Any], processes: Processes) -> None:
+    """Let all dropout of activations draw the masks of the whole; attention does so by itself."""
+    for name, part in list(module.named_children()):
+        if isinstance(part, nn.Dropout):
+            setattr(module, name, _DropoutOfWhole(part.p, dim, layout, processes))
+        else:
+            _replace_dropout(part, dim, layout, processes)
+
+
+def _mesh(processes: Processes) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(processes.device.type, (processes.world,))
+
+
+def _check_divides(name: str, value: int, mode: str, world: int) -> None:
+    if value % world:
+        raise ValueError(f"{name} must be a multiple of the {world} processes for parallel={mode!r}, got {value}")
+
+
+def _by_kind(parameters: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Those of which each process holds a part, DTensors, and those that are plain tensors."""
+    split = [parameter for parameter in parameters if hasattr(parameter, "placements")]
+    return split, [parameter for parameter in parameters if not hasattr(parameter, "placements")]
+
+
+def _whole(x: Any) -> Tensor:
+    return x.full_tensor() if hasattr(x, "full_tensor") else x

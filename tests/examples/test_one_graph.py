@@ -1,0 +1,102 @@
+"""The example of one graph on several processes: in every mode the losses of one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("torch_geometric")
+if not torch.distributed.is_available():
+    pytest.skip("torch was built without distributed", allow_module_level=True)
+
+import one_graph as example
+from translation.processes import Processes
+
+from tests.distributed.worlds import caught, run_world
+
+MODES = [(model, mode) for model, modes in example.MODES.items() for mode in modes]
+SIZES = pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+SCRIPT = Path(example.__file__)
+# 61 people: no number of processes divides them
+SMALL = ["--people", "61", "--steps", "3"]
+
+
+def losses(model, mode, mine):
+    """The losses of a small run in float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        given = [] if mode is None else ["--parallel", mode]
+        return example.run(example.parse_arguments([*SMALL, "--model", model, *given]), mine)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def all_modes(mesh):
+    mine = Processes(mesh.get_local_rank(), mesh.size(), torch.device("cpu"))
+    for model, mode in MODES:
+        yield (model, mode), caught(lambda: losses(model, mode, mine))  # noqa: B023
+    yield "refused", caught(lambda: losses("pairs", "nodes", mine))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """What the processes of a world of this size found, run once."""
+    known = {}
+
+    def found(size):
+        if size not in known:
+            known[size] = run_world(size, tmp_path_factory.mktemp("world"), all_modes)
+        return known[size]
+
+    return found
+
+
+@SIZES
+def test_every_mode_has_the_losses_of_one_process(world, size):
+    alone = Processes(0, 1, torch.device("cpu"))
+    wanted = {model: losses(model, None, alone) for model in example.MODES}
+    for model, mode in MODES:
+        for found in world(size)[model, mode]:
+            assert not isinstance(found, str), found
+            assert found == pytest.approx(wanted[model], rel=1e-10)
+
+
+@SIZES
+def test_a_model_that_cannot_be_split_so_is_refused(world, size):
+    for found in world(size)["refused"]:
+        assert found.startswith("ValueError: --parallel must be one of ['context-allgather', 'context-ring', ")
+
+
+def test_one_process_has_nothing_to_split(capsys):
+    assert example.main(["--parallel", "nodes"]) == 2
+    assert "error: --parallel needs several processes, got one and 'nodes'" in capsys.readouterr().err
+
+
+def test_kinds_of_edges_tell_camps_and_edges_themselves_do_not():
+    network = example.Network.draw(400, 0)
+    (source, target), kind = network.graph.edge_index, network.graph.edge_type
+    same = network.camp[source] == network.camp[target]
+    assert 0.47 < same.double().mean() < 0.53
+    assert 0.87 < (same == (kind == 0)).double().mean() < 0.93
+    assert not (network.trained & network.tested).any()
+    assert bool((network.x[network.trained | network.tested, 2] == 1).all())
+    pairs = source * 400 + target
+    assert pairs.unique().numel() == pairs.numel()
+
+
+@pytest.mark.slow
+def test_torchrun_prints_what_one_process_does():
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    calls = [[*two, SCRIPT, *SMALL, "--parallel", "nodes"], [SCRIPT, *SMALL]]
+    printed = [
+        subprocess.run([sys.executable, *map(str, call)], env=env, check=True, capture_output=True, text=True).stdout
+        for call in calls
+    ]
+    assert printed[0] == printed[1]
+    assert "loss" in printed[0]

@@ -1,0 +1,94 @@
+"""What each process of the worlds in ``test_parallel`` does, and what one process does for comparison."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+import relgraph as rg
+from examples.translation.processes import Processes
+from examples.translation.settings import ModelSettings, TrainingSettings
+from examples.translation.training import Training
+from tests.distributed.worlds import caught
+
+TINY = {"width": 16, "heads": 4, "layers": 1, "hidden": 32, "per_head": True, "positions": "both", "dropout": 0.0}
+SETTINGS = {"batch_tokens": 256, "precision": "float32", "warm_up": 4, "clip": 0.5}
+BATCHES = 4
+"""Batches of an update, whatever the number of processes."""
+UPDATES = 1
+IMPL = "native"
+"""Its dropout depends on nothing but the seed and the place of a pair."""
+WRITTEN = {"log_every": 1, "validate_every": 4, "save_every": 1000}
+
+
+def build(data, run, mode="data", rank=0, world=1, model=None, **settings):
+    """A training in float64, so that only rounding differs and shows as little."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        processes = Processes(rank, world, torch.device("cpu"))
+        values = {**SETTINGS, "accumulate": BATCHES // world, **settings}
+        sizes = ModelSettings(**{**TINY, **(model or {})})
+        some = Training(data, run, sizes, TrainingSettings(**values), processes, parallel=mode)
+        for module in some.model.modules():
+            if isinstance(module, rg.RelationAttention):
+                module.impl = IMPL
+        return some
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def learned(some):
+    """Loss and likelihood of some updates, the validation's, and the model afterwards; of the first process."""
+    torch.set_default_dtype(torch.float64)
+    found = []
+    for _ in range(UPDATES):
+        tokens = some.update()[0]
+        found.append((tokens, *some.take_window()))
+    found.append(some.validate())
+    model = some.trained.whole_model()
+    torch.set_default_dtype(torch.float32)
+    return found, {} if model is None else model.state_dict()
+
+
+def train(data, run, mode, steps, rank=0, world=1, **settings):
+    """Train to a step and write; what the run was at the beginning."""
+    torch.set_default_dtype(torch.float64)
+    some = build(data, run, mode, rank, world, steps=steps, **{**WRITTEN, **settings})
+    torch.set_default_dtype(torch.float64)
+    begun = some.position.step
+    some.train(quiet=True)
+    torch.set_default_dtype(torch.float32)
+    return begun
+
+
+def cases(mesh, data, folder, modes, dropped, parts):
+    """What some modes learn, those of ``dropped`` with dropout; what is refused; and a run that goes on in ``parts``.
+
+    Args:
+        mesh: the processes.
+        data: the folder that ``prepare`` wrote.
+        folder: holds ``run``, a run that one process began.
+        modes: names of modes.
+        dropped: names of modes.
+        parts: modes, and to which step each takes the run.
+    """
+    warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
+    rank, world, none = mesh.get_local_rank(), mesh.size(), folder / "none"
+
+    def begin(mode, model=None, **settings):
+        return build(data, none, mode, rank, world, model, **settings)
+
+    for mode in modes:
+        yield mode, caught(lambda: learned(begin(mode)))  # noqa: B023
+    for mode in dropped:
+        yield (mode, "dropout"), caught(lambda: learned(begin(mode, {"dropout": 0.3})))  # noqa: B023
+    refused = {
+        "heads": lambda: begin("heads", {"heads": 1}),
+        "heads of ulysses": lambda: begin("context-ulysses", {"heads": 1}),
+        "positions": lambda: begin("context-ring", {"positions": "learned", "max_len": 257}, longest=257),
+    }
+    for name, call in refused.items():
+        yield ("refused", name), caught(call)
+    for mode, steps in parts:
+        yield (mode, steps), caught(lambda: train(data, folder / "run", mode, steps, rank, world))  # noqa: B023

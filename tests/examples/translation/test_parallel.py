@@ -1,0 +1,167 @@
+"""The translation example on several processes: every mode learns what one process does, and goes on from any other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("sacrebleu")
+pytest.importorskip("tokenizers")
+if not torch.distributed.is_available():
+    pytest.skip("torch was built without distributed", allow_module_level=True)
+
+from examples.translation import files, states
+from examples.translation.parallel import METHODS, MODES
+from tests.distributed.worlds import run_world
+from tests.examples.translation import parallel_cases
+from tests.examples.translation.cases import losses, train
+
+FEW, ALL, FOUR = "two processes, in short", "two processes", "four processes"
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in (ALL, FOUR)]
+IN_WORLDS = pytest.mark.parametrize("name", [FEW, *SLOW])
+SIZES = {FEW: 2, ALL: 2, FOUR: 4}
+MODES_OF = {FEW: (), ALL: MODES, FOUR: MODES}
+DROPPED_OF = {FEW: ("heads",), ALL: ("heads", *METHODS), FOUR: ("heads", *METHODS)}
+PARTS = [("shards", 2), ("heads", 3), ("context-ring", 4)]
+STEPS = 5
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+# the gradient of a key's bias is zero but for rounding, which Adam divides by its own size and 1e-9
+MODEL = {"rtol": 1e-7, "atol": 1e-8}
+STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def world(data, tmp_path_factory):
+    """The folder of a world, and what its processes found; run once."""
+    known = {}
+
+    def found(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("world")
+            parallel_cases.train(data, folder / "run", "data", 1)
+            given = data, folder, MODES_OF[name], DROPPED_OF[name], PARTS
+            known[name] = folder, run_world(SIZES[name], folder, parallel_cases.cases, *given)
+        return known[name]
+
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    """What one process learns, by its dropout."""
+    run = tmp_path_factory.mktemp("alone")
+    return {p: parallel_cases.learned(parallel_cases.build(data, run, model={"dropout": p})) for p in (0.0, 0.3)}
+
+
+@pytest.fixture(scope="module")
+def unbroken(data, tmp_path_factory):
+    """The run of one process that nothing stopped."""
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    parallel_cases.train(data, run, "data", STEPS)
+    return run
+
+
+def check_same(found, wanted):
+    for rank, each in enumerate(found):
+        assert not isinstance(each, str), each
+        torch.testing.assert_close(each[0], wanted[0], **EXACT)
+        if rank == 0:
+            torch.testing.assert_close(each[1], wanted[1], **MODEL)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_every_mode_learns_what_one_process_does(world, alone, name):
+    for mode in MODES_OF[name]:
+        check_same(world(name)[1][mode], alone[0.0])
+
+
+@IN_WORLDS
+def test_heads_draw_the_dropout_of_one_process(world, alone, name):
+    check_same(world(name)[1]["heads", "dropout"], alone[0.3])
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_rows_draw_the_same_dropout_by_every_method(world, name):
+    first, *others = [world(name)[1][mode, "dropout"] for mode in METHODS]
+    for each in others:
+        check_same(each, first[0])
+
+
+REFUSED = {
+    "heads": "ValueError: heads must be a multiple of the {} processes for parallel='heads', got 1",
+    "heads of ulysses": "ValueError: heads must be a multiple of the {} processes for parallel='context-ulysses', got 1",
+    "positions": "ValueError: max_len must be at least longest = 257 padded to {} for learned positions, got 257",
+}
+
+
+@IN_WORLDS
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_on_every_process_alike(world, name, what):
+    size = SIZES[name]
+    number = {2: 260, 4: 264}[size] if what == "positions" else size
+    for found in world(name)[1]["refused", what]:
+        assert found.split("\n", 1)[0] == REFUSED[what].format(number)
+
+
+def test_one_process_needs_no_mode(data, tmp_path, capsys):
+    assert train(data, tmp_path / "run", "--parallel", "shards") == 2
+    wanted = "error: parallel must be 'data' for one process, got 'shards': start several with torchrun"
+    assert wanted in capsys.readouterr().err
+
+
+def check_same_end(run, unbroken):
+    """The same losses step by step, and the same model at the end; nothing half written stays."""
+    for name in ("loss", "nll"):
+        torch.testing.assert_close(losses(run, "train", name), losses(unbroken, "train", name), rtol=1e-7, atol=0)
+    # every part of a run measures validation at its end
+    torch.testing.assert_close(losses(run, "valid")[-1], losses(unbroken, "valid")[-1], rtol=1e-7, atol=0)
+    ends = [torch.load(path / f"step-{STEPS:08d}.pt", weights_only=True)["model"] for path in (run, unbroken)]
+    torch.testing.assert_close(*ends, **MODEL)
+    assert not list(run.rglob("*.partial"))
+
+
+class TestGoingOn:
+    """From a checkpoint of other processes, in another mode."""
+
+    @IN_WORLDS
+    def test_from_one_process_through_modes_on_several_and_back(self, data, world, unbroken, name):
+        folder, found = world(name)
+        assert [found[part] for part in PARTS] == [[begun] * SIZES[name] for begun in range(1, 4)]
+        run = folder / "run"
+        assert [path.name for path in run.glob("latest*")] == ["latest-00000004"]
+        assert parallel_cases.train(data, run, "data", STEPS) == 4
+        assert [path.name for path in run.glob("latest*")] == ["latest.pt"]
+        check_same_end(run, unbroken)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("mode", "other"), [("shards", "heads"), ("heads", "shards"), ("context-ulysses", "data")])
+    def test_from_two_to_four_to_one(self, data, unbroken, tmp_path, mode, other):
+        for size, parts in ((2, [(mode, 2)]), (4, [(mode, 3), (other, 4)])):
+            (tmp_path / str(size)).mkdir()
+            found = run_world(size, tmp_path / str(size), parallel_cases.cases, data, tmp_path, (), (), parts)
+            assert [found[part] for part in parts] == [[begun] * size for begun in ([0] if size == 2 else [2, 3])]
+        assert parallel_cases.train(data, tmp_path / "run", "data", STEPS) == 4
+        check_same_end(tmp_path / "run", unbroken)
+
+    def test_of_two_checkpoints_the_later_counts_whatever_its_form(self, tmp_path):
+        for first, second in ((5, 7), (7, 5)):
+            run = tmp_path / str(first)
+            files.save_tensors(run / "latest.pt", {"settings": {}, "position": {"step": first}})
+            folder = states.folder_path(run, second)
+            files.save_tensors(folder / states.NOTES, {"settings": {}, "position": {"step": second}})
+            (run / ".latest-00000009.partial").mkdir()
+            assert states.saved_state(run) == (folder if second == 7 else run / "latest.pt")
+            files.remove_partial(run)
+            assert not list(run.glob(".*"))
+
+    def test_another_number_of_batches_is_refused(self, data, tmp_path, capsys):
+        run = tmp_path / "run"
+        assert train(data, run, accumulate=2, steps=1) == 0
+        assert train(data, run, accumulate=3, steps=2) == 2
+        wanted = f"error: {run} was begun with batches_per_update=2, got 3 (processes times accumulate)"
+        assert wanted in capsys.readouterr().err
+        state = torch.load(run / "latest.pt", weights_only=True)
+        del state["settings"]["batches_per_update"]
+        state["settings"] |= {"processes": 1, "accumulate": 2}  # as saved before modes
+        torch.save(state, run / "latest.pt")
+        assert train(data, run, accumulate=2, steps=2) == 0
