@@ -45,7 +45,8 @@ def attend(
         return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
 
     mass = None if answer.mass is None else tuple(map(back, answer.mass))
-    return Answer(back(answer.output), back(answer.lse[..., None])[..., 0], mass)
+    output = answer.output.to(given.query.dtype)  # as the caller gets it: half types travel as such
+    return Answer(back(output), back(answer.lse[..., None])[..., 0], mass)
 
 
 def check_heads(given: Arguments, processes: int) -> None:
