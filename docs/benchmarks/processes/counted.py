@@ -145,7 +145,7 @@ def _context(mesh: DeviceMesh, case: Case, method: str) -> Iterator[Count]:
 def _halo(mesh: DeviceMesh) -> Iterator[Count]:
     """A graph whose nodes are split."""
     size, width = mesh.size(), 16
-    graph = Graph(nodes=6000, edges=24_000, width=width)
+    graph = Graph(nodes=24_000, edges=96_000, width=width)
     generator = torch.Generator().manual_seed(0)
     edges = torch.randint(graph.nodes, (2, graph.edges), generator=generator)
     layout = several.Layout.even(graph.nodes, size)
