@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from relgraph.distributed.layout import Layout, in_order
+from relgraph.distributed.layout import Layout, in_order, in_turn, shards_of
+from relgraph.impl.call import accumulation_dtype
 
 _counts: list[dict[str, int]] = []
 
@@ -51,6 +52,12 @@ def all_gather(found: Tensor, own: Tensor, group: Any) -> None:
 
 def gather_shards(x: Tensor, lengths: Sequence[int], group: Any) -> list[Tensor]:
     """The shards ``[n, ...]`` of all processes, whose lengths are known; not differentiable."""
+    longest, whole = max(lengths), _gathered(x, lengths, group)
+    return [shard[:length] for shard, length in zip(whole.split(longest), lengths, strict=True)]
+
+
+def _gathered(x: Tensor, lengths: Sequence[int], group: Any) -> Tensor:
+    """The same, one after the other; each is padded to the longest."""
     longest = max(lengths)
     _sent("gather", (len(lengths) - 1) * longest * x[:1].numel() * x.element_size())
     own = x.contiguous()
@@ -58,16 +65,15 @@ def gather_shards(x: Tensor, lengths: Sequence[int], group: Any) -> list[Tensor]
         own = torch.cat([own, own.new_zeros(longest - own.shape[0], *own.shape[1:])])
     whole = own.new_empty(len(lengths) * longest, *own.shape[1:])
     all_gather(whole, own, group)
-    return [shard[:length] for shard, length in zip(whole.split(longest), lengths, strict=True)]
+    return whole
 
 
 def exchange(parts: Sequence[Tensor], lengths: Sequence[int], group: Any) -> list[Tensor]:
     """Send part p ``[.., ...]`` to process p; what each sends here has these lengths. Not differentiable."""
     rank = distributed.get_rank(group)
     _sent("all_to_all", sum(x.numel() * x.element_size() for p, x in enumerate(parts) if p != rank))
-    rest = parts[0].shape[1:]
-    given = torch.cat([part.contiguous() for part in parts])
-    found = given.new_empty(sum(lengths), *rest)
+    given = torch.cat(list(parts)).contiguous()
+    found = given.new_empty(sum(lengths), *given.shape[1:])
     distributed.all_to_all_single(found, given, list(lengths), [part.shape[0] for part in parts], group=group)
     return list(found.split(list(lengths)))
 
@@ -78,16 +84,21 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.layout, ctx.dim, ctx.group = layout, dim, group
-        shards = gather_shards(x.movedim(dim, 0), layout.lengths, group)
-        return in_order(layout, shards, 0).movedim(0, dim)
+        rows, lengths = x.movedim(dim, 0), layout.lengths
+        if in_turn(layout) and len(set(lengths)) == 1:
+            return _gathered(rows, lengths, group).movedim(0, dim)  # in order as they come: no copy
+        return in_order(layout, gather_shards(rows, lengths, group), 0).movedim(0, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layout, rank = ctx.layout, distributed.get_rank(ctx.group)
-        rows = grad.movedim(ctx.dim, 0)
-        parts = [layout.shard(rows, other, 0) for other in range(layout.processes)]
-        mine = exchange(parts, [layout.lengths[rank]] * layout.processes, ctx.group)
-        return torch.stack(mine).sum(0).movedim(0, ctx.dim), None, None, None
+        mine, *others = exchange(
+            shards_of(layout, grad.movedim(ctx.dim, 0), 0), [layout.lengths[rank]] * layout.processes, ctx.group
+        )
+        total = mine.to(accumulation_dtype(grad.dtype), copy=True)
+        for other in others:  # one by one, so that no second tensor of the size of the whole is made
+            total += other
+        return total.to(grad.dtype).movedim(0, ctx.dim), None, None, None
 
 
 def gather(x: Tensor, layout: Layout, dim: int, group: Any) -> Tensor:
@@ -114,8 +125,7 @@ def _swap(x: Tensor, layout: Layout, rows: int, heads: int, back: bool, group: A
     x = x.movedim((rows, heads), (0, 1))
     count, rank = layout.processes, distributed.get_rank(group)
     if back:
-        parts = [layout.shard(x, other, 0) for other in range(count)]
-        found = exchange(parts, [layout.lengths[rank]] * count, group)
+        found = exchange(shards_of(layout, x, 0), [layout.lengths[rank]] * count, group)
         return torch.cat(found, 1).movedim((0, 1), (rows, heads))
     found = exchange(x.chunk(count, 1), layout.lengths, group)
     return in_order(layout, found, 0).movedim((0, 1), (rows, heads))

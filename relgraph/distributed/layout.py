@@ -197,6 +197,20 @@ class Layout:
         return torch.cat([x.narrow(dim, start, stop - start) for start, stop in self.runs[rank]], dim)
 
 
+def in_turn(layout: Layout) -> bool:
+    """Whether the shards of all processes, one after the other, are the whole."""
+    runs = [run for runs in layout.runs for run in runs]
+    return runs == sorted(runs)
+
+
+def shards_of(layout: Layout, x: Tensor, dim: int) -> list[Tensor]:
+    """The rows of each process; a view where they are one run."""
+    return [
+        x.narrow(dim, runs[0][0], runs[0][1] - runs[0][0]) if len(runs) == 1 else layout.shard(x, rank, dim)
+        for rank, runs in enumerate(layout.runs)
+    ]
+
+
 def in_order(layout: Layout, shards: Sequence[Tensor], dim: int) -> Tensor:
     """The whole from the shards of all processes, in the order of the processes."""
     pieces = []

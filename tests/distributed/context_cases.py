@@ -214,6 +214,34 @@ def finite(x):
     return x.detach().nan_to_num(neginf=-1e9)
 
 
+def odd_heads(mesh):
+    """Three heads go in groups of two and one; each reads the tables of its own."""
+    problem, rank = Problem(LABELER(N), {"heads": 3}), mesh.get_local_rank()
+    problem.rows = [problem.inputs(3) for _ in range(3)]
+    problem.options["enable_gqa"] = False
+    z, aux = problem.call()
+    wanted = torch.autograd.grad(loss_of(z, aux), problem.rows)
+    with rg.distributed.context_parallel(mesh, method="allgather") as region:
+        rows = region.layout_of(N)
+        mine, its = problem.call(lambda x, dim: rows.shard(x, rank, dim))
+        got = torch.autograd.grad(loss_of(mine, its), problem.rows)
+    for grad in got:
+        distributed.all_reduce(grad)
+    pairs = [(mine, rows.shard(z, rank, 2)), *zip(got, wanted, strict=True)]
+    return [float((a - b).abs().max()) for a, b in pairs]
+
+
+def wrong_table(mesh, method):
+    """A table for the heads of a part is not one for all heads."""
+    q, table = torch.randn(1, 4, N // mesh.size(), D), torch.randn(2, R, D)
+    with rg.distributed.context_parallel(mesh, method=method):
+        rg.relation_attention(q, q, q, LABELER(N), table)
+    return "no error"
+
+
 def all_cases(mesh):
+    yield "odd heads", caught(lambda: odd_heads(mesh))
+    for method in ("allgather", "ulysses"):
+        yield ("wrong table", method), caught(lambda: wrong_table(mesh, method))  # noqa: B023
     for name, method, layout in itertools.product(CASES, METHODS, LAYOUTS):
         yield (name, method, layout), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023

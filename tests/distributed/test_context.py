@@ -38,6 +38,16 @@ def test_two_processes_are_one(two, name, method, layout):
     check(two[name, method, layout])
 
 
+def test_an_odd_number_of_heads_is_gathered_in_groups(two):
+    check(two["odd heads"])
+
+
+@pytest.mark.parametrize("method", ["allgather", "ulysses"])
+def test_a_table_for_other_heads_is_refused_on_every_process(two, method):
+    for text in two["wrong table", method]:
+        assert text.startswith("ValueError: key_table must be for 4 heads, as the query, got shape [2, 5, 8]")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("method", METHODS)

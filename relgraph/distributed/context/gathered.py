@@ -1,4 +1,8 @@
-"""All keys and values on every process, for its own rows: one gather, then attention as usual."""
+"""All keys and values on every process, for its own rows: they are gathered, then attention goes on as usual.
+
+Heads go in groups, one after the other. So backward holds the gradients of all keys for one group at a time, and sends
+them home before the next.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,70 @@ import torch
 from torch import Tensor, distributed
 
 from relgraph.distributed.collectives import gather
-from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_offset, positions_of
+from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_heads, cut_offset, positions_of
 from relgraph.distributed.layout import Layout
 from relgraph.functional.region import Arguments
 from relgraph.impl.call import Answer
+
+GROUPS = 2
+"""Groups of heads. With more of them backward holds less, and a GPU has less to do at a time."""
 
 
 def attend(
     given: Arguments, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None, impl: str | None
 ) -> Answer:
     """The answer for the rows of this process."""
-    joined = gather(torch.cat([given.key, given.value], -1), keys, whole.axis, group)
-    key, value = joined.split([given.key.shape[-1], given.value.shape[-1]], -1)
-    parts = []
-    for own, rows in positions_of(queries.runs[distributed.get_rank(group)]):
-        seen = _seen(given, whole, rows)
-        near_key, near_value = (x.narrow(whole.axis, 0, seen[1]) for x in (key, value))
-        parts.append(attend_part(given, whole, own, rows, seen, near_key, near_value, (seed, 0), impl))
+    runs = positions_of(queries.runs[distributed.get_rank(group)])
+    by_heads = []
+    for first, part in _groups(given):
+        key, value = (gather(x, keys, whole.axis, group) for x in (part.key, part.value))
+        by_rows = []
+        for own, rows in runs:
+            seen = _seen(given, whole, rows)
+            near_key, near_value = (x.narrow(whole.axis, 0, seen[1]) for x in (key, value))
+            by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, (seed, first), impl))
+        by_heads.append(_joined(by_rows, 2))
+    return _joined(by_heads, 1)
+
+
+def _groups(given: Arguments) -> list[tuple[int, Arguments]]:
+    """The arguments of each group of heads, and which head of the queries is its first."""
+    heads, kv_heads = given.query.shape[1], given.key.shape[1]
+    count = min(GROUPS, kv_heads)
+    shared = heads == kv_heads or (given.enable_gqa and kv_heads > 0 and heads % kv_heads == 0)
+    if count < 2 or not shared or given.value.shape[1] != kv_heads:  # what does not fit is refused as a whole
+        return [(0, given)]
+    found, at = [], 0
+    for kv_size in (len(part) for part in torch.arange(kv_heads).chunk(count)):
+        size, kv_at = kv_size * heads // kv_heads, at * kv_heads // heads
+        rows = given.row_scores
+        cut = cut_heads(given, at, size)._replace(
+            query=given.query.narrow(1, at, size),
+            key=given.key.narrow(1, kv_at, kv_size),
+            value=given.value.narrow(1, kv_at, kv_size),
+            row_scores=_narrow(rows, at, size),
+        )
+        found.append((at, cut))
+        at += size
+    return found
+
+
+def _narrow(x: Any, first: int, count: int) -> Any:
+    """Some heads of ``row_scores`` ``[B, H, n, R]``, packed ``[n, H, R]``, or of each tensor of a tuple."""
+    if isinstance(x, (tuple, list)):
+        return tuple(_narrow(each, first, count) for each in x)
+    return None if x is None else x.narrow(1, first, count)
+
+
+def _joined(parts: list[Answer], axis: int) -> Answer:
+    """One answer of several, ``[B, H, n, ...]``, that follow each other on an axis."""
     if len(parts) == 1:
         return parts[0]
-    mass = tuple(torch.cat(each, 2) for each in zip(*(part.mass or () for part in parts), strict=True))
-    output, lse = (torch.cat([getattr(part, name) for part in parts], 2) for name in ("output", "lse"))
-    return Answer(output, lse, mass if given.need_mass else None)
+    output, lse = (torch.cat([getattr(part, name) for part in parts], axis) for name in ("output", "lse"))
+    mass = None
+    if parts[0].mass is not None:
+        mass = tuple(torch.cat(each, axis) for each in zip(*(part.mass or () for part in parts), strict=True))
+    return Answer(output, lse, mass)
 
 
 def _seen(given: Arguments, whole: Whole, rows: Run) -> Run:

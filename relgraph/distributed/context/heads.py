@@ -11,11 +11,10 @@ from torch import Tensor, distributed
 
 from relgraph.arguments import check
 from relgraph.distributed.collectives import gather, heads_to_rows, rows_to_heads
-from relgraph.distributed.context.slices import Whole, attend_part
+from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
 from relgraph.distributed.layout import Layout
 from relgraph.functional.region import Arguments
 from relgraph.impl.call import Answer
-from relgraph.score import Additive, Bilinear
 
 
 def attend(
@@ -26,32 +25,17 @@ def attend(
     count, rank = queries.processes, distributed.get_rank(group)
     mine = given.query.shape[heads] // count
 
-    def of_heads(x: Any, dims: int) -> Any:
-        """This process's heads of a tensor whose heads are ``dims`` axes from the end, or of each of a tuple."""
-        if isinstance(x, (tuple, list)):
-            return tuple(of_heads(each, dims) for each in x)
-        if x is None or x.dim() < dims or x.shape[-dims] == 1:
-            return x
-        return x.narrow(-dims, rank * mine, mine)
-
     def rows_of(x: Any) -> Any:
         """All rows of this process's heads, of ``[B, H, n, ...]`` or of each tensor of a tuple."""
         if isinstance(x, (tuple, list)):
             return tuple(rows_of(each) for each in x)
         return None if x is None else rows_to_heads(x, queries, axis, heads, group)
 
-    key_table, value_table, query_table, bias_table = given.tables
     mask = given.attn_mask
     if mask is not None and mask.dim() >= 2 and mask.shape[-2] > 1:
         mask = gather(mask, queries, mask.dim() - 2, group)
-    own = given._replace(
-        query=rows_to_heads(given.query, queries, axis, heads, group),
-        tables=(*(of_heads(table, 3) for table in (key_table, value_table, query_table)), of_heads(bias_table, 2)),
-        attn_mask=of_heads(mask, 3),
-        row_scores=rows_of(given.row_scores),
-        value_map=_maps(given.value_map, of_heads),
-        score=_score(given.score, of_heads),
-        query_biases=tuple(of_heads(bias, 2) for bias in given.query_biases),
+    own = cut_heads(given._replace(attn_mask=mask), rank * mine, mine)._replace(
+        query=rows_to_heads(given.query, queries, axis, heads, group), row_scores=rows_of(given.row_scores)
     )
     key, value = (rows_to_heads(x, keys, axis, heads, group) for x in (given.key, given.value))
     every, all_keys = (0, whole.q_len), (0, whole.k_len)
@@ -61,7 +45,8 @@ def attend(
         return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
 
     mass = None if answer.mass is None else tuple(map(back, answer.mass))
-    return Answer(back(answer.output), back(answer.lse[..., None])[..., 0], mass)
+    output = answer.output.to(given.query.dtype)  # as the caller gets it: half types travel as such
+    return Answer(back(output), back(answer.lse[..., None])[..., 0], mass)
 
 
 def check_heads(given: Arguments, processes: int) -> None:
@@ -73,17 +58,3 @@ def check_heads(given: Arguments, processes: int) -> None:
                 f"{name} must have a multiple of {processes} heads for method='ulysses', which gives each of the "
                 f"{processes} processes as many, got {heads}: take method='ring' or 'allgather'"
             )
-
-
-def _maps(maps: Any, of_heads: Any) -> Any:
-    """Maps of values of this process's heads."""
-    if isinstance(maps, (tuple, list)) and len(maps) == 2:
-        return of_heads(maps[0], 3), of_heads(maps[1], 4)
-    return of_heads(maps, 4)
-
-
-def _score(score: Any, of_heads: Any) -> Any:
-    """A score of this process's heads."""
-    if isinstance(score, Additive):
-        return Additive(of_heads(score.weight, 2), score.activation)
-    return Bilinear(of_heads(score.weight, 4)) if isinstance(score, Bilinear) else score

@@ -39,10 +39,13 @@ def context_parallel(
 
     Three methods give the same numbers. With N rows, P processes, E numbers of keys and values per row:
 
-    - ``"allgather"``: every process gets all keys and values. It waits once, and keeps N · E numbers.
-    - ``"ring"``: keys and values go around, and each process merges what its rows find. It keeps 2 N/P · E numbers, and
-      backward computes forward again.
-    - ``"ulysses"``: every process gets all rows of some heads. P must divide the heads of queries and keys.
+    - ``"allgather"``: every process gets all keys and values, for one half of the heads after the other. It keeps N · E
+      numbers, and in backward holds half as many gradients at a time. It sends (P - 1) N/P · E numbers each way.
+    - ``"ring"``: keys and values go around, and each process merges what its rows find. It keeps N/P · E numbers, holds
+      twice as many while they travel, and backward computes forward again. It sends as much as all-gather does, and in
+      backward the sums of gradients, N · E numbers in float32.
+    - ``"ulysses"``: every process gets all rows of some heads. P must divide the heads of queries and keys. It sends
+      all but 1/P of its queries, keys, values and outputs each way.
 
     Every process computes parameters' gradients from its own rows: sum them over the mesh (average, if the loss is a
     mean over the rows of each process), as DistributedDataParallel or ``fully_shard`` over a mesh that includes this

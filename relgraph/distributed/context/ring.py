@@ -125,7 +125,7 @@ class _Merged:
         old, new = share_of(before, lse)[..., None], share_of(part.lse, lse)[..., None]
         pairs = [(self.output, part.output), *zip(self.mass, part.mass or (), strict=True)]
         for total, found in pairs:
-            total[:, :, at] = total[:, :, at] * old + found * new
+            total[:, :, at].mul_(old).addcmul_(found, new)
         self.lse[:, :, at] = lse
 
 
@@ -188,8 +188,8 @@ class _Backward:
         self.output, self.lse, *self.mass = outputs
         self.grads = grads
         self.totals = [
-            torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
-            for x, need in zip(self.tensors, self.needs, strict=True)
+            torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need and at not in (_KEY, _VALUE) else None
+            for at, (x, need) in enumerate(zip(self.tensors, self.needs, strict=True))
         ]
         # Σ over outputs of output · gradient, and the gradient of the log-sum-exp: what is common to all parts
         rest = [] if len(grads) < 3 else list(zip(self.mass, grads[2:], strict=True))

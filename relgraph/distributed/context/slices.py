@@ -17,6 +17,9 @@ from relgraph.functional.region import Arguments, left
 from relgraph.impl.call import Answer
 from relgraph.labels import EdgeLabels, Labels
 from relgraph.labels.base import positions_before
+from relgraph.score import Additive, Bilinear
+
+BIASES = ("content_bias", "position_bias")
 
 Run = tuple[int, int]
 """Rows ``start:stop`` of the whole."""
@@ -109,6 +112,40 @@ def cut_rows(x: Any, whole: Whole, own: Run) -> Any:
     if isinstance(x, (tuple, list)):
         return tuple(cut_rows(each, whole, own) for each in x)
     return None if x is None else x.narrow(whole.axis, own[0], own[1] - own[0])
+
+
+def cut_heads(given: Arguments, first: int, count: int) -> Arguments:
+    """The arguments with some heads of the queries in all that each head has of its own.
+
+    Query, key, value and ``row_scores`` stay as they are: which of their heads a process holds is the method's own.
+    """
+    heads = given.query.shape[1]
+
+    def cut(name: str, x: Any, dims: int) -> Any:
+        """Of a tensor whose heads are ``dims`` axes from the end, or of each of a tuple; 1 stands for all heads."""
+        if isinstance(x, (tuple, list)):
+            return tuple(cut(name, each, dims) for each in x)
+        if x is None or x.dim() < dims or x.shape[-dims] == 1:
+            return x
+        if x.shape[-dims] != heads:
+            raise ValueError(f"{name} must be for {heads} heads, as the query, got shape {list(x.shape)}")
+        return x.narrow(-dims, first, count)
+
+    names = ("key_table", "value_table", "query_table", "bias_table")
+    maps, score = given.value_map, given.score
+    if isinstance(maps, (tuple, list)) and len(maps) == 2:
+        maps = cut("value_map", maps[0], 3), cut("value_map", maps[1], 4)
+    else:
+        maps = cut("value_map", maps, 4)
+    if isinstance(score, Additive):
+        score = Additive(cut("score", score.weight, 2), score.activation)
+    elif isinstance(score, Bilinear):
+        score = Bilinear(cut("score", score.weight, 4))
+    return given._replace(
+        tables=tuple(cut(name, x, dims) for name, x, dims in zip(names, given.tables, (3, 3, 3, 2), strict=True)),
+        attn_mask=cut("attn_mask", given.attn_mask, 3), value_map=maps, score=score,
+        query_biases=tuple(cut(name, x, 2) for name, x in zip(BIASES, given.query_biases, strict=True)),
+    )  # fmt: skip
 
 
 def attend_part(
