@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
@@ -25,8 +25,11 @@ class Labeler(ABC):
     - ``a | b``, priority: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``;
     - ``a & b``, restriction: the labels of ``a``, for pairs that attend in both.
 
-    A composed labeler calls each part with the same arguments. If the inputs differ, call each labeler and compose the
-    labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`, :func:`~relgraph.restrict`.
+    A composed labeler calls each part with the same arguments. Parts that read lengths, such as
+    :class:`~relgraph.ClippedDistance`, take those of the others where these read something else:
+    ``(rg.Segments(2) + rg.ClippedDistance(4))(segments)``. If the inputs differ otherwise, call each labeler and
+    compose the labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`,
+    :func:`~relgraph.restrict`.
 
     To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Shorter ways: a function
     of two positions with :class:`~relgraph.FromFunction`, a function of their distance with
@@ -51,6 +54,9 @@ class Labeler(ABC):
                  [0, 1, 0],
                  [1, 0, 1]]])
     """
+
+    _reads_lengths: ClassVar[bool] = False
+    """Whether lengths are all that it reads, so that a sum may call it with the lengths of its other parts."""
 
     @property
     @abstractmethod

@@ -248,3 +248,28 @@ def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
     if check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
         raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied
+
+
+def check_given(
+    tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int, options: dict[str, Any]
+) -> RelationTables:
+    """Tables that a layer was given; an error unless they fit it and no option asks for others."""
+    check_unused(options)
+    if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
+        raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
+    if tables.dim != head_dim or tables.heads not in (None, num_heads):
+        raise ValueError(
+            f"tables must be for {num_heads} heads of {head_dim}, "
+            f"got {tables.heads or 'any number of'} heads of {tables.dim}"
+        )
+    return tables
+
+
+def check_unused(options: dict[str, Any]) -> None:
+    """Raise ValueError if an option of tables is given to a layer that makes none."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(
+                f"{'tie_tables' if name == 'tied' else name} must be left out when the layer makes no tables "
+                f"(num_labels=None, or tables passed in), got {shown(value)}"
+            )

@@ -23,7 +23,6 @@ from relgraph.nn.inputs import check_without_tables
 from relgraph.nn.layer_parts import Activation, check_labeler, make_labels, rename_in_errors
 from relgraph.nn.memory import (
     attend_by_borders,
-    cannot_label,
     check_source,
     is_packed,
     made_labels,
@@ -472,10 +471,7 @@ class RelationTransformer(nn.Module):
             labels = rename_in_errors(names, make_labels, layer.labeler, labels, name, x, cache)
             rename_in_errors(names, check_labels_type, labels)
             return labels
-        try:
-            return make_labels(layer.labeler, None, name, x, cache)
-        except TypeError as error:
-            raise TypeError(cannot_label(f"{name}_labels", f"{side}_labeler", layer.labeler, error)) from error
+        return make_labels(layer.labeler, None, name, x, cache, (f"{name}_labels", f"{side}_labeler"))
 
     def _with_positions(
         self,
