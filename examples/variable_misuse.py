@@ -151,11 +151,10 @@ class Detective(nn.Module):
 
     def __init__(self, labeler: rg.Labeler | None) -> None:
         super().__init__()
-        known = {} if labeler is None else {"num_labels": labeler.num_labels, "names": labeler.names}
         self.labeler = labeler
         self.words = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.25)
-        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, **known)
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, labeler=labeler)
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         for module in self.encoder.modules():  # copies of a layer start alike
             if isinstance(module, (rg.RelationAttention, nn.Linear)):

@@ -3,9 +3,8 @@
 Query i looks at key j through an edge with a label, and each label has learned vectors. A *labeler* makes *labels* from
 an input, and a *layer* learns tables for them. Layers call :func:`~relgraph.relation_attention`.
 
->>> labeler = rg.ClippedDistance(2)
->>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels)
->>> layer(torch.randn(1, 6, 16), labels=labeler(6)).shape
+>>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))
+>>> layer(torch.randn(1, 6, 16)).shape
 torch.Size([1, 6, 16])
 """
 
