@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from relgraph.arguments.hints import in_place_of_labels
@@ -46,7 +47,7 @@ class Labeler(ABC):
         ...         return rg.DenseLabels((words[:, None] == words).long(), self.num_labels)
         >>> labeler = SameWord() + rg.Segments(1)
         >>> labeler
-        SameWord() + Segments(num_segments=1)
+        SameWord() + Segments(1)
         >>> labeler.names
         (('other word', 'same word'), ('0→0',))
         >>> SameWord()(torch.tensor([7, 3, 7])).to_dense()[0]
@@ -139,9 +140,19 @@ class Labeler(ABC):
         """
         return None
 
-    def _set(self, **fields: Any) -> None:
+    def __repr__(self) -> str:
+        """The expression that makes it, without arguments that have their default."""
+        parts: list[str] = []
+        for field in fields(self) if is_dataclass(self) else ():
+            value, by_default = getattr(self, field.name), field.default is not MISSING
+            if by_default and value == field.default:
+                continue
+            parts.append(f"{field.name}={value!r}" if by_default or field.kw_only else repr(value))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _set(self, **given: Any) -> None:
         """Set fields of a frozen dataclass; only constructors call this."""
-        for name, value in fields.items():
+        for name, value in given.items():
             object.__setattr__(self, name, value)
 
 

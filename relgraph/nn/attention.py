@@ -15,7 +15,7 @@ from relgraph.functional.check import LabelsLike, Table
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
-from relgraph.nn.layer_parts import check_labeler, labels_between, rename_in_errors
+from relgraph.nn.layer_parts import check_labeler, explains_arguments, labels_between, rename_in_errors
 from relgraph.nn.masks import join_masks
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
@@ -116,7 +116,7 @@ class RelationAttention(Projections):
 
     batch_first = True
 
-    tables: RelationTables | None
+    tables: Any  # RelationTables, or None without labels: Any spares users an assertion at each use
     content_bias: nn.Parameter | None
     position_bias: nn.Parameter | None
     value_map: ValueMaps | None
@@ -196,6 +196,7 @@ class RelationAttention(Projections):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
+    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ Activation = str | Callable[[Tensor], Tensor]
 """``"relu"``, ``"gelu"`` or any function of one tensor."""
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "gelu": functional.gelu}
 
@@ -88,6 +91,30 @@ def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args
             pattern = "|".join(rf"(?<![\w.']){name}\b(?! table)" for name in names)  # not the module relgraph.score
             error.args = (re.sub(pattern, lambda found: names[found[0]], error.args[0]), *error.args[1:])
         raise
+
+
+_MASKS = (
+    ("attn_mask", "mask", "src_mask", "tgt_mask"),
+    ("key_padding_mask", "attention_mask", "padding_mask", "src_key_padding_mask", "tgt_key_padding_mask"),
+)
+"""Names of masks of pairs, and of keys, in layers here and elsewhere."""
+
+
+def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate ``forward`` so that the name of a mask that other layers have leads to the name that this one has."""
+    known = set(inspect.signature(forward).parameters)
+
+    @functools.wraps(forward)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not torch.compiler.is_compiling() and not known.issuperset(kwargs):
+            name = next(name for name in kwargs if name not in known)
+            others = [other for group in _MASKS if name in group for other in group if other in known]
+            hint = f"; pass {others[0]}=" if others else ""
+            hint += ", True for padding" if others and "padding" in others[0] else ""
+            raise TypeError(f"{forward.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
+        return forward(*args, **kwargs)
+
+    return called
 
 
 def check_input(name: str, x: Tensor, layer: Any) -> None:

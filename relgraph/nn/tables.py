@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -18,6 +18,14 @@ KINDS = ("key", "value", "query", "bias")
 
 NumLabels = int | None | Sequence[int | None]
 """R, or one per part of a sum; None if banks compute all rows."""
+
+
+class TableParts(nn.ModuleList):
+    """The tables of one kind for a sum of labels, one per part; index it for a :class:`~relgraph.nn.LabelTable`."""
+
+    def forward(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise TypeError: a sum has no one table."""
+        raise TypeError(f"tables of a sum of labels must be called one by one: index a part, 0 to {len(self) - 1}")
 
 
 class RelationTables(nn.Module):
@@ -60,10 +68,11 @@ class RelationTables(nn.Module):
         torch.Size([1, 2, 3, 16])
     """
 
-    key: LabelTable | nn.ModuleList | None
-    value: LabelTable | nn.ModuleList | None
-    query: LabelTable | nn.ModuleList | None
-    bias: LabelTable | nn.ModuleList | None
+    # a LabelTable, TableParts for a sum, or None: Any spares users an assertion at each use
+    key: Any
+    value: Any
+    query: Any
+    bias: Any
 
     def __init__(
         self,
@@ -101,7 +110,7 @@ class RelationTables(nn.Module):
         for kind in KINDS:
             tables = made.get(kind)
             is_sum = isinstance(self.num_labels, tuple)
-            setattr(self, kind, None if tables is None else nn.ModuleList(tables) if is_sum else tables[0])
+            setattr(self, kind, None if tables is None else TableParts(tables) if is_sum else tables[0])
 
     def forward(self, features: Any = None) -> dict[str, Any]:
         """The tables as keyword arguments of :func:`~relgraph.relation_attention`.

@@ -20,7 +20,7 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.inputs import check_without_tables
-from relgraph.nn.layer_parts import Activation, check_labeler, make_labels, rename_in_errors
+from relgraph.nn.layer_parts import Activation, check_labeler, explains_arguments, make_labels, rename_in_errors
 from relgraph.nn.memory import (
     attend_by_borders,
     check_source,
@@ -368,6 +368,7 @@ class RelationTransformer(nn.Module):
         names = {"mask": "src_mask", "is_causal": "src_is_causal", "labels": "src_labels"}
         return rename_in_errors(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal, labels=labels)
 
+    @explains_arguments
     @restores_cache_on_error
     def decode(  # noqa: D417
         self,

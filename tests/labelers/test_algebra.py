@@ -129,10 +129,7 @@ def test_names_of_a_sum_and_a_restriction():
 
 
 def test_prints_as_an_expression():
-    assert repr(A * B + C) == (
-        "(ClippedDistance(2) * ClippedDistance(1, 0)) + "
-        "BucketedDistance(num_buckets=8, max_distance=12, bidirectional=True)"
-    )
+    assert repr(A * B + C) == "(ClippedDistance(2) * ClippedDistance(1, 0)) + BucketedDistance(8, 12)"
     assert repr((A & W).dense()) == "(ClippedDistance(2) & Window(2)).dense()"
 
 
