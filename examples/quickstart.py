@@ -428,7 +428,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     names = [variant.name for variant in VARIANTS]
     steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=positive(int), help=f"training steps a row ({steps})")
+    length.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
     length.add_argument("--minutes", type=positive(float), help="train for about so long in all")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
     parser.add_argument(
@@ -480,7 +480,7 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
     print(
         f"{len(data.train.functions)} training functions, {len(data.asked)} questions about "
         f"{len(data.test.functions)} functions of other files of Python {platform.python_version()}'s "
-        f"standard library; {steps} steps a row"
+        f"standard library; {steps} steps per row"
     )
     seconds = 60 * arguments.minutes if arguments.minutes else count * steps * SECONDS_A_STEP
     alone = arguments.quick or arguments.minutes or arguments.threads > 1
