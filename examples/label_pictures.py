@@ -166,7 +166,7 @@ class Reader(nn.Module):
     def __init__(self, labeler: rg.Labeler, answers: int) -> None:
         super().__init__()
         self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.attention = rg.RelationAttention(WIDTH, HEADS, num_labels=labeler.num_labels, names=labeler.names)
+        self.attention = rg.RelationAttention(WIDTH, HEADS, labeler=labeler)
         self.answers = nn.Linear(WIDTH, answers)
 
     def forward(self, symbols: Tensor, labels: rg.Labels) -> Tensor:

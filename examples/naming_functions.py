@@ -351,7 +351,7 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words)
     """Of a model with relations: what they are in one function, what its name looks at, and the tables' norms."""
     name, tokens = " ".join(question.name), list(question.tokens)
     with picture(folder / "labels.png", 10, 7.5) as ax:
-        first = rg.CodeRelations(duplicates="first")  # a picture has one label a pair
+        first = rg.CodeRelations(duplicates="first")  # a picture has one label per pair
         rg.plot.label_matrix(first(question.graph), first.names, tokens=tokens, ax=ax)
         ax.set_title(f"Relations in a function of {Path(question.path).name}: “{name}”")
     batch = Batch.make([question], words)

@@ -32,7 +32,7 @@ standard deviation, range; one thread, Python 3.11.7's standard library, Novembe
 Guessing gives 34.3 %, and the best of the rules that do not learn, "least often seen", 58.8 %. By three seeds, code
 relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), and 11.6 above the rule. Distances and
 sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the interval covers none
-of these. The README says how settings were chosen.
+of these. docs/results.md says how settings were chosen.
 
 **The short mode**, which made the output and the pictures below, trains an eighth of the steps and asks an eighth of
 the questions. It shows that all of it works: no row reaches the best rule yet, and their order says nothing.
@@ -201,9 +201,7 @@ class Pointer(nn.Module):
 
     def __init__(self, words: int, variant: Variant) -> None:
         super().__init__()
-        labeler = variant.labeler
-        labels = {} if labeler is None else {"num_labels": labeler.num_labels, "names": labeler.names}
-        options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True, **labels}
+        options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "norm_first": True, "labeler": variant.labeler}
         self.variant = variant
         self.embedding = nn.EmbeddingBag(words, WIDTH, mode="sum", padding_idx=0)
         nn.init.normal_(self.embedding.weight, std=variant.embedding_std)
@@ -430,7 +428,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     names = [variant.name for variant in VARIANTS]
     steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=positive(int), help=f"training steps a row ({steps})")
+    length.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
     length.add_argument("--minutes", type=positive(float), help="train for about so long in all")
     parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
     parser.add_argument(
@@ -482,7 +480,7 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
     print(
         f"{len(data.train.functions)} training functions, {len(data.asked)} questions about "
         f"{len(data.test.functions)} functions of other files of Python {platform.python_version()}'s "
-        f"standard library; {steps} steps a row"
+        f"standard library; {steps} steps per row"
     )
     seconds = 60 * arguments.minutes if arguments.minutes else count * steps * SECONDS_A_STEP
     alone = arguments.quick or arguments.minutes or arguments.threads > 1

@@ -265,8 +265,7 @@ class Pointer(nn.Module):
     def __init__(self, variant: Variant) -> None:
         super().__init__()
         labeler = variant.labeler
-        known = {} if labeler is None else {"num_labels": labeler.num_labels, "names": labeler.names}
-        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", norm_first=True, **known)
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", norm_first=True, labeler=labeler)
         self.variant = variant
         # Not trained, and the same for every seed: a word is known by its vector, and its vector says nothing else.
         vectors = torch.randn(WORDS + len(MARKS), WIDTH, generator=torch.Generator().manual_seed(0))

@@ -18,7 +18,7 @@ lines will do, or a folder of them; so will Python source of your own, in which 
     python examples/variable_misuse.py --data some.jsonl.gz
     python examples/variable_misuse.py --source */*.py
 
-Percent right on test functions, three seeds, mean ± standard deviation, 400 steps a row, as the first of these
+Percent right on test functions, three seeds, mean ± standard deviation, 400 steps per row, as the first of these
 commands printed on 2,069 functions from GREAT's development set (of up to 250 tokens and with a free licence; 1,561
 from 603 projects for training, 323 from 154 others for testing, of which 170 have a bug):
 
@@ -151,11 +151,10 @@ class Detective(nn.Module):
 
     def __init__(self, labeler: rg.Labeler | None) -> None:
         super().__init__()
-        known = {} if labeler is None else {"num_labels": labeler.num_labels, "names": labeler.names}
         self.labeler = labeler
         self.words = nn.EmbeddingBag(ROWS, WIDTH, mode="sum", padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.25)
-        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, **known)
+        layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, labeler=labeler)
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         for module in self.encoder.modules():  # copies of a layer start alike
             if isinstance(module, (rg.RelationAttention, nn.Linear)):
@@ -328,7 +327,7 @@ def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor)
     """``model`` is one of the row ``code relations``."""
     tokens, bug = [token.strip("#").lower() for token in record.tokens], record.tokens[record.error]
     with picture(folder / "labels.png", 10, 7.5) as ax:
-        first = rg.CodeRelations(duplicates="first")  # a picture has one label a pair
+        first = rg.CodeRelations(duplicates="first")  # a picture has one label per pair
         rg.plot.label_matrix(first(record.graph), first.names, tokens=tokens, ax=ax)
         ax.set_title(f"Relations of a function in which “{bug}” at token {record.error} is wrong")
     with rg.record_attention(model, weights=True) as attention:

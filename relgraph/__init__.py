@@ -3,16 +3,16 @@
 Query i looks at key j through an edge with a label, and each label has learned vectors. A *labeler* makes *labels* from
 an input, and a *layer* learns tables for them. Layers call :func:`~relgraph.relation_attention`.
 
->>> labeler = rg.ClippedDistance(2)
->>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels)
->>> layer(torch.randn(1, 6, 16), labels=labeler(6)).shape
+>>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))
+>>> layer(torch.randn(1, 6, 16)).shape
 torch.Size([1, 6, 16])
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from types import FunctionType
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relgraph import functional as functional
@@ -80,8 +80,19 @@ _ON_FIRST_USE = ("distributed", "interop", "plot", "pyg")
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         return import_module(f"{__name__}.{name}")
-    homes = [
-        m.__name__ for m in (functional, nn, labelers, labels) if isinstance(vars(m).get(name), (type, FunctionType))
-    ]
-    hint = f"; it is {homes[0]}.{name}" if homes else ""
+    home = None if name.startswith("_") else _home_of(name)
+    hint = f"; it is {home}.{name}" if home else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+
+
+def _home_of(name: str) -> str | None:
+    """The module of this package that exports a name; read as text, as to import all would need all extras."""
+    root = Path(__file__).parent
+    places = ("functional", "nn", "labelers", "labels", "pyg", "plot", "distributed", "interop/*")
+    paths = [path for place in places for path in sorted(root.glob(f"{place}/__init__.py"))]
+    for path in [*paths, *sorted(root.glob("interop/*.py"))]:
+        pattern = rf"^(from .* import {name} as {name}$|(def|class) {name}\b|__all__ = .*\"{name}\")"
+        if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
+            home = path.parent if path.stem == "__init__" else path.with_suffix("")
+            return ".".join(("relgraph", *home.relative_to(root).parts))
+    return None

@@ -365,6 +365,8 @@ def check_graph(graph: Any) -> Graph:
     """Return ``graph``; raise TypeError unless it is a Graph."""
     if not isinstance(graph, Graph):
         hint = "; call a layer whose labeler reads graphs with labels=graph" if isinstance(graph, int) else ""
+        if isinstance(graph, Tensor):
+            hint = ": make it a Graph with rg.Graph(edge_index, num_nodes)"
         raise TypeError(f"graph must be a Graph, got {in_place_of_graph(graph)}{hint}")
     return graph
 

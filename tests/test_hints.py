@@ -142,9 +142,9 @@ def test_a_layer_with_a_labeler_wants_the_graph_itself():
         ([[0]], "list: make labels of it with rg.DenseLabels and torch.tensor(...)"),
         (torch.zeros(3, 3).long(), "Tensor: make labels of it with rg.DenseLabels(ids, num_labels)"),
     ):
-        message = re.escape(f"labels must be Labels, a Graph or None for a layer with a labeler, got {hint}")
+        message = re.escape(f"labels must be Labels, or what {layer.labeler} reads, got {hint}")
         for called in (layer, stack):
-            with pytest.raises(TypeError, match=f"{message}$"):
+            with pytest.raises(TypeError, match=f"{message}( \\(graph must be .*\\))?$"):
                 called(X, labels=came)
 
 
@@ -175,3 +175,57 @@ def test_labelers_say_what_to_do():
         LABELER(theirs)
     with pytest.raises(TypeError, match=f"q_len must be an int, got DiGraph .*{re.escape(NETWORKX)}"):
         rg.FromFunction(lambda i, j: i, 3)(theirs)
+
+
+def test_a_value_for_another_argument_says_which():
+    x, layer = torch.randn(1, 4, 8), rg.RelationAttention(8, 2, num_labels=3)
+    with pytest.raises(TypeError, match=r"^key must be a Tensor, got DistanceLabels: pass it as labels=$"):
+        layer(x, LABELER(4))
+    with pytest.raises(TypeError, match=r"^dropout must be a float, got ClippedDistance: pass it as labeler=$"):
+        rg.RelationAttention(8, 2, LABELER)
+    with pytest.raises(TypeError, match=r"got Tensor: make it a Graph with rg\.Graph\(edge_index, num_nodes\)$"):
+        rg.ShortestPath(2)(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "hint"),
+    [
+        (lambda: rg.RelationAttention(8, 2), "src_mask", "; pass attn_mask="),
+        (lambda: rg.RelationAttention(8, 2), "attention_mask", "; pass key_padding_mask=, True for padding"),
+        (lambda: rg.RelationEncoderLayer(8, 2, 8), "mask", "; pass src_mask="),
+        (lambda: rg.RelationEncoder(rg.RelationEncoderLayer(8, 2, 8), 1), "src_mask", "; pass mask="),
+        (lambda: rg.RelationEncoderLayer(8, 2, 8), "no_such_thing", ""),
+    ],
+)
+def test_masks_by_the_names_of_other_layers(make, name, hint):
+    with pytest.raises(TypeError, match=rf"forward\(\) got an unexpected keyword argument '{name}'{hint}$"):
+        make()(torch.randn(1, 4, 8), **{name: None})
+
+
+def test_tables_of_a_sum_want_an_index():
+    tables = rg.RelationAttention(8, 2, labeler=LABELER + rg.ClippedDistance(1)).tables
+    assert tables.key[1]().shape == (3, 4)
+    for call in (tables.key, lambda: rg.plot.table_norms(tables.key)):
+        with pytest.raises(TypeError, match="index a part, 0 to 1$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("RelationConv", "pyg.RelationConv"),
+        ("from_networkx", "interop.networkx.from_networkx"),
+        ("HeadParallel", "distributed.HeadParallel"),
+        ("patch", "interop.transformers.patch"),
+        ("label_mass", "plot.label_mass"),
+    ],
+)
+def test_a_name_says_where_it_lives(name, home):
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; it is relgraph\.{home}$"):
+        getattr(rg, name)
+
+
+def test_reprs_leave_defaults_out():
+    assert repr(rg.ShortestPath(4)) == "ShortestPath(4)"
+    assert repr(rg.ShortestPath(4, directed=True) + rg.Segments(2)) == "ShortestPath(4, directed=True) + Segments(2)"
+    assert repr(rg.BucketedDistance(8, 12)) == "BucketedDistance(8, 12)"

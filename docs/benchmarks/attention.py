@@ -118,7 +118,7 @@ def decode(arguments: argparse.Namespace) -> Rows:
     token, past = torch.randn(1, 1, 512), torch.randn(1, arguments.cache, 512)
     layers = {
         "layer, no relations": rg.RelationAttention(512, 8).eval(),
-        "layer, ClippedDistance(16)": rg.RelationAttention(512, 8, num_labels=labeler.num_labels).eval(),
+        "layer, ClippedDistance(16)": rg.RelationAttention(512, 8, labeler=labeler).eval(),
     }
     with torch.no_grad():
         steps = {}

@@ -270,7 +270,7 @@ def _packed(name: str, sizes: Tensor) -> Case:
 
 
 def _edges_alone(batch: int, n: int) -> Case:
-    """Attention over eight edges a node."""
+    """Attention over eight edges per node."""
 
     def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
         made, leaves = _leaves(device)

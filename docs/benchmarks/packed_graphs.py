@@ -108,7 +108,7 @@ def packed(tables: str, impl: str = "chunked") -> Callable[[Inputs], Made]:
 
 
 def padded_bias(inputs: Inputs) -> Made:
-    """A graph Transformer on a padded batch: fused attention with a learned scalar a label and head, as Graphormer."""
+    """A graph Transformer on a padded batch: fused attention with learned scalars per label and head, as Graphormer."""
     ids, blocked = inputs.padded_ids, ~inputs.inside[:, None, None]
     query, key, value = inputs.padded.values()
     chosen = inputs.chosen(BIAS)
@@ -204,7 +204,7 @@ def pairs(count: int) -> Callable[[Packed], int]:
 
 
 def nodes(s: Packed) -> int:
-    """Bytes of what keeps some numbers a node, head and channel."""
+    """Bytes of what keeps some numbers per node, head and channel."""
     return 4 * 40 * s.graphs * s.most * s.heads * s.size
 
 

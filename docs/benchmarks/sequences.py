@@ -119,22 +119,22 @@ def flex(inputs: Inputs) -> Made:
 
 
 def linear(s: Sequence) -> int:
-    """Bytes of what keeps n·(d + R) numbers a head."""
+    """Bytes of what keeps n·(d + R) numbers per head."""
     return 16 * s.batch * s.heads * s.length * (s.size + s.labels) * 4
 
 
 def pairs(count: int, width: int | None = None) -> Callable[[Sequence], int]:
-    """Bytes of so many numbers a pair and head, of a width in bytes other than the dtype's if one is given."""
+    """Bytes of so many numbers per pair and head, of a width in bytes other than the dtype's if one is given."""
     return lambda s: count * s.batch * s.heads * s.length**2 * (width or dtype_bytes(s))
 
 
 def vectors(count: int) -> Callable[[Sequence], int]:
-    """Bytes of so many vectors a pair, beside six numbers a pair and head."""
+    """Bytes of so many vectors per pair, beside six numbers per pair and head."""
     return lambda s: pairs(6)(s) + count * s.size * s.length**2 * dtype_bytes(s)
 
 
 def reference_memory(s: Sequence) -> int:
-    """Bytes of six vectors a pair and head, in float32."""
+    """Bytes of six vectors per pair and head, in float32."""
     return pairs(6 * s.size, 4)(s)
 
 

@@ -85,7 +85,7 @@ class Step:
 
 
 def measure(work: Work, rounds: int, device: str) -> Rows:
-    """A row for each kind of positions: milliseconds, ratio to sinusoidal within a round, tokens a second."""
+    """A row for each kind of positions: milliseconds, ratio to sinusoidal within a round, tokens per second."""
     clock, steps = Clock(device), {positions: Step(work, positions, device) for positions in POSITIONS}
     taken: dict[str, list[float]] = {positions: [] for positions in POSITIONS}
     for turn in range(rounds + 2):

@@ -27,7 +27,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Edges:
-    """A graph layer over edges: 20 edges a node, some types, H heads of C channels."""
+    """A graph layer over edges: 20 edges per node, some types, H heads of C channels."""
 
     edges: int = 200_000
     types: int = 20

@@ -91,7 +91,7 @@ def _short(reason: str) -> str:
 
 
 def _beside(rows: dict[str, dict[int, Row]], values: list[int]) -> Rows:
-    """A row a pair of ways: the ratio of their times, forward and backward where both have it, within a round."""
+    """A row per pair of ways: the ratio of their times, forward and backward where both have it, within a round."""
     out: Rows = []
     for way, others in BESIDE.items():
         for other in others:

@@ -51,7 +51,7 @@ def draw_edges(ax: Axes) -> None:
 
 
 def draw_tables(ax: Axes) -> None:
-    """A row a label, with its two vectors as strips of shades."""
+    """A row per label, with its two vectors as strips of shades."""
     shades = torch.rand(2, LABELER.num_labels, 8, generator=torch.Generator().manual_seed(3))
     for row, name in enumerate(LABELER.names):
         y = LABELER.num_labels - 1 - row

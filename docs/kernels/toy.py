@@ -30,7 +30,7 @@ def toy_attention(
     q_ptr, k_ptr, v_ptr, table_ptr, ids_ptr, out_ptr, border, N, R: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """Tiles before ``border`` add one scalar a row, those behind it look up a label a pair."""
+    """Tiles before ``border`` add one scalar per row, those behind it look up a label per pair."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     q = tl.load(q_ptr + rows[:, None] * D + tl.arange(0, D)[None, :])
     acc = tl.zeros([ROWS, D], tl.float32)

@@ -17,7 +17,7 @@ from torch._C._functorch import (  # pyright: ignore[reportMissingModuleSource]
 )
 
 from relgraph.arguments.brief import cut, shown
-from relgraph.arguments.hints import in_place_of_graph
+from relgraph.arguments.hints import belongs, in_place_of_graph
 
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -95,7 +95,7 @@ def length(name: str, value: Any, *, most: int = MOST_POSITIONS) -> int:
 def probability(name: str, value: Any) -> float:
     """Return ``value`` as a float; raise an error unless it lies in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a float, got {type(value).__name__}")
+        raise TypeError(f"{name} must be a float, got {type(value).__name__}{belongs(value)}")
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must lie in [0, 1), got {_digits(value)}")
     return float(value)
@@ -134,7 +134,7 @@ def boolean(name: str, value: Any) -> bool:
 def tensor(name: str, value: Any) -> Tensor:
     """Return ``value``; raise an error unless it is a strided tensor of plain numbers."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}")
+        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}{belongs(value)}")
     if value.layout != torch.strided or value.is_nested:
         layout, way = value.layout, "call its .to_dense()"
         if value.is_nested:

@@ -28,6 +28,12 @@ def in_place_of_graph(value: Any) -> str:
     return _name(value)
 
 
+def belongs(value: Any) -> str:
+    """Where a value that was passed to another argument belongs, as the end of a message; empty where nobody knows."""
+    kinds = {"relgraph.labels.base.Labels": "labels", "relgraph.labelers.base.Labeler": "labeler"}
+    return next((f": pass it as {name}=" for kind, name in kinds.items() if _is(value, kind)), "")
+
+
 def in_place_of_labels(value: Any, *, or_graph: bool = False) -> str:
     """Describe a value that is not Labels (nor a Graph, if ``or_graph``), and say how to make them."""
     maker = _maker(value)

@@ -8,9 +8,11 @@ from itertools import product as combinations
 from math import prod
 from typing import Any, ClassVar, Self, final
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.graphs import Graph
 from relgraph.labelers.base import OPERATORS, Labeler, check_made, check_operand, distinct
 from relgraph.labels import Labels, SumLabels
 from relgraph.labels.algebra import first_of, product, restrict, total
@@ -46,6 +48,9 @@ class Composed(Labeler):
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
         """The labels of an input that every part understands.
 
+        Parts that read lengths take those of the labels of the other parts, unless the first argument is a length or a
+        graph.
+
         Args:
             args: passed to each part in turn.
             kwargs: passed to each part in turn.
@@ -59,7 +64,22 @@ class Composed(Labeler):
             ValueError: an input that a part does not accept, or parts whose labels differ in pairs or offsets.
             NotImplementedError: parallel edges that each count, combined with labels that cannot keep them apart.
         """
+        own_input = args and not isinstance(args[0], (int, torch.SymInt, Graph))
+        if own_input and not _by_lengths(self):
+            return self._of_own_input(args, kwargs)
         return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
+
+    def _of_own_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Labels:
+        """The labels of an input that is neither lengths nor a graph, which not every part reads."""
+        made = {
+            i: check_made(part, part(*args, **kwargs)) for i, part in enumerate(self.parts) if not _by_lengths(part)
+        }
+        first = next(iter(made.values()))
+        borders = {"ptr": first.k_ptr, "q_ptr": first.q_ptr} if first.packed else {}
+        for i, part in enumerate(self.parts):
+            if i not in made:
+                made[i] = check_made(part, part(first.q_len, first.k_len, **borders))
+        return type(self)._combine(*(made[i] for i in range(len(self.parts))))
 
     @final
     def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> Labels:
@@ -331,6 +351,13 @@ class Dense(Labeler):
 
     def __repr__(self) -> str:
         return f"{_bracketed(self.labeler)}.dense()"
+
+
+def _by_lengths(part: Labeler) -> bool:
+    """Whether lengths are all that a part reads."""
+    if isinstance(part, Composed):
+        return all(map(_by_lengths, part.parts))
+    return _by_lengths(part.labeler) if isinstance(part, Dense) else part._reads_lengths
 
 
 def _bracketed(part: Labeler) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
@@ -25,8 +26,11 @@ class Labeler(ABC):
     - ``a | b``, priority: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``;
     - ``a & b``, restriction: the labels of ``a``, for pairs that attend in both.
 
-    A composed labeler calls each part with the same arguments. If the inputs differ, call each labeler and compose the
-    labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`, :func:`~relgraph.restrict`.
+    A composed labeler calls each part with the same arguments. Parts that read lengths, such as
+    :class:`~relgraph.ClippedDistance`, take those of the others where these read something else:
+    ``(rg.Segments(2) + rg.ClippedDistance(4))(segments)``. If the inputs differ otherwise, call each labeler and
+    compose the labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`,
+    :func:`~relgraph.restrict`.
 
     To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Shorter ways: a function
     of two positions with :class:`~relgraph.FromFunction`, a function of their distance with
@@ -43,7 +47,7 @@ class Labeler(ABC):
         ...         return rg.DenseLabels((words[:, None] == words).long(), self.num_labels)
         >>> labeler = SameWord() + rg.Segments(1)
         >>> labeler
-        SameWord() + Segments(num_segments=1)
+        SameWord() + Segments(1)
         >>> labeler.names
         (('other word', 'same word'), ('0→0',))
         >>> SameWord()(torch.tensor([7, 3, 7])).to_dense()[0]
@@ -51,6 +55,9 @@ class Labeler(ABC):
                  [0, 1, 0],
                  [1, 0, 1]]])
     """
+
+    _reads_lengths: ClassVar[bool] = False
+    """Whether lengths are all that it reads, so that a sum may call it with the lengths of its other parts."""
 
     @property
     @abstractmethod
@@ -133,9 +140,19 @@ class Labeler(ABC):
         """
         return None
 
-    def _set(self, **fields: Any) -> None:
+    def __repr__(self) -> str:
+        """The expression that makes it, without arguments that have their default."""
+        parts: list[str] = []
+        for field in fields(self) if is_dataclass(self) else ():
+            value, by_default = getattr(self, field.name), field.default is not MISSING
+            if by_default and value == field.default:
+                continue
+            parts.append(f"{field.name}={value!r}" if by_default or field.kw_only else repr(value))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _set(self, **given: Any) -> None:
         """Set fields of a frozen dataclass; only constructors call this."""
-        for name, value in fields.items():
+        for name, value in given.items():
             object.__setattr__(self, name, value)
 
 

@@ -25,7 +25,7 @@ NEXT_USE = len(GREAT_TYPES)  # an edge type of Python source that GREAT does not
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CodeRelations(Labeler):
     """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
 

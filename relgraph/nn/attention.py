@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional import relation_attention_with_aux
+from relgraph.functional import ImplChoice, relation_attention_with_aux, which_impl
 from relgraph.functional.check import LabelsLike, Table
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
-from relgraph.nn.layer_parts import rename_in_errors
+from relgraph.nn.layer_parts import check_labeler, explains_arguments, labels_between, rename_in_errors
 from relgraph.nn.masks import join_masks
 from relgraph.nn.projections import BIASED, Projections, adapt_state, check_bias
 from relgraph.nn.scores import check_query_bias, check_row_scores, check_score
 from relgraph.nn.table import check_label_names
-from relgraph.nn.tables import NumLabels, RelationTables, check_kinds, check_num_labels, check_tied
+from relgraph.nn.tables import NumLabels, RelationTables, check_given, check_kinds, check_tied, check_unused
 from relgraph.nn.value_maps import ValueMaps, make_value_maps
 from relgraph.score import Score
 
@@ -52,7 +52,8 @@ class RelationAttention(Projections):
             ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are one parameter,
             ``in_proj_bias``, if all three have one; otherwise each is one of its own: ``q_proj_bias``, ``k_proj_bias``,
             ``v_proj_bias``.
-        num_labels: R, or a tuple, one number per part, for a sum of labels. None for attention without tables.
+        num_labels: R, or a tuple, one number per part, for a sum of labels, if there is no labeler. None for attention
+            without tables.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
         num_kv_heads: how many heads keys and values have; divides H, which is the default.
@@ -65,7 +66,8 @@ class RelationAttention(Projections):
         per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds for which
             it has.
         tie_tables: whether one table serves as key and value table.
-        names: the labels' names, R strings, saved with the tables; for a sum one sequence per part.
+        names: the labels' names, R strings, saved with the tables, if there is no labeler; for a sum one sequence per
+            part.
         frozen: the label whose rows stay zero; for a sum one per part.
         score: what replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A module,
             such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned, moved
@@ -79,24 +81,27 @@ class RelationAttention(Projections):
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
         device: where the parameters live.
         dtype: floating type of the parameters.
-        labeler: not accepted; pass ``num_labels`` and ``names``. :class:`~relgraph.RelationEncoderLayer` takes one.
+        labeler: makes the labels when the layer is called without any: for n queries ``labeler(n)``, for n queries of m
+            other keys ``labeler(n, m)``, with a cache ``labeler(n, past + n, q_offset=past)``. What it reads besides
+            lengths, such as a graph, it gets by ``labels=``. The tables get its number of labels and their names.
 
     Raises:
-        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler.
+        TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
+            ``num_labels`` and ``names``.
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
-            ``[0, 1)``, unknown names in ``bias``, unknown kinds of tables or an unknown ``impl``; options of tables
-            when the layer makes none; given tables of another size; a ``device`` that is not there, a ``dtype`` that
-            parameters cannot have; a score whose weight has another shape, or maps without labels; biases of queries
-            with a score of another form, or a ``position_bias`` without a key table.
+            ``[0, 1)``, ``num_labels`` or ``names`` with a labeler, unknown names in ``bias``, unknown kinds of tables
+            or an unknown ``impl``; options of tables when the layer makes none; given tables of another size; a
+            ``device`` that is not there, a ``dtype`` that parameters cannot have; a score whose weight has another
+            shape, or maps without labels; biases of queries with a score of another form, or a ``position_bias``
+            without a key table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
-        >>> labeler = rg.ClippedDistance(2)                                     # 5 labels
-        >>> layer = rg.RelationAttention(16, 4, num_labels=labeler.num_labels, names=labeler.names)
-        >>> x, labels = torch.randn(2, 7, 16), labeler(7)
-        >>> layer(x, labels=labels).shape
+        >>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))  # 5 labels
+        >>> x = torch.randn(2, 7, 16)
+        >>> layer(x).shape
         torch.Size([2, 7, 16])
-        >>> z, mass = layer(x, labels=labels, need_label_mass=True)
+        >>> z, mass = layer(x, need_label_mass=True)
         >>> mass.shape                                                          # attention by label
         torch.Size([2, 4, 7, 5])
         >>> score = rg.score.Additive.learned(4, 4, "tanh")                     # 4 heads of size 4
@@ -111,7 +116,7 @@ class RelationAttention(Projections):
 
     batch_first = True
 
-    tables: RelationTables | None
+    tables: Any  # RelationTables, or None without labels: Any spares users an assertion at each use
     content_bias: nn.Parameter | None
     position_bias: nn.Parameter | None
     value_map: ValueMaps | None
@@ -141,17 +146,13 @@ class RelationAttention(Projections):
         impl: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        labeler: None = None,
+        labeler: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
         self.register_load_state_dict_pre_hook(adapt_state)
-        if labeler is not None:
-            raise TypeError(
-                f"labeler must be left out, got {type(labeler).__name__}: this layer takes num_labels="
-                "labeler.num_labels and names=labeler.names, and labels=labeler(...) when called; "
-                "encoder and decoder layers take a labeler"
-            )
+        num_labels, names = check_labeler(labeler, num_labels, names, tables)
+        self.labeler = labeler
         self._set_sizes(embed_dim, num_heads, num_kv_heads, head_dim, kdim, vdim)
         self.dropout = check.probability("dropout", dropout)
         self.scale = None if scale is None else check.finite("scale", scale)
@@ -164,12 +165,12 @@ class RelationAttention(Projections):
         # A stack copies its layer, but not tables that were passed in to be shared.
         self.tables_given = isinstance(tables, RelationTables)
         if isinstance(tables, RelationTables):
-            self.tables = self._check_given(tables, num_labels, options)
+            self.tables = check_given(tables, num_labels, num_heads, self.head_dim, options)
         else:
             kinds = check_kinds("tables", tables)
             check_tied("tie_tables", tie_tables and num_labels is not None, kinds)
             if num_labels is None:
-                _check_unused(options)
+                check_unused(options)
                 self.tables = None
             else:
                 self.tables = RelationTables(num_labels, self.head_dim, num_heads, kinds=kinds, **options, **factory)
@@ -180,17 +181,6 @@ class RelationAttention(Projections):
             self.register_parameter(name, zeros)
         labels = None if self.tables is None else self.tables.num_labels
         self.value_map = make_value_maps(value_map, labels, self.head_dim, self.num_heads, factory)
-
-    def _check_given(self, tables: RelationTables, num_labels: NumLabels, options: dict[str, Any]) -> RelationTables:
-        _check_unused(options)
-        if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
-            raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
-        if tables.dim != self.head_dim or tables.heads not in (None, self.num_heads):
-            raise ValueError(
-                f"tables must be for {self.num_heads} heads of {self.head_dim}, "
-                f"got {tables.heads or 'any number of'} heads of {tables.dim}"
-            )
-        return tables
 
     def reset_parameters(self) -> None:
         """Initialize projections, tables, score and maps again, also tables and a score that were passed in.
@@ -206,6 +196,7 @@ class RelationAttention(Projections):
             if isinstance(part, nn.Module) and hasattr(part, "reset_parameters"):
                 part.reset_parameters()  # pyright: ignore[reportCallIssue]
 
+    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,
@@ -213,7 +204,7 @@ class RelationAttention(Projections):
         key: Tensor | None = None,
         value: Tensor | None = None,
         *,
-        labels: LabelsLike = None,
+        labels: LabelsLike | Any = None,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
@@ -233,8 +224,10 @@ class RelationAttention(Projections):
             query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, or packed ``[T, E]`` when the labels are packed.
             key: ``[B, N_k, kdim]``, without a batch or packed ``[N_k, kdim]``; ``query`` by default.
             value: ``[B, N_k, vdim]``, without a batch or packed ``[N_k, vdim]``; ``key`` by default.
-            labels: which label every pair carries: :class:`~relgraph.Labels`, or integers ``[N_q, N_k]`` or ``[B, N_q,
-                N_k]``. Required when the layer has tables. A layer without tables takes labels that say who attends and
+            labels: which label every pair carries: :class:`~relgraph.Labels`. A layer with a labeler also takes what
+                that reads, such as a :class:`~relgraph.Graph` or a tensor, and without ``labels`` labels the lengths. A
+                layer without one also takes integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``; it needs labels if it has
+                tables. A layer without tables takes labels that say who attends and
                 carry no ids: with ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all
                 -1 (dense ids and those of edges are checked in eager mode on a CPU only, and not accepted elsewhere).
             key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
@@ -261,7 +254,8 @@ class RelationAttention(Projections):
             weights are ``[H, T, T_k]`` and mass ``[H, T, R]``.
 
         Raises:
-            TypeError: an argument of the wrong kind, such as a cache that is not a KVCache.
+            TypeError: an argument of the wrong kind, such as a cache that is not a KVCache, or an input that the
+                labeler does not read.
             ValueError: inputs, masks or labels whose shapes, dtypes or devices do not fit; no labels for a layer with
                 tables; labels with ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` for
                 a layer with a key table; ``value`` without ``key``; distance labels whose offset is not the
@@ -276,9 +270,73 @@ class RelationAttention(Projections):
             >>> weights[1, 0, 0, 3:].tolist()                                       # padding gets no attention
             [0.0, 0.0]
         """
+        inputs, (z, aux) = self._ask(
+            relation_attention_with_aux, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
+            need_weights, need_label_mass, cache, bank_features, row_scores,
+        )  # fmt: skip
+        return self._outputs(z, aux.weights, aux.label_mass, inputs)
+
+    def which_impl(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        labels: LabelsLike | Any = None,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        q_offset: int | Tensor | None = None,
+        need_weights: bool = False,
+        need_label_mass: bool = False,
+        bank_features: Any = None,
+        row_scores: Table = None,
+    ) -> ImplChoice:
+        """Which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
+
+        Args:
+            query: this and all further arguments as in :meth:`forward`, such as ``[B, N_q, E]``.
+            key: ``[B, N_k, kdim]``.
+            value: ``[B, N_k, vdim]``.
+            labels: of all pairs, or what the labeler reads.
+            key_padding_mask: ``[B, N_k]``.
+            attn_mask: ``[N_q, N_k]`` and so on.
+            is_causal: as in :meth:`forward`.
+            q_offset: scalar or ``[B]``.
+            need_weights: as in :meth:`forward`.
+            need_label_mass: as in :meth:`forward`.
+            bank_features: as in :meth:`forward`.
+            row_scores: as in :meth:`forward`.
+
+        Returns:
+            :class:`~relgraph.functional.ImplChoice`.
+
+        Raises:
+            TypeError: as :meth:`forward`.
+            ValueError: as :meth:`forward`.
+            NotImplementedError: as :meth:`forward`.
+
+        Example:
+            >>> layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))
+            >>> layer.which_impl(torch.randn(2, 7, 16), need_weights=True).reason
+            'attention weights are asked for'
+        """
+        return self._ask(
+            which_impl, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
+            need_weights, need_label_mass, None, bank_features, row_scores,
+        )[1]  # fmt: skip
+
+    def _ask(
+        self, function: Callable[..., Any], query: Any, key: Any, value: Any, labels: Any, key_padding_mask: Any,
+        attn_mask: Any, is_causal: Any, q_offset: Any, need_weights: Any, need_label_mass: Any, cache: Any,
+        bank_features: Any, row_scores: Any,
+    ) -> tuple[Inputs, Any]:  # fmt: skip
+        """The checked inputs, and what a function of :mod:`relgraph.functional` says of their projections."""
         # Not that of out_proj, which may be replaced by another module, such as a quantized one.
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
+        if self.labeler is not None:
+            labels = labels_between(self.labeler, labels, query, key, cache, q_offset)
         inputs = check_inputs(
             Widths(self.embed_dim, self.kdim, self.vdim, self.num_heads, weight), self.tables,
             query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache,
@@ -300,7 +358,7 @@ class RelationAttention(Projections):
         if self.tables is not None:
             tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
         q, k, v, mask = self._project(inputs, cache)
-        z, aux = relation_attention_with_aux(
+        answer = function(
             q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
             dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
             enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
@@ -308,7 +366,7 @@ class RelationAttention(Projections):
             value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
             need_weights=need_weights, need_label_mass=need_label_mass,
         )  # fmt: skip
-        return self._outputs(z, aux.weights, aux.label_mass, inputs)
+        return inputs, answer
 
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""
@@ -352,14 +410,6 @@ class RelationAttention(Projections):
         parts += [f"{name}=True" for name in ("content_bias", "position_bias") if getattr(self, name) is not None]
         if self.score is not None and not isinstance(self.score, nn.Module):
             parts.append(f"score={getattr(self.score, '__name__', repr(self.score))}")
+        if self.labeler is not None:
+            parts.append(f"labeler={shown(self.labeler)}")
         return ", ".join(parts)
-
-
-def _check_unused(options: dict[str, Any]) -> None:
-    """Raise ValueError if an option of tables is given to a layer that makes none."""
-    for name, value in options.items():
-        if value is not None and value is not False:
-            raise ValueError(
-                f"{'tie_tables' if name == 'tied' else name} must be left out when the layer makes no tables "
-                f"(num_labels=None, or tables passed in), got {shown(value)}"
-            )

@@ -21,6 +21,7 @@ from relgraph.nn.layer_parts import (
     check_input,
     check_labeler,
     check_sizes,
+    explains_arguments,
     from_torch_layer,
     layer_repr,
     make_labels,
@@ -175,6 +176,7 @@ class RelationEncoderLayer(nn.Module):
         """
         return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, options)
 
+    @explains_arguments
     @restores_cache_on_error
     def forward(
         self,

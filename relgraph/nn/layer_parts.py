@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ Activation = str | Callable[[Tensor], Tensor]
 """``"relu"``, ``"gelu"`` or any function of one tensor."""
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": functional.relu, "gelu": functional.gelu}
 
@@ -90,6 +93,30 @@ def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args
         raise
 
 
+_MASKS = (
+    ("attn_mask", "mask", "src_mask", "tgt_mask"),
+    ("key_padding_mask", "attention_mask", "padding_mask", "src_key_padding_mask", "tgt_key_padding_mask"),
+)
+"""Names of masks of pairs, and of keys, in layers here and elsewhere."""
+
+
+def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorate ``forward`` so that the name of a mask that other layers have leads to the name that this one has."""
+    known = set(inspect.signature(forward).parameters)
+
+    @functools.wraps(forward)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not torch.compiler.is_compiling() and not known.issuperset(kwargs):
+            name = next(name for name in kwargs if name not in known)
+            others = [other for group in _MASKS if name in group for other in group if other in known]
+            hint = f"; pass {others[0]}=" if others else ""
+            hint += ", True for padding" if others and "padding" in others[0] else ""
+            raise TypeError(f"{forward.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
+        return forward(*args, **kwargs)
+
+    return called
+
+
 def check_input(name: str, x: Tensor, layer: Any) -> None:
     """Check the width; if a norm reads ``x`` before the attention can check it, its dtype and device too."""
     attention, norm = layer.self_attn, layer.norm1
@@ -104,25 +131,81 @@ def check_input(name: str, x: Tensor, layer: Any) -> None:
     check.same_device(**{"the layer": weight, name: x})
 
 
-def make_labels(labeler: Any, labels: Any, name: str, x: Any, cache: KVCache | LayerCache | StackCache | None) -> Any:
-    """Return ``labels``, or let the labeler make them from a graph, or from the length of ``x`` and of the cache.
+_ARGUMENTS = ("labels", "labeler")
+"""What a layer calls its labels and its labeler."""
+
+
+def make_labels(
+    labeler: Any,
+    labels: Any,
+    name: str,
+    x: Any,
+    cache: KVCache | LayerCache | StackCache | None,
+    arguments: tuple[str, str] = _ARGUMENTS,
+) -> Any:
+    """Return ``labels``, or let the labeler make them: of its own input, or of the length of ``x`` and of the cache.
 
     With a cache, labels of a whole are cut to the rows of ``x``. Labels made from lengths are moved to the device of
-    ``x``.
+    ``x``. Errors call labels and labeler by the names of ``arguments``.
     """
-    if check.tensor(name, x).dim() not in (2, 3):
-        raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
-    past, length = 0 if cache is None else len(cache), whole_length(x.shape[-2])
-    if isinstance(labels, Graph) and labeler is not None:
-        labels = check_made(labeler, labeler(labels))
+    past, length = 0 if cache is None else len(cache), whole_length(_length(name, x))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
-        got = in_place_of_labels(labels, or_graph=True)
-        # Not raw ids either: a labeler's input, such as segments [B, N], would pass for ids [N, N] if B = N.
-        raise TypeError(f"labels must be Labels, a Graph or None for a layer with a labeler, got {got}")
+        labels = labels_of(labeler, labels)
     if labels is not None or labeler is None:
         return labels if cache is None else labels_of_new_rows(labels, past, length)
-    made = check_made(labeler, labeler(length, past + length, q_offset=past) if past else labeler(length))
+    if past:
+        return labels_of_lengths(labeler, [length, past + length], past, x, arguments)
+    return labels_of_lengths(labeler, [length], None, x, arguments)
+
+
+def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, q_offset: Any) -> Any:
+    """Return ``labels``, or let the labeler make them: of its own input, or of the lengths of queries and keys."""
+    grows = isinstance(cache, KVCache) and not cache.static
+    if labels is not None or grows:
+        return make_labels(labeler, labels, "query", query, cache if grows else None)
+    lengths = [whole_length(_length("query", query))]
+    if isinstance(cache, KVCache) and len(cache) > 0:
+        lengths.append(len(cache))
+    elif key is not None and key is not query:
+        lengths.append(whole_length(_length("key", key)))
+    return labels_of_lengths(labeler, lengths, q_offset, query)
+
+
+def _length(name: str, x: Any) -> int:
+    """How many rows there are."""
+    if check.tensor(name, x).dim() not in (2, 3):
+        raise ValueError(f"{name} must have shape [B, N, E], [N, E] or, packed, [T, E], got {list(x.shape)}")
+    return x.shape[-2]
+
+
+def labels_of_lengths(
+    labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, arguments: tuple[str, str] = _ARGUMENTS
+) -> Labels:
+    """The labels that a labeler makes of lengths, on the device of ``x``."""
+    try:
+        made = check_made(labeler, labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset})))
+    except TypeError as error:
+        labels, name = arguments
+        raise TypeError(
+            f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: pass what it reads, "
+            f"{labels}=... ({error})"
+        ) from error
     return made.to(x.device) if made.device not in (None, x.device) else made
+
+
+def labels_of(labeler: Any, given: Any) -> Labels:
+    """The labels that a layer's labeler makes of its own input, such as a graph or the segment of every token."""
+    if isinstance(given, int):
+        raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got int: the layer knows its length")
+    try:
+        made = labeler(given)
+    except TypeError as error:
+        if isinstance(given, Graph):
+            raise
+        got = in_place_of_labels(given, or_graph=True)
+        why = "" if got in str(error) else f" ({error})"
+        raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got {got}{why}") from error
+    return check_made(labeler, made)
 
 
 def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Tensor], Tensor]]) -> Tensor:

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.brief import brief, shown
+from relgraph.arguments.brief import brief
 from relgraph.functional.region import active, whole_length
 from relgraph.labelers import Window
-from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
 from relgraph.labels.base import check_ptr, graph_at, graph_of
 from relgraph.nn.cache import LayerCache
-from relgraph.nn.layer_parts import rename_in_errors
+from relgraph.nn.layer_parts import labels_of_lengths, rename_in_errors
 from relgraph.nn.masks import check_padding
 
 
@@ -94,19 +93,8 @@ def made_labels(labeler: Any, tgt: Tensor, memory: Any, cache: LayerCache | None
         held = memory.shape[-2]
     elif not held:
         return None
-    try:
-        made = check_made(labeler, labeler(whole_length(tgt.shape[-2]), whole_length(held), q_offset=past))
-    except TypeError as error:
-        raise TypeError(cannot_label("memory_labels", "memory_labeler", labeler, error)) from error
-    return made.to(tgt.device) if made.device not in (None, tgt.device) else made
-
-
-def cannot_label(labels: str, name: str, labeler: Any, error: TypeError) -> str:
-    """Say that ``labels`` must be given, because ``labeler``, the model's argument ``name``, reads another input."""
-    return (
-        f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: make them of its input and pass "
-        f"{labels}=... ({error})"
-    )
+    lengths = [whole_length(tgt.shape[-2]), whole_length(held)]
+    return labels_of_lengths(labeler, lengths, past, tgt, ("memory_labels", "memory_labeler"))
 
 
 def _check_graphs(name: str, ptr: Tensor, tgt: Tensor) -> None:

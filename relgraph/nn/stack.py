@@ -14,7 +14,7 @@ from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_new_rows, restores_cache_on_error
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
-from relgraph.nn.layer_parts import make_labels, rename_in_errors
+from relgraph.nn.layer_parts import explains_arguments, make_labels, rename_in_errors
 from relgraph.nn.table import check_label_names
 
 MOST_LAYERS = 4096
@@ -91,6 +91,7 @@ class RelationEncoder(_Stack):
     def __init__(self, layer: RelationEncoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__(layer, num_layers, norm)
 
+    @explains_arguments
     @restores_cache_on_error
     def forward(  # noqa: D417
         self,
@@ -165,6 +166,7 @@ class RelationDecoder(_Stack):
     def __init__(self, layer: RelationDecoderLayer, num_layers: int, norm: nn.Module | None = None) -> None:
         super().__init__(layer, num_layers, norm)
 
+    @explains_arguments
     @restores_cache_on_error
     def forward(  # noqa: D417
         self,

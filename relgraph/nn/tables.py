@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -18,6 +18,14 @@ KINDS = ("key", "value", "query", "bias")
 
 NumLabels = int | None | Sequence[int | None]
 """R, or one per part of a sum; None if banks compute all rows."""
+
+
+class TableParts(nn.ModuleList):
+    """The tables of one kind for a sum of labels, one per part; index it for a :class:`~relgraph.nn.LabelTable`."""
+
+    def forward(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise TypeError: a sum has no one table."""
+        raise TypeError(f"tables of a sum of labels must be called one by one: index a part, 0 to {len(self) - 1}")
 
 
 class RelationTables(nn.Module):
@@ -60,10 +68,11 @@ class RelationTables(nn.Module):
         torch.Size([1, 2, 3, 16])
     """
 
-    key: LabelTable | nn.ModuleList | None
-    value: LabelTable | nn.ModuleList | None
-    query: LabelTable | nn.ModuleList | None
-    bias: LabelTable | nn.ModuleList | None
+    # a LabelTable, TableParts for a sum, or None: Any spares users an assertion at each use
+    key: Any
+    value: Any
+    query: Any
+    bias: Any
 
     def __init__(
         self,
@@ -101,7 +110,7 @@ class RelationTables(nn.Module):
         for kind in KINDS:
             tables = made.get(kind)
             is_sum = isinstance(self.num_labels, tuple)
-            setattr(self, kind, None if tables is None else nn.ModuleList(tables) if is_sum else tables[0])
+            setattr(self, kind, None if tables is None else TableParts(tables) if is_sum else tables[0])
 
     def forward(self, features: Any = None) -> dict[str, Any]:
         """The tables as keyword arguments of :func:`~relgraph.relation_attention`.
@@ -248,3 +257,28 @@ def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
     if check.boolean(name, tied) and not {"key", "value"} <= set(kinds):
         raise ValueError(f"{name}: tied tables must be of the kinds 'key' and 'value', got {list(kinds)}")
     return tied
+
+
+def check_given(
+    tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int, options: dict[str, Any]
+) -> RelationTables:
+    """Tables that a layer was given; an error unless they fit it and no option asks for others."""
+    check_unused(options)
+    if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
+        raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")
+    if tables.dim != head_dim or tables.heads not in (None, num_heads):
+        raise ValueError(
+            f"tables must be for {num_heads} heads of {head_dim}, "
+            f"got {tables.heads or 'any number of'} heads of {tables.dim}"
+        )
+    return tables
+
+
+def check_unused(options: dict[str, Any]) -> None:
+    """Raise ValueError if an option of tables is given to a layer that makes none."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(
+                f"{'tie_tables' if name == 'tied' else name} must be left out when the layer makes no tables "
+                f"(num_labels=None, or tables passed in), got {shown(value)}"
+            )

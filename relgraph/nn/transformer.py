@@ -20,10 +20,9 @@ from relgraph.nn.cache import KVCache, LayerCache, StackCache, restores_cache_on
 from relgraph.nn.decoder_layer import RelationDecoderLayer
 from relgraph.nn.encoder_layer import RelationEncoderLayer
 from relgraph.nn.inputs import check_without_tables
-from relgraph.nn.layer_parts import Activation, check_labeler, make_labels, rename_in_errors
+from relgraph.nn.layer_parts import Activation, check_labeler, explains_arguments, make_labels, rename_in_errors
 from relgraph.nn.memory import (
     attend_by_borders,
-    cannot_label,
     check_source,
     is_packed,
     made_labels,
@@ -369,6 +368,7 @@ class RelationTransformer(nn.Module):
         names = {"mask": "src_mask", "is_causal": "src_is_causal", "labels": "src_labels"}
         return rename_in_errors(names, self.encoder, x, src_mask, src_key_padding_mask, src_is_causal, labels=labels)
 
+    @explains_arguments
     @restores_cache_on_error
     def decode(  # noqa: D417
         self,
@@ -472,10 +472,7 @@ class RelationTransformer(nn.Module):
             labels = rename_in_errors(names, make_labels, layer.labeler, labels, name, x, cache)
             rename_in_errors(names, check_labels_type, labels)
             return labels
-        try:
-            return make_labels(layer.labeler, None, name, x, cache)
-        except TypeError as error:
-            raise TypeError(cannot_label(f"{name}_labels", f"{side}_labeler", layer.labeler, error)) from error
+        return make_labels(layer.labeler, None, name, x, cache, (f"{name}_labels", f"{side}_labeler"))
 
     def _with_positions(
         self,

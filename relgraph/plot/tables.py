@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
-from torch import Tensor
+from torch import Tensor, nn
 
 from relgraph.arguments import check
 from relgraph.nn import LabelTable
@@ -105,6 +105,8 @@ def table_similarity(
 
 def _rows(table: Any, names: Any) -> tuple[np.ndarray, Any, bool]:
     """The rows, their names, and whether they are scalars."""
+    if isinstance(table, nn.ModuleList):
+        raise TypeError(f"table must be that of one part of a sum: index a part, 0 to {len(table) - 1}")
     if not isinstance(table, (LabelTable, Tensor)):
         raise TypeError(f"table must be a LabelTable or a Tensor, got {type(table).__name__}")
     own = isinstance(table, LabelTable)

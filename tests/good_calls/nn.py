@@ -310,7 +310,18 @@ GOOD_CALLS = {
         also={**SIZES, "embed_dim": ("score",), "num_heads": ("embed_dim", "score"), "num_labels": ("score",)},
         accepts={"value_map": ("true",)},
     ),
+    "RelationAttention (a labeler)": lambda: Good(
+        rg.RelationAttention, {"embed_dim": 8, "num_heads": 2, "labeler": LABELER}, also=SIZES
+    ),
     "RelationAttention.forward": _attend,
+    "RelationAttention.forward (a labeler)": lambda: Good(
+        rg.RelationAttention(8, 2, labeler=rg.Segments(3)),
+        {"query": _rows(), "labels": torch.zeros(2, 3, dtype=torch.int64)},
+        also={"query": ("labels",), "labels": ("segments",)},
+    ),
+    "RelationAttention.which_impl": lambda: Good(
+        _layers()["attention"].which_impl, _attend().arguments, _attend().also, {"need_weights": ()}
+    ),
     "RelationAttention.forward (scores by row)": lambda: Good(
         rg.RelationAttention(8, 2, num_labels=3, tables=("bias",), score=rg.score.LeakyReLU(), value_map=True),
         {"query": _rows(), "labels": LABELER(3), "row_scores": torch.randn(2, 2, 3, 3)},

@@ -19,6 +19,7 @@ from relgraph.labelers import (
     Grid,
     GridColumns,
     GridRows,
+    Labeler,
     Priority,
     Product,
     RandomWalk,
@@ -36,6 +37,7 @@ from .conformance import Case, LabelerSuite, before, parity
 
 A, B, C, W = ClippedDistance(2), ClippedDistance(1, 0), BucketedDistance(8, 12), Window(2)
 F = FromFunction(before, 2)
+SEGMENTS = torch.tensor([[0, 1, 1, 2], [2, 0, 0, 1]])
 PACKED = {"ptr": torch.tensor([0, 3, 7])}
 
 
@@ -127,10 +129,7 @@ def test_names_of_a_sum_and_a_restriction():
 
 
 def test_prints_as_an_expression():
-    assert repr(A * B + C) == (
-        "(ClippedDistance(2) * ClippedDistance(1, 0)) + "
-        "BucketedDistance(num_buckets=8, max_distance=12, bidirectional=True)"
-    )
+    assert repr(A * B + C) == "(ClippedDistance(2) * ClippedDistance(1, 0)) + BucketedDistance(8, 12)"
     assert repr((A & W).dense()) == "(ClippedDistance(2) & Window(2)).dense()"
 
 
@@ -235,3 +234,44 @@ def test_composed_distances_compile(labeler):
     compiled = torch.compile(use, fullgraph=True, dynamic=True, backend="eager")
     for n in (2, 5, 9):
         torch.testing.assert_close(compiled(torch.zeros(n)), use(torch.zeros(n)))
+
+
+class Borders(Labeler):
+    """Reads the borders of a packed batch; pairs carry one label."""
+
+    num_labels, names = 1, ("pair",)
+
+    def __call__(self, ptr):
+        return DistanceLabels(int(ptr[-1]), lookup=(0,), left=0, ptr=ptr)
+
+
+class TestOwnInput:
+    """Parts that read lengths take those of a part that reads something else."""
+
+    def test_sum(self):
+        segments = Segments(3)
+        for labeler in (segments + A + F, A + segments + F, A.dense() + segments):
+            made = labeler(SEGMENTS)
+            for part, labels in zip(labeler.parts, made.parts, strict=True):
+                wanted = segments(SEGMENTS) if part == segments else part(4)
+                assert torch.equal(labels.to_dense()[0].expand(2, 4, 4), wanted.to_dense()[0].expand(2, 4, 4))
+
+    def test_other_operators(self):
+        segments = Segments(3)
+        for operator, function in ((Product, product), (Restriction, restrict)):
+            made = operator(segments, A)(SEGMENTS)
+            for got, wanted in zip(made.to_dense(), function(segments(SEGMENTS), A(4)).to_dense(), strict=True):
+                assert torch.equal(got, wanted)
+
+    def test_nested(self):
+        labeler = (A * B) + Segments(3)
+        assert torch.equal(labeler(SEGMENTS).parts[0].to_dense()[0], (A * B)(4).to_dense()[0])
+
+    def test_packed(self):
+        made = (A + Borders())(PACKED["ptr"])
+        assert torch.equal(made.parts[0].k_ptr, PACKED["ptr"])
+        assert torch.equal(made.parts[0].to_dense()[0], A(7, **PACKED).to_dense()[0])
+
+    def test_nothing_reads_it(self):
+        with pytest.raises(TypeError, match="q_len must be an int, got Tensor"):
+            (W + A)(SEGMENTS)

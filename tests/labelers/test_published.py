@@ -36,7 +36,7 @@ def test_graphormer_is_a_sum():
 
 
 class MeanOverHops(nn.Module):
-    """Graphormer's edge term, one scalar a head and path: the mean over its edges of w_n(type)."""
+    """Graphormer's edge term, one scalar per head and path: the mean over its edges of w_n(type)."""
 
     def __init__(self, weights):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Labels of all pairs of a graph from one id a pair."""
+"""Labels of all pairs of a graph from one id per pair."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
+import relgraph as rg
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import BlockLabels, DenseLabels
-from relgraph.nn import RelationAttention, RelationTables
+from relgraph.nn import RelationAttention, RelationTables, attention
 
 from .helpers import F64, by_hand, close, fill_tables, some_edges, table_keys, zero_tables
 
@@ -464,3 +466,62 @@ class TestTraining:
             x, padding = torch.randn(2, length, 12), torch.rand(2, length) > 0.7
             close(compiled(x, padding), run(x, padding), atol=1e-5)
         assert counter.frame_count <= 3
+
+
+class TestLabeler:
+    def layer(self, labeler=None, **options):
+        torch.manual_seed(0)
+        return rg.RelationAttention(12, 3, labeler=labeler or ClippedDistance(2), dtype=F64, **options).eval()
+
+    def test_it_labels_lengths(self):
+        layer, x, memory = self.layer(), torch.randn(2, 7, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        assert layer.tables.num_labels == 5 and layer.tables.key.names == ClippedDistance(2).names
+        close(layer(x), layer(x, labels=layer.labeler(7)))
+        close(layer(x[0]), layer(x, labels=layer.labeler(7))[0])
+        close(layer(x, memory), layer(x, memory, labels=layer.labeler(7, 4)))
+        close(layer(x, memory, q_offset=3), layer(x, memory, labels=layer.labeler(7, 4, q_offset=3)))
+        close(layer(x, q_offset=1), layer(x, labels=layer.labeler(7, q_offset=1)))
+
+    def test_with_caches(self):
+        layer, x, memory = self.layer(), torch.randn(2, 7, 12, dtype=F64), torch.randn(2, 4, 12, dtype=F64)
+        growing, static = rg.KVCache(), rg.KVCache(static=True)
+        steps = [layer(x[:, i : i + 1], is_causal=True, cache=growing) for i in range(7)]
+        close(torch.cat(steps, 1), layer(x, is_causal=True))
+        close(layer(x, memory, cache=static), layer(x, memory))
+        close(layer(x, cache=static), layer(x, memory))
+
+    def test_it_gets_what_it_reads(self):
+        x, segments = torch.randn(2, 7, 12, dtype=F64), torch.randint(3, (2, 7))
+        layer = self.layer(rg.Segments(3))
+        close(layer(x, labels=segments), layer(x, labels=layer.labeler(segments)))
+        both = self.layer(rg.Segments(3) + ClippedDistance(2), per_head=True)
+        close(both(x, labels=segments), both(x, labels=rg.total(rg.Segments(3)(segments), ClippedDistance(2)(7))))
+        with pytest.raises(TypeError, match=r"labels must be Labels, or what ClippedDistance\(2\) reads, got Tensor"):
+            self.layer()(x, labels=segments)
+        with pytest.raises(TypeError, match=r"labels must be given, as labeler Segments\(.*\) does not label lengths"):
+            layer(x)
+
+    def test_options_and_repr(self):
+        with pytest.raises(ValueError, match="names must be left out with a labeler"):
+            self.layer(names="abcde")
+        with pytest.raises(TypeError, match="labeler must be callable and have num_labels and names, got int"):
+            self.layer(3)
+        assert "labeler=ClippedDistance(2)" in repr(self.layer())
+        assert self.layer(Window(2)).tables is None
+        shared = rg.RelationTables(5, 4, dtype=F64)
+        assert self.layer(tables=shared).tables is shared
+
+    def test_it_says_which_implementation(self, monkeypatch):
+        layer, x = self.layer(dropout=0.2), torch.randn(2, 7, 12, dtype=F64)
+        taken = []
+        monkeypatch.setattr(
+            attention, "relation_attention_with_aux", lambda *a, **b: taken.append(rg.which_impl(*a, **b))
+        )
+        for options in ({}, {"need_weights": True}, {"is_causal": True, "key_padding_mask": torch.zeros(2, 7).bool()}):
+            with suppress(TypeError):  # there is no result
+                layer(x, **options)
+            assert layer.which_impl(x, **options) == taken.pop()
+        assert layer.which_impl(x, need_weights=True).reason == "attention weights are asked for"
+        assert self.layer(impl="reference").which_impl(x).impl == "reference"
+        with pytest.raises(ValueError, match="query must end in embed_dim = 12"):
+            layer.which_impl(x[..., :3])

@@ -134,7 +134,7 @@ X, MEMORY, BLOCKED = torch.randn(2, 5, 8), torch.randn(2, 7, 8), torch.zeros(3, 
         ({"src_key_padding_mask": BLOCKED}, ValueError, r"src_key_padding_mask must have shape \[B, N_k\] = \[2, 5\]"),
         ({"is_causal": None}, TypeError, "is_causal must be a bool, got NoneType"),
         ({"is_causal": torch.ones(2)}, TypeError, "is_causal must be a bool, got Tensor"),
-        ({"labels": torch.zeros(4, 4).long()}, TypeError, "labels must be Labels, a Graph or None .* got Tensor"),
+        ({"labels": torch.zeros(4, 4).long()}, TypeError, "labels must be Labels, or what .* reads, got Tensor"),
     ],
 )
 def test_encoders_speak_of_their_own_arguments(changed, error, match, depth, norm_first):

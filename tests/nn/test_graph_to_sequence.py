@@ -374,7 +374,7 @@ class TestRefused:
         self.check(rf"{match} shape \[4, 12\]", tgt=tgt[0])
 
     def test_labelers_of_the_wrong_side(self):
-        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: make them of its input and pass "
+        match = r"labels must be given, as {}_labeler ShortestPath\(.*\) does not label lengths: pass what it reads, "
         self.check(
             rf"src_{match.format('encoder')}src_labels=... \(graph must be a Graph", error=TypeError, src_labels=None
         )

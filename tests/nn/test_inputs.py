@@ -265,10 +265,9 @@ def test_static_caches():
         ((12, 4), {"names": ("a",)}, ValueError, r"names must be left out .* got \('a',\)"),
         (
             (12, 4),
-            {"labeler": ClippedDistance(1)},
-            TypeError,
-            "labeler must be left out, got ClippedDistance: this layer takes num_labels=labeler.num_labels and "
-            r"names=labeler.names, and labels=labeler\(...\) when called; encoder and decoder layers take a labeler",
+            {"labeler": ClippedDistance(1), "num_labels": 3},
+            ValueError,
+            "num_labels must be left out with a labeler, which has its own, got 3",
         ),
         (
             (12, 4),

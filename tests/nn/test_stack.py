@@ -211,19 +211,22 @@ def test_bad_arguments():
         RelationEncoder(layer, 2)(None)
 
 
-def test_raw_tensors_are_refused_beside_a_labeler():
-    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``."""
+def test_a_labeler_gets_what_it_reads():
+    """Speakers ``[B, N]`` with B = N have the shape of ids ``[N, N]``: with a labeler they are its input."""
     labeler, x = rg.Segments(4), torch.randn(5, 5, 12)
     speakers = torch.randint(0, 4, (5, 5))
     encoder, decoder = (
         kind(12, 3, 20, labeler=labeler).eval() for kind in (RelationEncoderLayer, RelationDecoderLayer)
     )
-    message = r"labels must be Labels, a Graph or None for a layer with a labeler, got Tensor: .* rg\.DenseLabels"
+    message = r"labels must be Labels, or what Segments\(num_segments=4\) reads, got list: .* \(segments must be"
     for layer in (encoder, RelationEncoder(encoder, 2), decoder, RelationDecoder(decoder, 2)):
         memory = () if isinstance(layer, (RelationEncoderLayer, RelationEncoder)) else (x,)
-        assert layer(x, *memory, labels=labeler(speakers)).shape == (5, 5, 12)
+        wanted = layer(x, *memory, labels=labeler(speakers))
+        assert torch.equal(layer(x, *memory, labels=speakers), wanted)
         with pytest.raises(TypeError, match=message):
-            layer(x, *memory, labels=speakers)
+            layer(x, *memory, labels=speakers.tolist())
+        with pytest.raises(TypeError, match=r"labels must be given, as labeler Segments\(.*\) does not label lengths"):
+            layer(x, *memory)
 
 
 def test_raw_ids_are_taken_without_a_labeler():

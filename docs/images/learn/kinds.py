@@ -1,4 +1,4 @@
-"""Draws docs/images/learn/kinds.png: the four kinds of labels that carry one label a pair, over twelve positions."""
+"""Draws docs/images/learn/kinds.png: the four kinds of labels that carry one label per pair, over twelve positions."""
 
 from __future__ import annotations
 

@@ -204,9 +204,9 @@ def _comparison(sweep: Sweep) -> list[str]:
         "On sentences of trained lengths; k is the clipping distance. The paper's Table 1 compares sinusoidal with "
         "relative positions; the other rows are ours. On WMT 2014 English–German the paper gained 0.3 BLEU (base) and "
         "1.3 BLEU (big) with relative over sinusoidal positions, and nothing more with both.",
-        "Training tokens a second are the medians of the logs, with whatever else the machine did at the time: they do "
-        "not compare. `python -m examples.translation speed data/pairs` compares, for it trains with relative and "
-        "with sinusoidal positions in turn; the paper reports 7 % fewer steps a second.",
+        "Training tokens per second are the medians of the logs, with whatever else the machine did at the time: they "
+        "do not compare. `python -m examples.translation speed data/pairs` compares, for it trains with relative and "
+        "with sinusoidal positions in turn; the paper reports 7 % fewer steps per second.",
         table(["positions", "BLEU", "chrF", "perplexity", "training tokens/s", "parameters", "seeds"], rows),
         _missing(sweep, COMPARED),
     ]

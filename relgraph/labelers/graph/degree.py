@@ -16,7 +16,7 @@ DIRECTIONS = ("in", "out", "both")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Degree(AllPairsLabeler):
     """One label for each pair of degrees, clipped: ``degree_i * (max_degree + 1) + degree_j``, the query's first.
 

@@ -75,7 +75,7 @@ class NodeType(AllPairsLabeler):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class VirtualNode(Labeler):
     """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 

@@ -62,7 +62,7 @@ class WalkLabeler(AllPairsLabeler):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RandomWalk(WalkLabeler):
     """One label for each range of the probability that a walk of ``step`` steps from the query ends at the key.
 
@@ -107,7 +107,7 @@ class RandomWalk(WalkLabeler):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PersonalizedPageRank(WalkLabeler):
     """One label for each range of the probability that a walk from the query, stopping at any time, stops at the key.
 

@@ -19,7 +19,7 @@ UNREACHABLE = ("label", "unlabeled")
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShortestPath(AllPairsLabeler):
     """One label per distance in hops, from key j to query i; if ``directed``, only along the edges.
 

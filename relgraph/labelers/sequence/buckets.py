@@ -149,9 +149,8 @@ class BucketedDistance(DistanceLabeler):
     def __repr__(self) -> str:
         if self.rule == "irpe":
             return f"BucketedDistance(rule='irpe', alpha={self.alpha}, beta={self.beta}, gamma={self.gamma})"
-        sizes = f"num_buckets={self.num_buckets}, max_distance={self.max_distance}"
-        side = f", bidirectional={self.bidirectional}" if self.rule == "t5" else ""
-        return f"BucketedDistance({sizes}{side}{unusual(self, rule='t5')})"
+        side = ", bidirectional=False" if self.rule == "t5" and not self.bidirectional else ""
+        return f"BucketedDistance({self.num_buckets}, {self.max_distance}{side}{unusual(self, rule='t5')})"
 
 
 def _refuse_unused(rule: str, **arguments: Any) -> None:

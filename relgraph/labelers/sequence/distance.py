@@ -46,6 +46,8 @@ class DistanceLabeler(ByDifference):
         Parity(far=2)
     """
 
+    _reads_lengths = True
+
     lookup: tuple[int, ...]
     reach: int
 

@@ -47,6 +47,8 @@ class FromFunction(Labeler):
                  [1, 0, 1]]])
     """
 
+    _reads_lengths = True
+
     fn: Callable[[Tensor, Tensor], Tensor]
     _num_labels: int
     _names: tuple[str, ...]

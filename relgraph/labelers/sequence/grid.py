@@ -218,7 +218,7 @@ class Grid(GridLabeler):
         return f"Grid({one_or_both(self.row_clip, self.col_clip)}{options})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _GridAxis(GridLabeler):
     """What labelers by the distance along one axis of a grid share."""
 
@@ -247,7 +247,7 @@ class _GridAxis(GridLabeler):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GridRows(_GridAxis):
     """The row distance on a grid, clipped: ``clip(row_j - row_i, -clip, clip) + clip``.
 
@@ -278,7 +278,7 @@ class GridRows(_GridAxis):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GridColumns(_GridAxis):
     """The column distance on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
 

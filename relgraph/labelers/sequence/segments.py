@@ -13,7 +13,7 @@ from relgraph.labels import UNLABELED, DenseLabels
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Segments(Labeler):
     """One label for each ordered pair of segments: ``segment_i * num_segments + segment_j``, query's segment first.
 
