@@ -20,7 +20,7 @@ core or on several GPUs. Its commands are printed as they are run. The corpus is
 .. code-block:: sh
 
     python examples/translating_numbers.py            # three seeds, about four minutes of one CPU core
-    python examples/translating_numbers.py --quick    # one seed and fewer steps, less than a minute
+    python examples/translating_numbers.py --quick    # one seed and fewer steps, one to two minutes
 
 Percent of translations that are right to the last word, mean ± standard deviation of three seeds, as the first command
 printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Every column asks for 300 names:
@@ -383,7 +383,7 @@ def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], num
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Names of numbers, from English to German, by two kinds of positions.")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: less than a minute")
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: one to two minutes")
     parser.add_argument("--seeds", type=int, help=f"runs of each row ({FULL.seeds}, quick {QUICK.seeds})")
     parser.add_argument("--steps", type=int, help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
     parser.add_argument("--out", type=Path, help="where all is written (translating-numbers-out, quick below it)")

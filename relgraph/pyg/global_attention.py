@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import DistanceLabels, Labels
 from relgraph.labels.base import graph_of
 from relgraph.nn import RelationAttention
-from relgraph.nn.layer_parts import rename_in_errors
+from relgraph.nn.layer_parts import labels_of, rename_in_errors
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables
 from relgraph.pyg.adjacency import check_nodes
@@ -34,16 +34,20 @@ class RelationGlobalAttention(nn.Module):
     Args:
         channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
         heads: H; divides ``channels``.
+        per_head: whether each head has its own rows. Heads share them by default, as in
+            :class:`~relgraph.RelationAttention`; in :class:`~relgraph.pyg.RelationConv` each has its own, as in PyG's
+            TransformerConv.
+        labeler: makes labels of what ``forward`` gets in their place, such as a :class:`~relgraph.Graph`. The tables
+            get its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: heads that do not divide, sizes below 1, table options that do not fit.
 
     Example:
-        >>> labeler = rg.ShortestPath(4)
         >>> graph = rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))  # two graphs
-        >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, num_labels=labeler.num_labels)
-        >>> layer(torch.randn(5, 16), labeler(graph)).shape
+        >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4, labeler=rg.ShortestPath(4))
+        >>> layer(torch.randn(5, 16), graph).shape                              # or labels, made once for many layers
         torch.Size([5, 16])
     """
 
@@ -62,6 +66,7 @@ class RelationGlobalAttention(nn.Module):
         impl: str | None = None,
         score: Score | None = None,
         value_map: bool | int = False,
+        labeler: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         self.register_load_state_dict_pre_hook(check_label_names)
@@ -69,7 +74,7 @@ class RelationGlobalAttention(nn.Module):
         self.attention = rename_in_errors(
             {"embed_dim": "channels", "num_heads": "heads"}, RelationAttention, channels, heads, dropout, bias,
             num_labels=num_labels, tables=tables, per_head=per_head, tie_tables=tie_tables, names=names, impl=impl,
-            score=score, value_map=value_map,
+            score=score, value_map=value_map, labeler=labeler,
         )  # fmt: skip
 
     def reset_parameters(self) -> None:
@@ -77,14 +82,14 @@ class RelationGlobalAttention(nn.Module):
         self.attention.reset_parameters()
 
     def forward(
-        self, x: Tensor, labels: Labels | None = None, batch: Tensor | None = None, *, bank_features: Any = None
+        self, x: Tensor, labels: Labels | Any = None, batch: Tensor | None = None, *, bank_features: Any = None
     ) -> Tensor:
         """The nodes after attention within each graph.
 
         Args:
             x: ``[N, channels]``.
-            labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph. None for a layer without
-                labels.
+            labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph; a layer with a labeler also
+                takes what that reads. None for a layer without labels.
             batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches; not needed
                 with packed labels, and then ignored in compiled code.
             bank_features: the input of the tables' banks.
@@ -106,6 +111,9 @@ class RelationGlobalAttention(nn.Module):
         check_nodes("x", x, self.channels)
         if batch is not None:
             _check_batch(batch, x)
+        labeler = self.attention.labeler
+        if labels is not None and labeler is not None and not isinstance(labels, Labels):
+            labels = labels_of(labeler, labels)
         if labels is None:
             ptr = None if batch is None else borders_of(batch)
             labels = DistanceLabels(x.shape[0], lookup=(-1,), left=0, num_labels=0, ptr=ptr)

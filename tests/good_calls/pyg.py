@@ -263,6 +263,9 @@ GOOD_CALLS = {
         also={"num_labels": ("names",), "channels": ("heads",), "heads": ("channels",)},
         accepts={"names": WORD},
     ),
+    "RelationGlobalAttention (a labeler)": lambda: Good(
+        rg.pyg.RelationGlobalAttention, {"channels": 8, "labeler": rg.ShortestPath(2)}
+    ),
     "RelationGlobalAttention (score and maps)": lambda: Good(
         rg.pyg.RelationGlobalAttention,
         {

@@ -195,3 +195,14 @@ def test_heads_divide_channels():
         rg.pyg.RelationGlobalAttention(16, 3)
     with pytest.raises(ValueError, match="channels must be at least 1, got 0"):
         rg.pyg.RelationGlobalAttention(0, 1)
+
+
+def test_a_labeler_gets_what_it_reads():
+    labeler, graph = rg.ShortestPath(2), rg.Graph(torch.tensor([[0, 1, 3], [1, 2, 4]]), 5, ptr=torch.tensor([0, 3, 5]))
+    made, x = RelationGlobalAttention(8, heads=2, labeler=labeler).to(F64), torch.randn(5, 8, dtype=F64)
+    assert made.attention.tables.num_labels == labeler.num_labels
+    assert torch.equal(made(x, graph), made(x, labeler(graph)))
+    with pytest.raises(TypeError, match=r"labels must be Labels, or what ShortestPath\(2\) reads, got Tensor"):
+        made(x, torch.zeros(5, 5))
+    with pytest.raises(ValueError, match="labels must be given to a layer with num_labels, got None"):
+        made(x)
