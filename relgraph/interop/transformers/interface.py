@@ -16,7 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
 from relgraph.functional import relation_attention, relation_attention_with_aux
-from relgraph.interop.transformers.common import labels_by_distance, refuse, trimmed, wants_weights
+from relgraph.interop.transformers.common import SINKS, labels_by_distance, refuse, trimmed, wants_weights
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
 from relgraph.nn import RelationTables
@@ -174,7 +174,7 @@ def attention(
     Raises:
         NotImplementedError: a mask of heads, sinks, or a ``relation`` on attention over other states.
     """
-    refuse(module, given, "head_mask", "layer_head_mask", "s_aux")
+    refuse(module, given, "head_mask", "layer_head_mask", SINKS)
     mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     relation = getattr(module, "relation", None)
