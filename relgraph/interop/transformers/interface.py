@@ -34,7 +34,8 @@ class Relation(nn.Module):
 
     Make one the attribute ``relation`` of an attention module whose model was made with
     ``attn_implementation="relgraph"``. Its rows start at zero, so that a trained model starts as what it was. They are
-    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads.
+    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads. With a cache
+    the module must be one of causal self-attention; where its queries are is read from the mask of the model.
 
     Args:
         labeler: labels of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
@@ -211,6 +212,9 @@ def register() -> None:
     chosen by name. What they add to scores, such as T5's position bias, they still make of N² numbers: see
     :func:`~relgraph.interop.transformers.patch` for those. A :class:`~relgraph.interop.transformers.Relation` gives a
     module learned tables. A second call changes nothing.
+
+    Models that look their attention up in a table of their own cannot take it: BERT before transformers 5 and its
+    copies raise ``KeyError: 'relgraph'`` when they are made.
 
     Raises:
         ImportError: transformers is missing, or a version that relgraph does not know; on import of this module.

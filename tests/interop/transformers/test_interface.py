@@ -177,5 +177,7 @@ def test_bad_input():
     with pytest.raises(TypeError, match="labeler must be one of distances, such as rg.ClippedDistance, got 3"):
         ours.Relation(3, 4)
     x = torch.randn(1, 1, 2, 4)
-    with pytest.raises(NotImplementedError, match="head_mask must be None"):
-        interface.attention(torch.nn.Module(), x, x, x, None, head_mask=torch.ones(1))
+    named = "must be None in Module with attn_implementation='relgraph', got Tensor"
+    for given, why in (("head_mask", "a mask of heads acts"), ("s_aux", "relgraph has no sinks")):
+        with pytest.raises(NotImplementedError, match=f"{given} {named}: {why}.*; choose another attn_implementation"):
+            interface.attention(torch.nn.Module(), x, x, x, None, **{given: torch.ones(1)})

@@ -58,6 +58,7 @@ def test_outputs_and_all_gradients(name, attention):
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
     if name == "LongT5":
         assert {one.kind for one in report.left} == {"LongT5LocalAttention"}
+        assert {one.why for one in report.left} == {"relgraph does not support this class"}
         assert all(one.name.startswith("decoder.") for one in report.patched)
     else:
         assert not report.left
@@ -195,6 +196,7 @@ def test_weights_are_computed_on_request_only(name, monkeypatch):
         model(**inputs, output_attentions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
 @pytest.mark.parametrize("backend", ["aot_eager"])
 def test_compiled(backend):
@@ -274,6 +276,8 @@ def test_a_part_of_a_stack_is_refused():
     with pytest.raises(ValueError, match=r"the whole stack of itself \(T5Attention\)"):
         ours.patch(attention_of(model, 1))
     assert ours.unpatch(model) == 0
+    with pytest.raises(ValueError, match="families must have at least one of t5, deberta, .*, got none"):
+        ours.patch(model, families=())
     umt5 = tiny("UMT5EncoderModel")
     assert ours.patch(umt5.encoder.block[0]).patched
 
