@@ -192,7 +192,7 @@ def _why_not(module: nn.Module) -> str | None:
     kind = getattr(module, "position_embedding_type", None)
     if kind in (KEY, KEY_QUERY) and hasattr(module, "distance_embedding"):
         return None
-    if kind is None:
+    if kind in (None, KEY, KEY_QUERY):
         return "it has no tables: transformers 5 dropped position_embedding_type"
     return f"it has no tables: position_embedding_type is {kind!r}"
 

@@ -99,6 +99,24 @@ def test_swin_under_accelerate():
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+def layoutlm():
+    return test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of torch while it compiles
+@pytest.mark.parametrize("make", [deberta, layoutlm])
+def test_one_graph_without_breaks(make):
+    """Buckets are worked out when the model is patched: a graph may not wait for numbers."""
+    model, inputs = make()
+    inputs.pop("labels", None)
+    ours.patch(model)
+    torch.compiler.reset()
+    found = torch.compile(model, backend="eager", fullgraph=True)(**inputs)
+    torch.testing.assert_close(found.logits, model(**inputs).logits)
+    torch.compiler.reset()
+
+
 def test_hooks_of_accelerate_ask_for_no_weights(monkeypatch):
     hooks = pytest.importorskip("accelerate.hooks")
     model, inputs = t5()
