@@ -108,6 +108,8 @@ def layoutlm():
 @pytest.mark.parametrize("make", [deberta, layoutlm])
 def test_one_graph_without_breaks(make):
     """Buckets are worked out when the model is patched: a graph may not wait for numbers."""
+    if make is layoutlm and common.version() < (5, 0):
+        pytest.skip("the code of transformers 4 warns there, which breaks its own graph")
     model, inputs = make()
     inputs.pop("labels", None)
     ours.patch(model)
