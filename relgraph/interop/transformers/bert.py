@@ -3,7 +3,7 @@
     e_ij = (q_i·k_j + q_i·a[i − j] + k_j·a[i − j]) / √d
 
 The last term is that of ``relative_key_query``. The rows of a count i − j from 1 − max_position_embeddings on, and all
-heads share them. ALBERT does not divide what a adds. transformers 5 has neither type.
+heads share them. ALBERT does not divide what a adds, ESM not the last term. transformers 5 has neither type.
 
 With a cache, transformers counts the distances of *all* queries from the last key, whether one token is added or many.
 So does this file, so that results agree. Only tokens that are added one by one have the distances of training.
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads
-from relgraph.interop.transformers.families import Family
+from relgraph.interop.transformers.common import attend, labels_by_distance, refuse, rows_of, split_heads, wants_weights
+from relgraph.interop.transformers.families import Family, kind_of
 from relgraph.interop.transformers.layers import layer_of, linear_of, plain_rows
 from relgraph.interop.transformers.rows import Rows, cut_to_length, rows_by_query_minus_key
 from relgraph.labelers import ClippedDistance
@@ -27,6 +27,7 @@ from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
 
 KEY, KEY_QUERY = "relative_key", "relative_key_query"
+ESM = "esm.EsmSelfAttention"
 
 
 def labeler_of(module: Any) -> Rows:
@@ -97,6 +98,38 @@ class AlbertMixin:
         return (output,) if weights is None else (output, weights)
 
 
+class EsmMixin:
+    """The forward of ``EsmSelfAttention``, whose queries are divided by √d before all terms: k_j·a is not divided."""
+
+    _relgraph_mixin = True
+
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        head_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        **given: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Self-attention; or attention over ``encoder_hidden_states`` if they are given.
+
+        Returns:
+            The output, and the weights or None.
+        """
+        refuse(self, {"head_mask": head_mask}, "head_mask")
+        size = self.attention_head_size
+        if encoder_hidden_states is not None:
+            attention_mask = encoder_attention_mask
+        query = split_heads(self.query(hidden_states), size)
+        key, value = _keys_and_values(self, hidden_states, encoder_hidden_states, None, None)
+        labels, table = _labels_and_table(self, query.shape[2], key.shape[2], False, query.device)
+        return attend(
+            self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=size**-0.5,
+            need_weights=wants_weights(self, given), key_table=table, query_table=_if_both(self, table * size**0.5),
+        )  # fmt: skip
+
+
 def _labels_and_table(module: Any, q_len: int, k_len: int, cached: bool, device: torch.device) -> tuple[Labels, Tensor]:
     """The labels of all pairs and the table whose rows they name."""
     most = module.max_position_embeddings
@@ -124,7 +157,7 @@ def _keys_and_values(
     module: Any, states: Tensor, others: Tensor | None, cache: Any, position: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Keys and values ``[B, H, N, D]`` with those of the cache."""
-    layer, size = module.layer_idx, module.attention_head_size
+    layer, size = getattr(module, "layer_idx", None), module.attention_head_size  # some know no cache
     two = hasattr(cache, "cross_attention_cache")
     own = cache
     if two:
@@ -146,24 +179,26 @@ def convert(module: Any) -> tuple[RelationAttention, ClippedDistance]:
     labeler = ClippedDistance(module.max_position_embeddings - 1)
     inputs = [linear_of(module, name) for name in ("query", "key", "value")]
     rows = labeler.rows_from(plain_rows(module, "distance_embedding"), "query-key")
-    kinds = ("key", "query") if module.position_embedding_type == KEY_QUERY else ("key",)
-    layer = layer_of(
-        inputs, None, dict.fromkeys(kinds, rows), labeler, heads=module.num_attention_heads, dropout=module.dropout.p
-    )
+    tables = {"key": rows}
+    if module.position_embedding_type == KEY_QUERY:
+        tables["query"] = rows * module.attention_head_size**0.5 if kind_of(module) == ESM else rows
+    dropout = module.dropout if kind_of(module) == ESM else module.dropout.p
+    layer = layer_of(inputs, None, tables, labeler, heads=module.num_attention_heads, dropout=dropout)
     return layer, labeler
 
 
 def _why_not(module: nn.Module) -> str | None:
     """Only two kinds of positions have tables; pruned heads are fine, because heads share them."""
     kind = getattr(module, "position_embedding_type", None)
-    if kind in (KEY, KEY_QUERY):
+    if kind in (KEY, KEY_QUERY) and hasattr(module, "distance_embedding"):
         return None
-    if kind is None:
+    if kind in (None, KEY, KEY_QUERY):
         return "it has no tables: transformers 5 dropped position_embedding_type"
     return f"it has no tables: position_embedding_type is {kind!r}"
 
 
 _COPIES = (
+    "altclip.AltRobertaSelfAttention",
     "bert.BertSelfAttention",
     "bert.BertSdpaSelfAttention",
     "bert_generation.BertGenerationSelfAttention",
@@ -188,8 +223,8 @@ _ALBERT = ("albert.AlbertAttention", "albert.AlbertSdpaAttention")
 FAMILY = Family(
     "bert",
     "BERT, RoBERTa, ELECTRA, ALBERT, CamemBERT, XLM-RoBERTa (also XL), Data2Vec text, ERNIE, Megatron-BERT, RoCBert, "
-    "X-MOD, BertGeneration and BridgeTower with relative_key or relative_key_query, up to transformers 4",
-    {**dict.fromkeys(_COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin)},
+    "X-MOD, BertGeneration, BridgeTower, AltCLIP and ESM with relative_key or relative_key_query, up to transformers 4",
+    {**dict.fromkeys(_COPIES, BertMixin), **dict.fromkeys(_ALBERT, AlbertMixin), ESM: EsmMixin},
     _why_not,
     convert,
     no_layer=dict.fromkeys(_ALBERT, "it ends with a residual connection and a layer norm, which the layer has not"),

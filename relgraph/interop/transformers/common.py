@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
@@ -26,6 +27,9 @@ OLDEST, TOO_NEW = (4, 56), (6, 0)
 
 IMPL = "_relgraph_impl"
 """The attribute of a patched module that names the implementation it was given."""
+
+SINKS = "s_aux"
+"""The argument of models with attention sinks, numbers that take a share of the weights and no value."""
 
 KEPT_LABELS = 64
 """How many labels of lengths are kept."""
@@ -127,6 +131,16 @@ def trimmed(mask: Tensor | None, keys: int) -> Tensor | None:
     return mask
 
 
+def weight_of(linear: nn.Module) -> Tensor:
+    """The weight ``[out, in]`` of a linear layer without a bias; if a hook brings it, what the call gives for the unit
+    vectors.
+    """
+    weight: Any = linear.weight
+    if not weight.is_meta or "forward" not in vars(linear):
+        return weight
+    return linear(torch.eye(weight.shape[1], dtype=weight.dtype, device="cpu")).t()
+
+
 _looked_at = WeakTensorKeyDictionary()
 """By mask, its version when it was looked at, and its one row or None."""
 
@@ -182,17 +196,33 @@ def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
     """Raise NotImplementedError for arguments that change attention in a way that fused attention cannot.
 
     Args:
-        module: the patched module, for the message.
+        module: the module, patched or not, for the message.
         given: all arguments that its forward does not name.
         names: those that must be None or left out.
     """
     for name in names:
         if given.get(name) is not None:
             kind = type(module).__name__
+            where, instead = f"{kind} with attn_implementation='relgraph'", "choose another attn_implementation"
+            if hasattr(type(module), "_relgraph_own"):
+                where, instead = f"a patched {kind}", "unpatch(model) first"
+            why = "relgraph has no sinks"
+            if name != SINKS:
+                why = "a mask of heads acts on attention weights, which are never held"
             raise NotImplementedError(
-                f"{name} must be None in a patched {kind}, got {type(given[name]).__name__}: a mask of heads acts on "
-                "attention weights, which are never held; unpatch(model) first"
+                f"{name} must be None in {where}, got {type(given[name]).__name__}: {why}; {instead}"
             )
+
+
+def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
+    """``make(module)``, kept in the module under a name.
+
+    ``patch`` asks for it first: a graph that is recorded may not wait for numbers, such as the borders of buckets.
+    """
+    kept = module.__dict__.get(f"_relgraph_{name}")
+    if kept is None:
+        kept = module.__dict__[f"_relgraph_{name}"] = make(module)
+    return kept
 
 
 _labels: dict[tuple[DistanceLabeler, int, int, int], Labels] = {}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relgraph.interop.transformers.common import attend, labels_by_distance, split_heads
+from relgraph.interop.transformers.common import attend, labels_by_distance, made_once, split_heads
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
 from relgraph.interop.transformers.rows import cut_to_length, rows_by_query_minus_key
@@ -42,6 +42,10 @@ class DebertaV2Mixin:
     """The forward of ``DisentangledSelfAttention`` in DeBERTa v2 and v3."""
 
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        made_once(self, "labeler", labeler_of)
 
     def forward(
         self: Any,
@@ -70,6 +74,10 @@ class DebertaMixin:
     """The forward of ``DisentangledSelfAttention`` in DeBERTa v1: one projection for queries, keys and values."""
 
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        made_once(self, "labeler", labeler_of)
 
     def forward(
         self: Any,
@@ -173,7 +181,7 @@ def _attend(
         )
     labels, tables = None, (None, None)
     if rel_embeddings is not None:
-        rows, labeler = cut_to_length(labeler_of(module), query.shape[2], key.shape[2])
+        rows, labeler = cut_to_length(made_once(module, "labeler", labeler_of), query.shape[2], key.shape[2])
         labels = labels_by_distance(labeler, query.shape[2], key.shape[2])
         embeddings = module.pos_dropout(rel_embeddings[rows])
         tables = _tables(module, embeddings, projections)

@@ -29,6 +29,8 @@ class Family(NamedTuple):
             If there are ``holders``, it is called with the holder too, None if there was no model to look for it.
         holders: the classes, around an attention, that hold tables for it, named as in ``kinds``.
         no_layer: for classes among ``kinds`` of which no layer can be made, the reason.
+        whole: for classes, around attention modules, whose modules hand one bias on, the class of these modules: all of
+            them are patched or none.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Family(NamedTuple):
     convert: Callable[..., tuple[RelationAttention, Labeler]] | None = None
     holders: tuple[str, ...] = ()
     no_layer: Mapping[str, str] = MappingProxyType({})
+    whole: Mapping[str, str] = MappingProxyType({})
 
 
 def all_families() -> dict[str, Family]:
@@ -51,6 +54,15 @@ def kind_of(module: nn.Module) -> str:
     """The class of transformers whose forward a module has: ``"t5.T5Attention"``; "" if it is not of transformers."""
     for cls in type(module).__mro__:
         if "forward" in vars(cls) and not getattr(cls, "_relgraph_mixin", False):
-            parts = cls.__module__.split(".")
-            return f"{parts[2]}.{cls.__name__}" if parts[:2] == ["transformers", "models"] else ""
+            return _name_of(cls)
     return ""
+
+
+def bases_of(module: nn.Module) -> set[str]:
+    """The classes of transformers that a module is an instance of, named as in :func:`kind_of`."""
+    return {_name_of(cls) for cls in type(module).__mro__ if not getattr(cls, "_relgraph_mixin", False)} - {""}
+
+
+def _name_of(cls: type) -> str:
+    parts = cls.__module__.split(".")
+    return f"{parts[2]}.{cls.__name__}" if parts[:2] == ["transformers", "models"] else ""

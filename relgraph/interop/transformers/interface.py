@@ -16,7 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
 from relgraph.functional import relation_attention, relation_attention_with_aux
-from relgraph.interop.transformers.common import labels_by_distance, refuse, trimmed, wants_weights
+from relgraph.interop.transformers.common import SINKS, labels_by_distance, refuse, trimmed, wants_weights
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
 from relgraph.nn import RelationTables
@@ -25,13 +25,17 @@ from relgraph.score import Softcap
 NAME = "relgraph"
 """What models call the interface: ``attn_implementation="relgraph"``."""
 
+OFFSET = "_relgraph_offset"
+"""The attribute of a mask that says where among the keys its first query is."""
+
 
 class Relation(nn.Module):
     """Learned tables for an attention module that had none, read by the interface ``"relgraph"``.
 
     Make one the attribute ``relation`` of an attention module whose model was made with
     ``attn_implementation="relgraph"``. Its rows start at zero, so that a trained model starts as what it was. They are
-    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads.
+    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads. With a cache
+    the module must be one of causal self-attention; where its queries are is read from the mask of the model.
 
     Args:
         labeler: labels of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
@@ -76,26 +80,67 @@ class Relation(nn.Module):
                 rows.zero_()
 
 
-def _labels(relation: Relation, q_len: int, k_len: int, position: Tensor | None) -> Labels:
+def masks(**given: Any) -> Tensor | None:
+    """The mask that transformers makes for fused attention, which says where in the cache its queries begin.
+
+    A dynamic cache ends with the queries, a static one goes on after them. The attention function is handed keys and a
+    mask and no cache, so the mask carries the number.
+
+    Args:
+        given: as for ``sdpa_mask`` of transformers.
+    """
+    mask = sdpa_mask(**given)
+    if mask is not None:
+        position = given.get("cache_position")  # before transformers 5; since then an offset
+        first = given.get("q_offset", 0) if position is None else position[0]
+        setattr(mask, OFFSET, first - given.get("kv_offset", 0))
+    return mask
+
+
+def _labels(
+    relation: Relation, q_len: int, k_len: int, position: Tensor | None, mask: Tensor | None, causal: bool
+) -> Labels:
     """The labels of a call.
 
     Args:
         relation: the tables and their labeler.
         q_len: N_q.
         k_len: N_k.
-        position: positions of the queries among the keys, where a cache holds the others; None without a cache.
+        position: positions of the queries among the keys, where the model hands them over.
+        mask: the mask that the model hands over.
+        causal: whether the module is one of a decoder over its own tokens.
 
     Raises:
-        NotImplementedError: more keys than queries and no positions.
+        NotImplementedError: attention over other states, whose tokens have no distance.
     """
     if q_len == k_len:
         return labels_by_distance(relation.labeler, q_len, k_len)
-    if position is None:
+    if not causal:
         raise NotImplementedError(
-            f"relation needs cache_position where keys are more than queries, got {k_len} keys and {q_len} queries: "
-            "this model does not say where in the cache its queries are; call it with use_cache=False"
+            f"relation must be on causal self-attention where keys are more than queries, got {k_len} keys and {q_len} "
+            "queries of a module that is not causal: tokens of another sequence have no distance"
         )
-    return labels_by_distance(relation.labeler, q_len, k_len, position.reshape(-1)[0])
+    if position is not None:
+        offset = position.reshape(-1)[0]
+    elif mask is None:
+        # transformers leaves the mask out for one query that sees all keys, and for the first tokens of a static cache
+        offset = k_len - q_len if q_len == 1 else 0
+    else:
+        offset = getattr(mask, OFFSET, None)
+        if offset is None:
+            offset = _last_seen(trimmed(mask, k_len))
+    return labels_by_distance(relation.labeler, q_len, k_len, offset)
+
+
+def _last_seen(mask: Any) -> Tensor:
+    """The position of the first query among the keys, read from a causal mask: each sees itself last.
+
+    Queries that are padding see fewer keys, so the one that sees most counts.
+    """
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    keys = torch.arange(seen.shape[-1], device=seen.device)
+    queries = torch.arange(seen.shape[-2], device=seen.device)
+    return (torch.where(seen, keys, -1).amax(-1) - queries).amax().clamp(min=0)
 
 
 def attention(
@@ -128,15 +173,16 @@ def attention(
         The output ``[B, N_q, H, D_v]``, and the weights or None.
 
     Raises:
-        NotImplementedError: a mask of heads, sinks, or a ``relation`` within a cache that does not say where it is.
+        NotImplementedError: a mask of heads, sinks, or a ``relation`` on attention over other states.
     """
-    refuse(module, given, "head_mask", "layer_head_mask", "s_aux")
+    refuse(module, given, "head_mask", "layer_head_mask", SINKS)
     mask = _joined(trimmed(position_bias, key.shape[-2]), trimmed(attention_mask, key.shape[-2]))
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     relation = getattr(module, "relation", None)
     labels, tables = None, {}
     if isinstance(relation, Relation):
-        labels = _labels(relation, query.shape[2], key.shape[2], given.get("cache_position"))
+        position = given.get("cache_position")
+        labels = _labels(relation, query.shape[2], key.shape[2], position, attention_mask, bool(causal))
         tables = relation.tables()
     softcap = given.get("softcap")
     options: dict[str, Any] = dict(
@@ -167,6 +213,9 @@ def register() -> None:
     :func:`~relgraph.interop.transformers.patch` for those. A :class:`~relgraph.interop.transformers.Relation` gives a
     module learned tables. A second call changes nothing.
 
+    Models that look their attention up in a table of their own cannot take it: BERT before transformers 5 and its
+    copies raise ``KeyError: 'relgraph'`` when they are made.
+
     Raises:
         ImportError: transformers is missing, or a version that relgraph does not know; on import of this module.
 
@@ -179,7 +228,7 @@ def register() -> None:
         torch.Size([1, 3, 16])
     """
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, masks)
 
 
 def _joined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:

@@ -19,7 +19,15 @@ from typing import Any
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.interop.transformers.common import attend, refuse, split_heads, version, wants_weights
+from relgraph.interop.transformers.common import (
+    attend,
+    made_once,
+    refuse,
+    split_heads,
+    version,
+    wants_weights,
+    weight_of,
+)
 from relgraph.interop.transformers.families import Family
 from relgraph.interop.transformers.layers import Linear, layer_of, linear_of, needs_model
 from relgraph.labelers import BucketedDistance, Labeler
@@ -134,6 +142,10 @@ class EncoderV2Mixin:
 
     _relgraph_mixin = True
 
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        _prepare(self)
+
     def _calculate_1d_position_embeddings(self: Any, position_ids: Tensor) -> Biases:
         return _text_biases(self, position_ids)
 
@@ -145,6 +157,10 @@ class EncoderV3Mixin:
     """What the encoder of LayoutLMv3 hands to its layers: labels and tables."""
 
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        _prepare(self)
 
     def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
         return _text_biases(self, position_ids)
@@ -163,15 +179,23 @@ def page_labeler_of(encoder: Any) -> BucketedDistance:
     return _labeler(encoder.rel_2d_pos_bins, encoder.max_rel_2d_pos)
 
 
+def _prepare(encoder: Any) -> None:
+    if encoder.has_relative_attention_bias:
+        made_once(encoder, "text", text_labeler_of)
+    if encoder.has_spatial_attention_bias:
+        made_once(encoder, "page", page_labeler_of)
+
+
 def _text_biases(encoder: Any, position_ids: Tensor) -> Biases:
     if position_ids.stride(0) == 0:  # one row for all of the batch
         position_ids = position_ids[:1]
-    return Biases((text_labeler_of(encoder).at(position_ids),), (encoder.rel_pos_bias.weight.detach(),))
+    labeler = made_once(encoder, "text", text_labeler_of)
+    return Biases((labeler.at(position_ids),), (weight_of(encoder.rel_pos_bias).detach(),))
 
 
 def _page_biases(encoder: Any, bbox: Tensor) -> Biases:
-    labeler = page_labeler_of(encoder)
-    tables = (encoder.rel_pos_x_bias.weight.detach(), encoder.rel_pos_y_bias.weight.detach())
+    labeler = made_once(encoder, "page", page_labeler_of)
+    tables = tuple(weight_of(one).detach() for one in (encoder.rel_pos_x_bias, encoder.rel_pos_y_bias))
     return Biases((labeler.at(bbox[..., LEFT]), labeler.at(bbox[..., LOWER])), tables)
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from relgraph.arguments import check
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.interop.transformers.common import IMPL
-from relgraph.interop.transformers.families import Family, all_families, kind_of
+from relgraph.interop.transformers.families import Family, all_families, bases_of, kind_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Report:
         >>> report.patched[0].name, report.patched[0].kind, report.patched[0].family
         ('decoder.block.0.layer.0.SelfAttention', 'LongT5Attention', 't5')
         >>> report.left[0].why
-        'relgraph knows no learned tables in this class'
+        'relgraph does not support this class'
     """
 
     patched: tuple[Patched, ...]
@@ -122,12 +122,16 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
             left.append(Left(name, _own_class(module).__name__, why))
         else:
             found.append((name, module, mixin, family))
+    found, left = _without_halves(model, found, left)
     if not found:
         raise ValueError(_nothing_found(model, chosen, left))
     for _, module, mixin, _ in found:
         _forget_own_forward(module)
         setattr(module, IMPL, impl)
         module.__class__ = _patched_class(mixin, _own_class(module))
+        prepare = getattr(module, "_relgraph_prepare", None)
+        if prepare is not None:
+            prepare()
     patched = tuple(Patched(name, _own_class(module).__name__, family) for name, module, _, family in found)
     return Report(patched, tuple(left))
 
@@ -166,6 +170,8 @@ def _chosen(families: Any) -> dict[str, Family]:
     if families is None:
         return known
     names = check.items("families", families, "names of families", most=len(known))
+    if not names:
+        raise ValueError(f"families must have at least one of {', '.join(known)}, got none")
     for name in names:
         check.choice("families", name, tuple(known))
     return {name: known[name] for name in names}
@@ -182,11 +188,11 @@ def _candidates(model: Any) -> Iterator[tuple[str, nn.Module]]:
     known = {kind for family in all_families().values() for kind in family.kinds}
     inside = {}
     for name, module in _modules(model):
-        if kind_of(module) in known or "Attention" in type(module).__name__:
+        if bases_of(module) & known or "Attention" in type(module).__name__:
             inside[name] = module
     for name, module in inside.items():
         holds_another = any(other.startswith(f"{name}." if name else "") for other in inside if other != name)
-        if kind_of(module) in known or not holds_another:
+        if bases_of(module) & known or not holds_another:
             yield name, module
 
 
@@ -201,7 +207,41 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
             if why is None and family.name not in chosen:
                 why = f"family {family.name} is not among families"
             return (family.kinds[kind], family.name, "") if why is None else (None, "", why)
-    return None, "", "relgraph knows no learned tables in this class"
+    if any(bases_of(module) & family.kinds.keys() for family in all_families().values()):
+        return None, "", "its class has a forward of its own"
+    return None, "", "relgraph does not support this class"
+
+
+def _without_halves(model: nn.Module, found: list[Any], left: list[Left]) -> tuple[list[Any], list[Left]]:
+    """Leave all attention modules of a stack that share a bias if one of them is left, in the order of the model.
+
+    Raises:
+        ValueError: attention modules that share a bias with others outside of the model.
+    """
+    modules = dict(_modules(model))
+    reasons = {one.name: one for one in left}
+    for family in all_families().values():
+        if not family.whole:
+            continue
+        kinds = set(family.whole.values())
+        stacks = [name for name, module in modules.items() if bases_of(module) & family.whole.keys()]
+        sharing = [name for name, module, _, _ in found if bases_of(module) & kinds]
+        for name in sharing:
+            if not any(name.startswith(f"{stack}." if stack else "") for stack in stacks):
+                kind = _own_class(modules[name]).__name__
+                raise ValueError(
+                    f"model must have the whole stack of {name or 'itself'} ({kind}), whose modules share one bias, "
+                    f"got {type(model).__name__}: patch the stack or the model"
+                )
+        for stack in stacks:
+            inside = [name for name in modules if name.startswith(f"{stack}." if stack else "")]
+            others = [name for name in inside if name in reasons and bases_of(modules[name]) & kinds]
+            for name in sharing if others else ():
+                if name in inside:
+                    why = f"its stack shares one bias with {others[0]}, which is left as it is"
+                    reasons[name] = Left(name, _own_class(modules[name]).__name__, why)
+    kept = [one for one in found if one[0] not in reasons]
+    return kept, [reasons[name] for name in modules if name in reasons]
 
 
 def _nothing_found(model: nn.Module, chosen: dict[str, Family], left: list[Left]) -> str:

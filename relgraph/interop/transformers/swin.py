@@ -81,7 +81,7 @@ class SwinMixin:
                 split_heads(project(hidden_states), self.head_dim)
                 for project in (self.q_proj, self.k_proj, self.v_proj)
             ),
-            table=self.relative_position_bias.relative_position_bias_table,
+            table=_table_of(self.relative_position_bias),
             window=self.relative_position_bias.window_size,
             mask=attention_mask,
             dropout=self.attention_dropout,
@@ -124,6 +124,17 @@ class Swinv2SelfMixin:
             need_weights=need_weights,
         )
         return (output,) if weights is None else (output, weights)
+
+
+def _table_of(holder: Any) -> Tensor:
+    """The table ``[R, H]``; if a hook brings it, as accelerate does, the rows that the call gives."""
+    table = holder.relative_position_bias_table
+    if not table.is_meta or "forward" not in vars(holder):
+        return table
+    biases = holder()  # [1, H, N, N]
+    rows = biases.new_empty(table.shape)
+    rows[holder.relative_position_index.to(rows.device).flatten()] = biases.flatten(2)[0].t()
+    return rows
 
 
 def _needs_weights(module: Any, more: tuple[Any, ...], given: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from transformers import EncoderDecoderCache
 from relgraph.interop.transformers.common import (
     attend,
     labels_by_distance,
+    made_once,
     refuse,
     rows_of,
     split_heads,
@@ -39,7 +40,7 @@ def labeler_of(module: Any) -> BucketedDistance:
     return BucketedDistance(
         module.relative_attention_num_buckets,
         module.relative_attention_max_distance,
-        bidirectional=not module.is_decoder,
+        bidirectional=not getattr(module, "is_decoder", True),  # Pix2Struct has decoders only
     )
 
 
@@ -47,6 +48,10 @@ class T5Mixin:
     """The forward of ``T5Attention`` and of its copies."""
 
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        made_once(self, "labeler", labeler_of)
 
     def forward(
         self: Any,
@@ -70,12 +75,16 @@ class T5Mixin:
             self, hidden_states, key_value_states, past_key_values, given.get("cache_position")
         )
         table = None if cross else _table(self, position_bias)
-        labels = None if table is None else labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
+        labels = (
+            None
+            if table is None
+            else labels_by_distance(made_once(self, "labeler", labeler_of), query.shape[2], key.shape[2], offset)
+        )
         output, weights = attend(
             self, query, key, value, labels, mask=mask, dropout=self.dropout, scale=1.0, need_weights=need_weights,
             bias_table=table,
         )  # fmt: skip
-        output = self.o(output)
+        output = _projections(self)[3](output)
         if version() >= (5, 0):
             return output, table, weights
         return (output, table, weights) if need_weights else (output, table)
@@ -85,6 +94,10 @@ class UMT5Mixin:
     """The forward of ``UMT5Attention``, which has a table of its own."""
 
     _relgraph_mixin = True
+
+    def _relgraph_prepare(self) -> None:
+        """Make what a graph that is recorded may not wait for."""
+        made_once(self, "labeler", labeler_of)
 
     def forward(
         self: Any,
@@ -106,7 +119,7 @@ class UMT5Mixin:
         table = labels = None
         if self.has_relative_attention_bias:
             table = rows_of(self.relative_attention_bias).t()
-            labels = labels_by_distance(_labeler(self), query.shape[2], key.shape[2], offset)
+            labels = labels_by_distance(made_once(self, "labeler", labeler_of), query.shape[2], key.shape[2], offset)
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.dropout, scale=1.0,
             need_weights=wants_weights(self, given) or self.__dict__.get(ASKED, False), bias_table=table,
@@ -131,12 +144,13 @@ class UMT5BlockMixin:
         return super().forward(*args, **given)  # type: ignore[misc]  # of the class of transformers
 
 
-def _labeler(module: Any) -> BucketedDistance:
-    """The labeler of a module, made once."""
-    found = module.__dict__.get("_relgraph_labeler")
-    if found is None:
-        found = module.__dict__["_relgraph_labeler"] = labeler_of(module)
-    return found
+def _names(module: Any) -> tuple[str, str, str, str]:
+    """What a module calls its projections of queries, keys, values and outputs."""
+    return ("q", "k", "v", "o") if hasattr(module, "q") else ("query", "key", "value", "output")
+
+
+def _projections(module: Any) -> list[Any]:
+    return [getattr(module, name) for name in _names(module)]
 
 
 def _table(module: Any, given: Tensor | None) -> Tensor | None:
@@ -157,10 +171,11 @@ def _projected(
 ) -> tuple[Tensor, Tensor, Tensor, int | Tensor]:
     """Queries, keys and values ``[B, H, N, D]`` with those of the cache, and the position of the first query."""
     size, layer = module.key_value_proj_dim, module.layer_idx
-    query = split_heads(module.q(states), size)
+    to_query, to_key, to_value, _ = _projections(module)
+    query = split_heads(to_query(states), size)
     if cache is None:
         source = states if others is None else others
-        return query, split_heads(module.k(source), size), split_heads(module.v(source), size), 0
+        return query, split_heads(to_key(source), size), split_heads(to_value(source), size), 0
     offset = cache.get_seq_length(layer)
     if isinstance(offset, Tensor):
         offset = offset.clone()  # a static cache counts on in place
@@ -168,13 +183,13 @@ def _projected(
     if others is None:
         own = cache.self_attention_cache if two else cache
         more = ({"cache_position": position},) if version() < (5, 0) else ()
-        key, value = split_heads(module.k(states), size), split_heads(module.v(states), size)
+        key, value = split_heads(to_key(states), size), split_heads(to_value(states), size)
         key, value = own.update(key, value, layer, *more)
         return query, key, value, offset
     own = cache.cross_attention_cache if two else cache
     if two and cache.is_updated.get(layer):
         return query, own.layers[layer].keys, own.layers[layer].values, 0
-    key, value = own.update(split_heads(module.k(others), size), split_heads(module.v(others), size), layer)
+    key, value = own.update(split_heads(to_key(others), size), split_heads(to_value(others), size), layer)
     if two:
         cache.is_updated[layer] = True
     return query, key, value, 0
@@ -186,10 +201,11 @@ def convert(module: Any, stack: Any) -> tuple[RelationAttention, BucketedDistanc
     if not module.has_relative_attention_bias:
         holder = _first_of(needs_model(module, stack, "the first layer of its stack, if it is self-attention"), module)
     labeler = labeler_of(holder)
-    inputs = [linear_of(module, name) for name in ("q", "k", "v")]
+    *names, output = _names(module)
+    inputs = [linear_of(module, name) for name in names]
     tables = {"bias": plain_rows(holder, "relative_attention_bias").t()}
     layer = layer_of(
-        inputs, linear_of(module, "o"), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
+        inputs, linear_of(module, output), tables, labeler, heads=module.n_heads, dropout=module.dropout, scale=1.0
     )
     return layer, labeler
 
@@ -200,7 +216,10 @@ def _first_of(stack: Any, module: Any) -> Any:
     Raises:
         ValueError: a module that is not one of the others.
     """
-    own: list[Any] = [getattr(block.layer[0], "SelfAttention", None) for block in stack.block]
+    if hasattr(stack, "block"):
+        own: list[Any] = [getattr(block.layer[0], "SelfAttention", None) for block in stack.block]
+    else:  # Pix2Struct
+        own = [block.self_attention.attention for block in stack.layer]
     if not any(one is module for one in own) or not own[0].has_relative_attention_bias:
         raise ValueError(
             f"module must be an attention with tables, got {type(module).__name__}: attention of a decoder over the "
@@ -214,31 +233,27 @@ def _why_not(module: nn.Module) -> str | None:
     return "its heads were pruned" if getattr(module, "pruned_heads", None) else None
 
 
-_KINDS = (
-    "t5.T5Attention",
-    "mt5.MT5Attention",
-    "switch_transformers.SwitchTransformersAttention",
-    "pop2piano.Pop2PianoAttention",
-    "longt5.LongT5Attention",
-)
-_STACKS = (
-    "t5.T5Stack",
-    "mt5.MT5Stack",
-    "switch_transformers.SwitchTransformersStack",
-    "pop2piano.Pop2PianoStack",
-    "longt5.LongT5Stack",
-    "umt5.UMT5Stack",
-)
+_STACKS = {
+    "t5.T5Stack": "t5.T5Attention",
+    "mt5.MT5Stack": "mt5.MT5Attention",
+    "switch_transformers.SwitchTransformersStack": "switch_transformers.SwitchTransformersAttention",
+    "pop2piano.Pop2PianoStack": "pop2piano.Pop2PianoAttention",
+    "longt5.LongT5Stack": "longt5.LongT5Attention",
+    "pix2struct.Pix2StructTextModel": "pix2struct.Pix2StructTextAttention",
+}
+"""The attention modules of these stacks share the bias of the first."""
+
 FAMILY = Family(
     "t5",
-    "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoder of LongT5",
+    "T5, mT5, UMT5, Switch Transformers, Pop2Piano, the decoders of LongT5 and Pix2Struct",
     {
-        **dict.fromkeys(_KINDS, T5Mixin),
+        **dict.fromkeys(_STACKS.values(), T5Mixin),
         "umt5.UMT5Attention": UMT5Mixin,
         **({"umt5.UMT5Block": UMT5BlockMixin} if version() < (5, 0) else {}),
     },
     _why_not,
     convert,
-    _STACKS,
+    (*_STACKS, "umt5.UMT5Stack"),
     {"umt5.UMT5Block": "it holds attention modules: convert these"},
+    _STACKS,
 )

@@ -67,6 +67,50 @@ def test_outputs_and_all_gradients(name, kind):
     assert len(report.patched) == 1 if name == "Albert" else 2
 
 
+def esm(kind):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 48}
+    sizes |= {"vocab_size": 50, "pad_token_id": 1, "mask_token_id": 2, "position_embedding_type": kind}
+    config = transformers.EsmConfig(**sizes, attn_implementation="eager")
+    return judge.randomized(transformers.EsmForMaskedLM(config)).double()
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+@pytest.mark.parametrize("length", [5, 48])
+def test_esm(kind, length):
+    """Its softmax is in float32."""
+    model = esm(kind)
+    inputs = inputs_of(length)
+    for option in ("output_hidden_states", "output_attentions"):
+        report = judge.assert_parity(
+            model, inputs | {option: True}, keep=inputs["attention_mask"], allowed=judge.SINGLE
+        )
+        assert [one.kind for one in report.patched] == ["EsmSelfAttention"] * 2
+    module = model.esm.encoder.layer[0].attention.self
+    judge.assert_same_layer(module, lambda x: module(x)[0], (length,), allowed=judge.SINGLE)
+
+
+@needs_four
+@pytest.mark.parametrize("kind", [KEY, KEY_QUERY])
+def test_altclip(kind):
+    from transformers.models.altclip.modeling_altclip import AltRobertaModel
+
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 32}
+    sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 48}
+    config = transformers.AltCLIPTextConfig(**sizes, vocab_size=50, position_embedding_type=kind)
+    model = judge.randomized(AltRobertaModel(config)).double()
+    inputs = inputs_of(20)
+    del inputs["labels"]
+    for option in ("output_hidden_states", "output_attentions"):
+        assert not compare(model, inputs | {option: True}).left
+
+
+def test_a_rotary_esm_has_no_tables():
+    with pytest.raises(ValueError, match="EsmSelfAttention.*no tables: position_embedding_type"):
+        ours.patch(esm("rotary"))
+
+
 @needs_four
 @pytest.mark.parametrize("length", [1, 2, 23, 24, 47, 48])
 def test_lengths_up_to_the_longest(length):

@@ -125,17 +125,59 @@ def test_tables_of_a_module_that_had_none():
     torch.testing.assert_close(seen.detach(), wanted.transpose(1, 2))
 
 
-def test_where_a_cache_is_must_be_known():
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM", "BartForConditionalGeneration"])
+def test_tables_generate_with_a_cache_as_without(name, cache):
+    inputs = inputs_of(right=0)
+    del inputs["labels"]
+    if name.startswith("Bart"):
+        sizes = {"d_model": 16, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 30}
+        sizes |= {"encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+        sizes |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+        config = transformers.BartConfig(**sizes, forced_eos_token_id=None, attn_implementation="relgraph")
+        model = judge.randomized(transformers.BartForConditionalGeneration(config))
+        layers = model.model.decoder.layers
+        inputs["decoder_input_ids"] = torch.randint(4, 30, (2, 3))  # several at once, then one by one
+    else:
+        model = made(name, "relgraph")
+        layers = model.model.layers
+    for layer in layers:
+        layer.self_attn.relation = ours.Relation(rg.ClippedDistance(3), 4)
+        for rows in layer.self_attn.relation.parameters():
+            torch.nn.init.normal_(rows, std=2.0)
+    options = {"max_new_tokens": 10, "min_new_tokens": 10, "do_sample": False}
+    options |= {"return_dict_in_generate": True, "output_scores": True}
+    wanted = model.generate(**inputs, **options, use_cache=False)
+    found = model.generate(**inputs, **options, cache_implementation=cache)
+    assert torch.equal(found.sequences, wanted.sequences)
+    for one, two in zip(found.scores, wanted.scores, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_where_queries_are_among_the_keys():
     relation = ours.Relation(rg.ClippedDistance(2), 4)
-    with pytest.raises(NotImplementedError, match="needs cache_position .* got 9 keys and 2 queries"):
-        interface._labels(relation, 2, 9, None)
-    ids = interface._labels(relation, 2, 9, torch.tensor([5, 6])).to_dense()[0]
-    assert torch.equal(ids, rg.ClippedDistance(2)(9).to_dense()[0][:, 5:7])
+    whole = rg.ClippedDistance(2)(9).to_dense()[0]
+
+    def ids(q_len, position=None, mask=None):
+        return interface._labels(relation, q_len, 9, position, mask, True).to_dense()[0]
+
+    seen = torch.ones(9, 9).tril()[5:7].bool()[None, None]
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    for given in ({"position": torch.tensor([5, 6])}, {"mask": seen}, {"mask": added}):
+        assert torch.equal(ids(2, **given), whole[:, 5:7])
+    padded = torch.cat([seen, seen & (torch.arange(9) < 4)])  # the queries of the second sequence are padding
+    assert torch.equal(ids(2, mask=padded), whole[:, 5:7])
+    assert torch.equal(ids(1), whole[:, 8:])
+    assert torch.equal(ids(2), whole[:, :2])
+    with pytest.raises(NotImplementedError, match="relation must be on causal self-attention .* got 9 keys and 2"):
+        interface._labels(relation, 2, 9, None, None, False)
 
 
 def test_bad_input():
     with pytest.raises(TypeError, match="labeler must be one of distances, such as rg.ClippedDistance, got 3"):
         ours.Relation(3, 4)
     x = torch.randn(1, 1, 2, 4)
-    with pytest.raises(NotImplementedError, match="head_mask must be None"):
-        interface.attention(torch.nn.Module(), x, x, x, None, head_mask=torch.ones(1))
+    named = "must be None in Module with attn_implementation='relgraph', got Tensor"
+    for given, why in (("head_mask", "a mask of heads acts"), ("s_aux", "relgraph has no sinks")):
+        with pytest.raises(NotImplementedError, match=f"{given} {named}: {why}.*; choose another attn_implementation"):
+            interface.attention(torch.nn.Module(), x, x, x, None, **{given: torch.ones(1)})

@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from relgraph.interop import transformers as ours  # noqa: E402
 from relgraph.interop.transformers import common  # noqa: E402
-from tests.interop.transformers import judge, test_conformer, test_deberta, test_t5  # noqa: E402
+from tests.interop.transformers import judge, test_conformer, test_deberta, test_layoutlm, test_swin, test_t5  # noqa: E402
 
 
 def t5():
@@ -69,6 +69,54 @@ def test_tables_that_accelerate_offloads(make, first):
     with torch.no_grad():
         found, wanted = (one(**inputs)[0] for one in (mine, model))
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The `device` argument is deprecated:FutureWarning")  # their own call
+@pytest.mark.parametrize("first", ["patched", "offloaded"])
+def test_layoutlm_under_accelerate(first):
+    """Its biases are weights of linear layers that are never called; theirs reads what is not there."""
+    accelerate = pytest.importorskip("accelerate")
+    model, inputs = test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
+    mine = copy.deepcopy(model)
+    if first == "patched":
+        ours.patch(mine)
+    accelerate.cpu_offload(mine, torch.device("cpu"))
+    if first == "offloaded":
+        ours.patch(mine)
+    with torch.no_grad():
+        found, wanted = (one(**inputs).logits for one in (mine, model))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_swin_under_accelerate():
+    accelerate = pytest.importorskip("accelerate")
+    model, inputs = test_swin.tiny(), test_swin.image()
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    accelerate.cpu_offload(mine, torch.device("cpu"))
+    with torch.no_grad():
+        found, wanted = (one(**inputs).last_hidden_state for one in (mine, model))
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def layoutlm():
+    return test_layoutlm.tiny(), test_layoutlm.inputs_of(14)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of torch while it compiles
+@pytest.mark.parametrize("make", [deberta, layoutlm])
+def test_one_graph_without_breaks(make):
+    """Buckets are worked out when the model is patched: a graph may not wait for numbers."""
+    if make is layoutlm and common.version() < (5, 0):
+        pytest.skip("the code of transformers 4 warns there, which breaks its own graph")
+    model, inputs = make()
+    inputs.pop("labels", None)
+    ours.patch(model)
+    torch.compiler.reset()
+    found = torch.compile(model, backend="eager", fullgraph=True)(**inputs)
+    torch.testing.assert_close(found.logits, model(**inputs).logits)
+    torch.compiler.reset()
 
 
 def test_hooks_of_accelerate_ask_for_no_weights(monkeypatch):

@@ -58,10 +58,58 @@ def test_outputs_and_all_gradients(name, attention):
     report = judge.assert_parity(model, inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
     if name == "LongT5":
         assert {one.kind for one in report.left} == {"LongT5LocalAttention"}
+        assert {one.why for one in report.left} == {"relgraph does not support this class"}
         assert all(one.name.startswith("decoder.") for one in report.patched)
     else:
         assert not report.left
         assert sum(one.kind.endswith("Attention") for one in report.patched) == 6
+
+
+def pix2struct():
+    """The text decoder over states of an image, with causal attention and attention over the states."""
+    sizes = {"vocab_size": 50, "hidden_size": 24, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 3}
+    sizes |= {"initializer_range": 0.02}  # which the class reads and its configuration has not
+    config = transformers.Pix2StructTextConfig(**sizes, dropout_rate=0.0, attn_implementation="eager")
+    return judge.randomized(transformers.Pix2StructTextModel(config)).double()
+
+
+def pix2struct_inputs(length):
+    mask = judge.padded(2, length, right=5)  # a row that sees nothing is NaN in their float64
+    states = torch.randn(2, 12, 24, dtype=torch.float64)
+    given = {"input_ids": torch.randint(1, 50, (2, length)), "attention_mask": mask, "encoder_hidden_states": states}
+    return given | {"labels": torch.randint(1, 50, (2, length)), "encoder_attention_mask": judge.padded(2, 12, right=4)}
+
+
+@pytest.mark.parametrize("length", [17, 150])
+def test_pix2struct(length):
+    inputs = pix2struct_inputs(length) | {"output_hidden_states": True}
+    report = judge.assert_parity(pix2struct(), inputs, keep=inputs["attention_mask"], allowed=ALLOWED)
+    assert [one.kind for one in report.patched] == ["Pix2StructTextAttention"] * 4
+    assert not report.left
+    judge.assert_parity(
+        pix2struct(), inputs | {"output_attentions": True}, keep=inputs["attention_mask"], allowed=ALLOWED
+    )
+
+
+def test_pix2struct_generates_and_is_converted():
+    model = pix2struct()
+    mine = copy.deepcopy(model)
+    ours.patch(mine)
+    given = pix2struct_inputs(12)
+    ids, given = given["input_ids"], {"encoder_hidden_states": given["encoder_hidden_states"]}
+    caches = [transformers.EncoderDecoderCache(*(transformers.DynamicCache() for _ in range(2))) for _ in range(2)]
+    for begin, end in ((0, 5), (5, 6), (6, 12)):
+        wanted, found = (
+            one(ids[:, begin:end], **given, past_key_values=cache, use_cache=True).logits
+            for one, cache in zip((model, mine), caches, strict=True)
+        )
+        torch.testing.assert_close(found, wanted, atol=ALLOWED, rtol=ALLOWED)
+    first, second = (layer.self_attention.attention for layer in model.layer)
+    layer, labeler = ours.convert(second, model=model)
+    x = torch.randn(2, 30, 24, dtype=torch.float64)
+    bias = first.compute_bias(30, 30) + torch.full((30, 30), -torch.inf, dtype=x.dtype).triu(1)
+    found = layer(x, labels=labeler(30), is_causal=True)
+    torch.testing.assert_close(found, second(x, position_bias=bias)[0], atol=ALLOWED, rtol=ALLOWED)
 
 
 @pytest.mark.parametrize("length", BORDERS)
@@ -148,6 +196,7 @@ def test_weights_are_computed_on_request_only(name, monkeypatch):
         model(**inputs, output_attentions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of torch and transformers where a graph breaks between modules
 @pytest.mark.parametrize("backend", ["aot_eager"])
 def test_compiled(backend):
@@ -170,6 +219,76 @@ def test_refused():
         attention(x, layer_head_mask=torch.ones(3))
     with pytest.raises(ValueError, match=r"position_bias must be the table \[H, R\].*got shape \[1, 3, 4, 4\]"):
         attention(x, position_bias=torch.zeros(1, 3, 4, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_one_graph_without_breaks():
+    """The buckets are worked out when the model is patched: a graph may not wait for numbers."""
+    model = tiny("T5EncoderModel")
+    ours.patch(model)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    ids = torch.randint(1, 50, (2, 9))
+    torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
+    torch.compiler.reset()
+
+
+class Plain(transformers.models.t5.modeling_t5.T5Attention):
+    """A class of a user that computes as T5 does."""
+
+
+class OwnForward(transformers.models.t5.modeling_t5.T5Attention):
+    def forward(self, *args, **given):
+        return super().forward(*args, **given)
+
+
+def attention_of(model, layer):
+    return model.encoder.block[layer].layer[0].SelfAttention
+
+
+def test_a_stack_is_patched_whole_or_not():
+    """Its attention modules share one bias: those of the other code cannot read a table."""
+    model = tiny()
+    attention_of(model, 0).__class__ = Plain
+    attention_of(model, 1).__class__ = OwnForward
+    inputs = inputs_of(20, 17)
+    mine = copy.deepcopy(model)
+    report = ours.patch(mine)
+    assert all(one.name.startswith("decoder.") for one in report.patched)
+    reasons = {one.name.removesuffix(".layer.0.SelfAttention"): one.why for one in report.left}
+    assert reasons["encoder.block.1"] == "its class has a forward of its own"
+    assert "shares one bias with encoder.block.1.layer.0.SelfAttention" in reasons["encoder.block.0"]
+    judge.assert_same(judge.everything(mine, inputs), judge.everything(model, inputs), ALLOWED)
+    attention_of(model, 1).__class__ = Plain
+    assert not ours.patch(model).left
+    encoder = tiny("T5EncoderModel")
+    attention_of(encoder, 0).__class__ = OwnForward
+    with pytest.raises(ValueError, match="no attention that can be patched"):
+        ours.patch(encoder)
+
+
+def test_a_part_of_a_stack_is_refused():
+    model = tiny("T5EncoderModel")
+    message = r"the whole stack of layer.0.SelfAttention \(T5Attention\), .* got T5Block: patch the stack or the model"
+    with pytest.raises(ValueError, match=message):
+        ours.patch(model.encoder.block[0])
+    with pytest.raises(ValueError, match=r"the whole stack of itself \(T5Attention\)"):
+        ours.patch(attention_of(model, 1))
+    assert ours.unpatch(model) == 0
+    with pytest.raises(ValueError, match="families must have at least one of t5, deberta, .*, got none"):
+        ours.patch(model, families=())
+    umt5 = tiny("UMT5EncoderModel")
+    assert ours.patch(umt5.encoder.block[0]).patched
+
+
+@pytest.mark.skipif(FIVE, reason="transformers 5 prunes no heads")
+def test_pruned_heads():
+    model = tiny()
+    model.encoder.block[1].layer[0].SelfAttention.prune_heads([0])
+    report = ours.patch(model)
+    assert {one.name.split(".")[0] for one in report.left} == {"encoder"}
+    assert {one.why for one in report.left} > {"its heads were pruned"}
 
 
 def test_the_labeler_is_what_the_module_computes():
