@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,12 +29,16 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 from torch import Tensor, nn
 from tqdm import tqdm
+from translation.clocks import Remaining, spell
 from translation.files import remove_partial, save_json, whole
 
 import relgraph as rg
 
 INTERRUPTED = 130
 """The exit status of a process that Ctrl-C ended, as shells have it."""
+
+LINE_EVERY = 30.0
+"""Seconds between two lines about a run that goes on, where there is no terminal for a progress bar."""
 
 _bar_line = 0  # where a process of several draws its progress bar
 
@@ -49,7 +54,8 @@ def train(
         steps: how many are taken; fewer if ``losses`` ends before.
         learning_rate: its peak.
         warm_up: the share of the steps in which the rate rises.
-        title: of the progress bar; without one there is no bar.
+        title: of the progress bar, or of the lines that take its place where there is no terminal; without one there
+            are none.
     """
     # foreach: the same numbers to the bit in four fifths of the time of a loop in Python
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01, foreach=True)
@@ -60,6 +66,7 @@ def train(
         islice(losses, steps), title, steps, unit="step", leave=False, disable=None if title else True,
         position=_bar_line,
     )  # fmt: skip
+    remaining, printed = Remaining(steps), time.perf_counter()
     for loss in progress:
         optimizer.zero_grad()
         loss.backward()
@@ -69,6 +76,10 @@ def train(
         taken.append(loss.item())
         if len(taken) % 20 == 0:
             progress.set_postfix(loss=f"{mean(taken[-100:]):.3f}")
+        if title and progress.disable and time.perf_counter() - printed >= LINE_EVERY:
+            printed, left = time.perf_counter(), spell(remaining.seconds(len(taken)))
+            about = f"step {len(taken)} of {steps}, loss {mean(taken[-100:]):.3f}, about {left} left"
+            print(f"{title}: {about}", file=sys.stderr, flush=True)
     return taken
 
 
@@ -110,15 +121,16 @@ class Runs:
 
     def each(
         self, names: Sequence[str], seeds: Iterable[int], run: Callable[[str, int], tuple[Any, Any]],
-        processes: int = 1,
+        processes: int = 1, tell: Callable[[Any], str] | None = None,
     ) -> bool:  # fmt: skip
-        """Do what is not done yet, all rows of one seed before the next seed.
+        """Do what is not done yet, all rows of one seed before the next seed; print a line when a run is done.
 
         Args:
             names: the rows.
             seeds: of each row.
             run: makes a row with a seed: the run, and a module whose weights are kept, or None.
             processes: how many runs are made at once; with several, each in a process of its own.
+            tell: what to print of a run that is done, such as its score.
 
         Returns:
             Whether all is done; False after Ctrl-C.
@@ -129,21 +141,30 @@ class Runs:
         if len(left) < len(wanted):
             print(f"{len(wanted) - len(left)} of {len(wanted)} runs stand in {self.path} already")
 
-        def keep(pair: tuple[str, int]) -> Any:
-            """Make a run and write its weights."""
+        def keep(pair: tuple[str, int]) -> tuple[Any, float]:
+            """Make a run and write its weights; how many seconds it took."""
+            start = time.perf_counter()
             done, model = run(*pair)
             if isinstance(model, nn.Module):
                 with whole(self.model_path(*pair)) as path:
                     torch.save(model.state_dict(), path)
-            return done
+            return done, time.perf_counter() - start
 
         place = {pair: number for number, pair in enumerate(wanted)}
+        taken: dict[tuple[str, int], float] = {}
         try:
-            for done in side_by_side(keep, left, processes) if processes > 1 else map(keep, left):
+            for done, seconds in side_by_side(keep, left, processes) if processes > 1 else map(keep, left):
                 self.done.append(done)
                 # as asked for, whichever was done first
                 self.done.sort(key=lambda run: place.get((run.variant, run.seed), -1))
                 self.save()
+                pair = done.variant, done.seed
+                taken[pair] = seconds
+                score = f"{tell(done)}, " if tell else ""
+                print(
+                    f"{pair[0]}, seed {pair[1]}: {score}{spell(seconds)}; {_outlook(left, taken, processes)}",
+                    flush=True,
+                )
         except KeyboardInterrupt:
             kept = sum((run.variant, run.seed) in wanted for run in self.done)
             where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was done yet"
@@ -166,6 +187,28 @@ class Runs:
         """Write all runs, and notes that are worked out from them."""
         record = {**self.settings, **({"notes": notes} if notes else {}), "runs": [asdict(run) for run in self.done]}
         save_json(self.path, record)
+
+
+def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], float], processes: int) -> str:
+    """How many runs are done, and how long the others take.
+
+    A run takes as long as those of its row did, or while there are none as long as the mean of all.
+
+    Args:
+        pairs: row and seed of every run of this command.
+        taken: the seconds that finished ones took.
+        processes: how many are made at once.
+    """
+    done = f"{len(taken)} of {len(pairs)} runs done"
+    waiting = [pair for pair in pairs if pair not in taken]
+    if not waiting:
+        return done
+    of_row: dict[str, list[float]] = {}
+    for (name, _), seconds in taken.items():
+        of_row.setdefault(name, []).append(seconds)
+    anything = list(taken.values())
+    seconds = sum(mean(of_row.get(name, anything)) for name, _ in waiting) / min(processes, len(waiting))
+    return f"{done}, about {spell(seconds)} left"
 
 
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
@@ -282,12 +325,14 @@ def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "")
 
 
 def announce(runs: int, seconds: float, folder: Path, processes: int = 1) -> None:
-    """Say what is about to be done, how long that takes and where it is written."""
-    seconds /= processes
-    long = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(1, round(seconds))} seconds"
+    """Say what is about to be done, how long that takes on an idle machine and where it is written.
+
+    Lines of :meth:`Runs.each` correct the estimate by what the first runs took.
+    """
     what = "1 run" if runs == 1 else f"{runs} runs"
-    where = "of one CPU core" if processes == 1 else f"on {processes} CPU cores"
-    print(f"{what}, about {long} {where}; each is written to {folder} when it is done, then pictures")
+    where = "one idle CPU core" if processes == 1 else f"{processes} idle CPU cores"
+    long = spell(max(1, seconds / processes))
+    print(f"{what}, about {long} on {where}; each is written to {folder} when it is done, then pictures", flush=True)
 
 
 def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -15,7 +15,7 @@ that belongs there. The rows of the table differ only in what attention knows ab
 .. code-block:: sh
 
     python examples/quickstart.py              # a few minutes on two CPU cores, a row on each
-    python examples/quickstart.py --quick      # less than a minute, too short to learn much
+    python examples/quickstart.py --quick      # about a minute, too short to learn much
     python examples/quickstart.py --seeds 3    # mean and spread of three runs
     python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
 
@@ -241,7 +241,8 @@ class Pointer(nn.Module):
 
 WARM_UP = 0.08
 STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 100, 250
-SECONDS_A_STEP = 0.09  # mean of the four rows
+# means of the four rows: of a training step, and of a batch of test questions
+SECONDS_A_STEP, SECONDS_A_TEST = 0.09, 0.034
 
 
 def fit(model: Pointer, batches: Iterator[Batch], steps: int, title: str = "") -> list[float]:
@@ -473,7 +474,8 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
     variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
     if arguments.validate:
         variants = [setting for variant in variants for setting in settings(variant)]
-    steps, count = runs.settings["steps"], len(variants) * arguments.seeds
+    asked = {(variant.name, seed) for variant in variants for seed in range(arguments.seeds)}
+    steps, count = runs.settings["steps"], len(asked)
     if steps is None:
         stands = [len(run.losses) for run in runs.done]
         steps = stands[0] if stands else steps_within(arguments.minutes, variants, arguments.seeds, data)
@@ -482,17 +484,20 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
         f"{len(data.test.functions)} functions of other files of Python {platform.python_version()}'s "
         f"standard library; {steps} steps per row"
     )
-    seconds = 60 * arguments.minutes if arguments.minutes else count * steps * SECONDS_A_STEP
+    left = count - len({(run.variant, run.seed) for run in runs.done} & asked)
+    tests = sum(1 for _ in data.test.split(data.asked, BATCH_TOKENS)) * SECONDS_A_TEST
+    training = 60 * arguments.minutes / count if arguments.minutes else steps * SECONDS_A_STEP
     alone = arguments.quick or arguments.minutes or arguments.threads > 1
     processes = arguments.processes or (1 if alone else min(cores(), count))
-    announce(count, seconds, runs.folder, processes)
+    if left:
+        announce(left, left * (training + tests), runs.folder, min(processes, left))
     rows = {variant.name: variant for variant in variants}
 
     def one(name: str, seed: int) -> tuple[Run, Pointer | None]:
         result, model = run(rows[name], data, steps, seed)
         return result, None if arguments.validate else model
 
-    return runs.each(list(rows), range(arguments.seeds), one, processes)
+    return runs.each(list(rows), range(arguments.seeds), one, processes, lambda run: percent([run.accuracy]))
 
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
@@ -511,6 +516,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train every row, print the table, write the results and draw them."""
     arguments = parse_arguments(argv)
     torch.set_num_threads(arguments.threads)
+    print("reading the functions of the standard library, about 12 s on an idle CPU core", flush=True)
     try:
         data = Data.read(arguments.quick, arguments.validate)
         try:

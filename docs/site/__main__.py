@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -11,9 +12,13 @@ import time
 from pathlib import Path
 
 from docs.site.links import broken
+from docs.site.progress import Progress
 
 DOCS = Path(__file__).resolve().parents[1]
 HTML = DOCS / "_build" / "html"
+TIMES = DOCS / "_build" / "times"
+"""How long the steps of the last build took."""
+
 BLOCKS = ("README.md", "docs", "relgraph")
 
 
@@ -27,15 +32,18 @@ def main() -> int:
     options = parser.parse_args()
     for made in ("_build/html", "_build/doctrees", "api/generated", "gallery"):
         shutil.rmtree(DOCS / made, ignore_errors=True)
-    steps = [("pages", [*sphinx(gallery=not options.no_gallery), str(DOCS), str(HTML)])]
+    if not make_pages(gallery=not options.no_gallery):
+        print("failed: pages", file=sys.stderr)
+        return 1
     if not options.no_blocks:
-        steps.append(("code blocks", [sys.executable, "-m", "pytest", "-q", *BLOCKS]))
-    for name, command in steps:
         start = time.perf_counter()
-        if subprocess.run(command, cwd=DOCS.parent, env=os.environ | {"MPLBACKEND": "Agg"}).returncode:
-            print(f"failed: {name}", file=sys.stderr)
+        print("code blocks: pytest runs them", flush=True)
+        if subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *BLOCKS], cwd=DOCS.parent, env=environment()
+        ).returncode:
+            print("failed: code blocks", file=sys.stderr)
             return 1
-        print(f"{name}: {time.perf_counter() - start:.0f} s")
+        print(f"code blocks: {time.perf_counter() - start:.0f} s")
     wrong = broken(HTML)
     print(
         "\n".join(wrong) if wrong else f"links: every one leads somewhere, in {len(list(HTML.rglob('*.html')))} pages"
@@ -45,12 +53,37 @@ def main() -> int:
     return 1 if wrong else 0
 
 
+def environment() -> dict[str, str]:
+    """That of both steps: pictures need no screen, and what is printed is seen at once."""
+    return os.environ | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
+
+
+def make_pages(*, gallery: bool) -> bool:
+    """Run Sphinx, and print which page it works on and how long is left; whether it did well."""
+    kept = TIMES / f"{'gallery' if gallery else 'pages'}.json"
+    progress = Progress(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {})
+    start = time.perf_counter()
+    print("pages: Sphinx starts", flush=True)
+    command = [*sphinx(gallery=gallery), str(DOCS), str(HTML)]
+    with subprocess.Popen(command, cwd=DOCS.parent, env=environment(), stdout=subprocess.PIPE, text=True) as build:
+        assert build.stdout is not None
+        for line in build.stdout:
+            progress.read(line)
+    progress.end()
+    if build.returncode:
+        return False
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(progress.seconds, indent=1) + "\n", encoding="utf-8")
+    print(f"pages: {time.perf_counter() - start:.0f} s")
+    return True
+
+
 def sphinx(*, gallery: bool) -> list[str]:
     """Sphinx's command, strict; ``--keep-going`` names every warning before it fails."""
     run = "1" if gallery else "0"
     doctrees = str(DOCS / "_build" / "doctrees")
     return [
-        *(sys.executable, "-m", "sphinx", "-b", "html", "-W", "-n", "--keep-going", "-q"),
+        *(sys.executable, "-m", "sphinx", "-b", "html", "-W", "-n", "--keep-going", "--no-color"),
         *("-d", doctrees, "-D", f"plot_gallery={run}"),
     ]
 

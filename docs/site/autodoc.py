@@ -14,6 +14,9 @@ PUBLIC = {value for module in (rg, rg.labelers) for value in vars(module).values
 
 LINK = re.compile(r"generated/([\w.]+)\.html#([\w.]+)")
 
+FUNCTION = re.compile(r"<function ([\w.]+)>")
+"""A default that is a function, as autodoc writes it; Sphinx cannot parse that."""
+
 HOOKS = {"extra_repr", "propagate", "edge_updater"}
 
 
@@ -24,6 +27,7 @@ def setup(app: Any) -> dict[str, Any]:
     GoogleDocstring._consume_returns_section = _whole_returns
     app.connect("autodoc-process-bases", _public_bases)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-signature", _plain_defaults)
     app.connect("build-finished", _mend_links)
     return {"parallel_read_safe": True}
 
@@ -54,6 +58,11 @@ def _whole_attribute(self: Any) -> tuple[str, list[str]]:
 def _whole_returns(self: Any, preprocess_types: bool = False) -> list[tuple[str, str, list[str]]]:
     lines = self._dedent(self._consume_to_next_section())
     return [("", "", lines)] if lines else []
+
+
+def _plain_defaults(_: Any, __: str, ___: str, ____: Any, _____: Any, given: str | None, returned: str | None) -> Any:
+    """Name a function that is a default, so that the signature is parsed and shown with one argument per line."""
+    return (given and FUNCTION.sub(r"\1", given)), returned
 
 
 def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> None:

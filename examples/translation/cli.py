@@ -8,14 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from examples.translation import checkpoints, preparation, report, speed, states, sweep
-from examples.translation.corpus import decode_lines, read_lines, read_test
+from examples.translation.corpus import decode_lines, read_lines, read_tests
 from examples.translation.evaluation import evaluate
 from examples.translation.files import load_json, save_json, save_text
 from examples.translation.parallel import DATA, MODES
@@ -41,7 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # whoever read the output wants no more; what Python flushes at its end must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError) as error:
+    except FileNotFoundError as error:
+        print(f"error: there is no {error.filename}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        # "Permission denied: data/train.pt" without Python's number of the error
+        about = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+        print(f"error: {about}", file=sys.stderr)
+        return 2
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -91,20 +99,20 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="torch.compile the model; left out, on a GPU and with --parallel data only",
+        help="torch.compile the model (default: on a GPU with --parallel data)",
     )
     _add_device(train)
     train.set_defaults(command=_train)
 
     average = commands.add_parser("average", help="average the last models of a run")
     average.add_argument("run", type=Path, help="the folder of a training")
-    average.add_argument("--last", type=int, help="how many, 1 for the last by itself; left out, all that are kept")
+    average.add_argument("--last", type=int, help="how many, 1 for the last by itself (default: all that are kept)")
     average.set_defaults(command=_average)
 
     lines = commands.add_parser("translate", help="translate lines of text")
     lines.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
-    lines.add_argument("--input", type=Path, help="a text file; left out, standard input")
-    lines.add_argument("--output", type=Path, help="written when all is done; left out, standard output")
+    lines.add_argument("--input", type=Path, help="a text file (default: standard input)")
+    lines.add_argument("--output", type=Path, help="written when all is done (default: standard output)")
     lines.add_argument("--longest", type=int, default=1000, help="tokens that a line may have (default: 1000)")
     _add_search(lines)
     _add_device(lines)
@@ -112,9 +120,13 @@ def _parser() -> argparse.ArgumentParser:
 
     measure = commands.add_parser("evaluate", help="perplexity, BLEU and chrF on test sets")
     measure.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
-    measure.add_argument("tests", type=Path, nargs="+", help="tab-separated files")
     measure.add_argument(
-        "--output", type=Path, help="a folder for results.json and the translations; for a run, itself"
+        "tests", type=Path, nargs="+", help="tab-separated files, each a test; or a source and a target file"
+    )
+    measure.add_argument(
+        "--output",
+        type=Path,
+        help="a folder for results.json and the translations (default: the run; of a .pt file nothing is written)",
     )
     _add_search(measure)
     _add_device(measure)
@@ -140,7 +152,7 @@ def _add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
     helps = dict(re.findall(r"^ +(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE))
     for field in fields(kind):
         name = f"--{field.name.replace('_', '-')}"
-        text = f"{helps.get(field.name, '').rstrip('.')} (default: {field.default})"
+        text = f"{helps.get(field.name, '').rstrip('.')} (default: {_default(field)})"
         if field.type == "bool":
             parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
@@ -148,8 +160,14 @@ def _add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
             parser.add_argument(name, type=types[field.type], choices=CHOICES.get(field.name), help=text)
 
 
+def _default(field: Field[Any]) -> str:
+    """The default, and those of the presets that have another."""
+    others = [f"{name} {sizes[field.name]}" for name, sizes in PRESETS.items() if field.name in sizes]
+    return ", ".join([str(field.default), *others])
+
+
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu, cuda, ...; left out, a GPU where there is one")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU where there is one)")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -238,9 +256,7 @@ def _translate(args: argparse.Namespace) -> None:
 
 def _evaluate(args: argparse.Namespace) -> None:
     how = _search(args)
-    tests = {path.name.removesuffix(".tsv"): read_test([path]) for path in args.tests}
-    if len(tests) < len(args.tests):
-        raise ValueError(f"tests must have different names, got {[path.name for path in args.tests]}")
+    tests = read_tests(args.tests)
     file = _model_file(args.model)
     folder = args.output or (args.model if args.model.is_dir() else None)
     model, vocabulary = checkpoints.load_model(file, find_device(args.device))
@@ -253,12 +269,18 @@ def _evaluate(args: argparse.Namespace) -> None:
         with tqdm(total=len(pairs), unit="line", desc=name, leave=False, disable=None) as bar:
             results[name], found = evaluate(model, vocabulary, pairs, how, bar.update)
         row = results[name]
-        print(f"{name}: perplexity {row['perplexity']:.2f}, BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}")
+        print(f"{name}: perplexity {row['perplexity']:.2f}, {_scores(row)}")
+        for part in row["by_length"]:
+            print(f"{name}, {part['sentences']:,} sources of {part['words']} words: {_scores(part)}")
         print(f"{name}: {row['signature']}")
         if folder:
             save_text(folder / f"{name}.translated.txt", "".join(f"{line}\n" for line in found))
     if folder:
         save_json(folder / "results.json", {**of, "tests": {**_measured(folder / "results.json", of), **results}})
+
+
+def _scores(row: dict[str, Any]) -> str:
+    return f"BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}, length ratio {row['length_ratio']:.2f}"
 
 
 def _measured(path: Path, of: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,41 @@
-"""The clocks of a training: how fast it goes, and when a model is due."""
+"""The clocks of long work: how fast it goes, how long it still takes, and when a model is due."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def spell(seconds: float) -> str:
+    """A time in the unit that one would say it in: ``45 s``, ``24 min`` or ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class Remaining:
+    """How long work still takes, as far as its first part shows: asked again later it knows better.
+
+    Args:
+        total: how many pieces the work has, of about the same size.
+        done: how many were done before this clock starts.
+    """
+
+    def __init__(self, total: float, done: float = 0) -> None:
+        self._total, self._before = total, done
+        self._start = time.perf_counter()
+
+    def seconds(self, done: float) -> float:
+        """The seconds left when so many pieces are done.
+
+        Args:
+            done: more than were done before the clock started.
+        """
+        passed = time.perf_counter() - self._start
+        return passed / (done - self._before) * (self._total - done)
 
 
 class Meter:

@@ -30,12 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train", required=True, help="a tab-separated file, or a source file and a target file", **files
     )
-    parser.add_argument("--valid", help="likewise; left out, it is held out of the training pairs", **files)
-    parser.add_argument("--test", help="likewise", **files)
+    parser.add_argument("--valid", help="likewise (default: held out of the training pairs)", **files)
+    parser.add_argument("--test", help="likewise (default: held out of the training pairs)", **files)
     parser.add_argument(
         "--held-out", type=int, default=2000, help="pairs in each part that is held out (default: 2000)"
     )
-    parser.add_argument("--max-words", type=int, help="take sources of at most so many words from --train")
+    parser.add_argument(
+        "--max-words", type=int, help="take sources of at most so many words from --train (default: of any length)"
+    )
     parser.add_argument(
         "--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words (default: none)"
     )

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="as for train (default: auto)")
     parser.add_argument("--rounds", type=int, default=20, help="pairs of measurements (default: 20)")
     parser.add_argument("--steps", type=int, default=10, help="updates in each measurement (default: 10)")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="left out, on a GPU only")
-    parser.add_argument("--device", help="cpu, cuda, ...; left out, a GPU where there is one")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(default: on a GPU)")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU where there is one)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, help="how many at a time (default: 1)")
     parser.add_argument("--threads", type=int, default=1, help="of each (default: 1)")
     parser.add_argument(
-        "--only", nargs="+", choices=[model.name for model in models()], help="these models; left out, all"
+        "--only", nargs="+", choices=[model.name for model in models()], help="these models (default: all)"
     )
     parser.epilog = "Options after -- are given to every training: ... sweep DATA RUNS -- --steps 2500 --warm-up 600"
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 import relgraph as rg
 from examples.translation import checkpoints, states
 from examples.translation.batches import Batch, Pairs
-from examples.translation.clocks import Clock, Meter
+from examples.translation.clocks import Clock, Meter, Remaining, spell
 from examples.translation.evaluation import negative_log_likelihood
 from examples.translation.files import remove_partial, save_json
 from examples.translation.log import Log, Row
@@ -113,7 +113,14 @@ class Training:
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
 
     def train(self, *, tensorboard: bool = False, quiet: bool = False) -> bool:
-        """Train to the last step; False when Ctrl-C or SIGTERM came first, with a checkpoint saved."""
+        """Train to the last step; False when Ctrl-C or SIGTERM came first, with a checkpoint saved.
+
+        Progress is a bar on a terminal, and elsewhere a printed line every ``log_every`` steps.
+
+        Args:
+            tensorboard: write for it too.
+            quiet: show no progress.
+        """
         leads, settings, position = self.processes.leads, self.settings, self.position
         with (
             _alone_in(self.run) if leads else nullcontext(),
@@ -125,6 +132,7 @@ class Training:
                 remove_partial(self.run)
                 if position.step < settings.steps:
                     save_json(self.run / "config.json", self.describe())
+            remaining = Remaining(settings.steps, position.step)
             meter, clock = Meter(), Clock(settings.save_minutes * 60, self.waited)
             while position.step < settings.steps:
                 # one process's clock speaks for all, so that all save after the same step
@@ -132,7 +140,10 @@ class Training:
                 meter.tokens += tokens
                 bar.update()
                 if position.step % settings.log_every == 0:
-                    self._log_loss(log, bar, meter)
+                    line = self._log_loss(log, bar, meter)
+                    if leads and not quiet and bar.disable:
+                        left = spell(remaining.seconds(position.step))
+                        print(f"step {position.step:,} of {settings.steps:,}: {line}, {left} left", flush=True)
                 last = position.step == settings.steps
                 with meter.paused():
                     if last or position.step % settings.validate_every == 0:
@@ -255,8 +266,8 @@ class Training:
         self.window.zero_()
         return loss / max(tokens, 1), nll / max(tokens, 1)
 
-    def _log_loss(self, log: Log | None, bar: Any, meter: Meter) -> None:
-        """A line with the loss since the last one.
+    def _log_loss(self, log: Log | None, bar: Any, meter: Meter) -> str:
+        """Write a line with the loss since the last one to the log; what it says, for people.
 
         Raises:
             ValueError: the loss is no number any more.
@@ -265,10 +276,11 @@ class Training:
         self._refuse_divergence(loss)
         counted, seconds = meter.read()
         self.seconds += seconds
+        rate, speed = self.optimizer.param_groups[0]["lr"], counted / seconds
         if log is not None:
-            speed = counted / seconds
-            log.add(Row(step, "train", loss, nll, self.optimizer.param_groups[0]["lr"], speed, self.seconds))
+            log.add(Row(step, "train", loss, nll, rate, speed, self.seconds))
             bar.set_postfix(loss=f"{loss:.3f}", tokens_per_second=f"{speed:,.0f}")
+        return f"loss {loss:.3f}, learning rate {rate:.3g}, {speed:,.0f} tokens/s"
 
     def _save(self, log: Log | None, keep: bool) -> None:
         """Write the state to go on from, and where ``keep`` the model by itself; remove the oldest of these."""

@@ -11,8 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import example_runs
 import pytest
-from example_runs import Runs, interval, lead, until_stopped
+import torch
+from example_runs import Runs, announce, interval, lead, train, until_stopped
 from torch import nn
 
 
@@ -63,6 +65,54 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     model = runs.load(weights(7.0), "b c", 1)
     assert model.weight.item() == 1.0
     assert not model.training
+
+
+def test_each_run_that_is_done_prints_its_score_and_what_is_left(tmp_path, capsys, monkeypatch):
+    now, seconds = [0.0], {"a": 10, "b": 40}
+    monkeypatch.setattr(example_runs.time, "perf_counter", lambda: now[0])
+
+    def timed(name, seed):
+        now[0] += seconds[name] * (1 + seed)
+        return Run(name, seed), None
+
+    assert Runs(tmp_path, Run, {}).each(["a", "b"], range(2), timed, tell=lambda run: f"score {run.share}")
+    assert capsys.readouterr().out.splitlines() == [
+        "a, seed 0: score 0.5, 10 s; 1 of 4 runs done, about 30 s left",
+        # the row that was done takes its own time, and so does the other
+        "b, seed 0: score 0.5, 40 s; 2 of 4 runs done, about 50 s left",
+        "a, seed 1: score 0.5, 20 s; 3 of 4 runs done, about 40 s left",
+        "b, seed 1: score 0.5, 80 s; 4 of 4 runs done",
+    ]
+    taken = {("a", 0): 100.0}
+    assert example_runs._outlook([("a", seed) for seed in range(7)], taken, 3) == "1 of 7 runs done, about 3 min left"
+    assert example_runs._outlook([("a", 0), ("a", 1)], taken, 3) == "1 of 2 runs done, about 2 min left"
+
+
+def test_the_announcement_divides_by_processes(tmp_path, capsys):
+    announce(4, 80, tmp_path)
+    announce(4, 80, tmp_path, 2)
+    assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "4 runs, about 80 s on one idle CPU core",
+        "4 runs, about 40 s on 2 idle CPU cores",
+    ]
+
+
+def test_a_run_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(example_runs.time, "perf_counter", lambda: now[0])
+
+    def losses(model):
+        while True:
+            now[0] += 12
+            yield model(torch.ones(1, 1)).square().sum()
+
+    model = weights(1.0)
+    train(model, losses(model), 9, 0.0, title="row, seed 0")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(", loss")[0] for line in lines] == [f"row, seed 0: step {step} of 9" for step in (3, 6, 9)]
+    assert [line.split(", about ")[1] for line in lines] == ["72 s left", "36 s left", "0 s left"]
+    train(model, losses(model), 9, 0.0, title="")
+    assert capsys.readouterr().err == ""
 
 
 class Waiting(Trainer):

@@ -127,3 +127,18 @@ def test_no_target_of_an_inventory_stands_twice():
     for _, targets in inventories.read().values():
         names = [(name, role) for name, role, _ in targets]
         assert len(names) == len(set(names))
+
+
+def test_every_signature_is_one_that_sphinx_can_parse_and_break_into_lines():
+    inspect = pytest.importorskip("sphinx.util.inspect")
+    from docs.site.autodoc import _plain_defaults
+
+    found = {}
+    for module in map(import_module, MODULES):
+        for name in exports(module):
+            if callable(thing := getattr(module, name)) and not isinstance(thing, ModuleType):
+                given = inspect.stringify_signature(inspect.signature(thing))
+                found[name], _ = _plain_defaults(None, "", "", None, None, given, None)
+                inspect.signature_from_str(found[name])  # raises a SyntaxError
+    assert "= relu," in found["RelationEncoderLayer"] and "= relu," in found["RelationTransformer"]
+    assert _plain_defaults(None, "", "", None, None, None, "int") == (None, "int")

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        help="the folder that prepare wrote; with it the intervals of BLEU resample its sentences; left out, they are "
-        f"over seeds only, or those of {RESULTS}",
+        help="the folder that prepare wrote; with it the intervals of BLEU resample its sentences (default: those of "
+        f"{RESULTS}, or intervals over seeds only)",
     )
     parser.add_argument("--out", type=Path, default=Path("docs/paper.md"), help="the page (default: docs/paper.md)")
     parser.add_argument(
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("docs/images/translation"),
         help=f"a folder for pictures and {RESULTS} (default: docs/images/translation)",
     )
-    parser.add_argument("--data-name", help=f"what was translated; left out, that of {RESULTS} or {DATA_NAME!r}")
-    parser.add_argument("--note", help=f"a paragraph beside the settings; left out, that of {RESULTS}")
+    parser.add_argument("--data-name", help=f"what was translated (default: that of {RESULTS}, or {DATA_NAME!r})")
+    parser.add_argument("--note", help=f"a paragraph beside the settings (default: that of {RESULTS})")
 
 
 def run(args: argparse.Namespace) -> None:

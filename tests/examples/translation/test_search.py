@@ -173,3 +173,18 @@ def test_measures_are_those_of_sacrebleu(translator, vocabulary):
     assert result["bleu"] == sacrebleu.corpus_bleu(found, references).score
     assert result["chrf"] == sacrebleu.corpus_chrf(found, references).score > 0
     assert "tok:13a" in result["signature"].split("|")
+
+
+def test_scores_and_length_ratios_come_by_the_words_of_the_source(translator, vocabulary, monkeypatch):
+    pairs = [(" ".join(["cat"] * words), "eins zwei drei vier fünf") for words in (5, 1, 6, 60)]
+    found = ["eins zwei drei vier fünf", "eins", "eins zwei drei vier fünf sechs", "eins zwei drei vier"]
+    monkeypatch.setattr(evaluation, "translate", lambda *_, **__: found)
+    result, _ = evaluation.evaluate(translator, vocabulary, pairs, QUICK)
+    assert result["length_ratio"] == (5 + 1 + 6 + 4) / 20
+    rows = result["by_length"]
+    assert [(row["words"], row["sentences"]) for row in rows] == [("1-5", 2), ("6-10", 1), ("51 or more", 1)]
+    assert [row["length_ratio"] for row in rows] == [6 / 10, 6 / 5, 4 / 5]
+    given = ["eins zwei drei vier fünf"]
+    assert rows[0]["bleu"] == sacrebleu.corpus_bleu(found[:2], [given * 2]).score
+    assert rows[2]["bleu"] == sacrebleu.corpus_bleu(found[3:], [given]).score
+    assert rows[1]["chrf"] == sacrebleu.corpus_chrf(found[2:3], [given]).score
