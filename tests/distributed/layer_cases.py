@@ -232,6 +232,11 @@ def refusals(mesh):
             yield ("refused", name, "ulysses"), caught(call)
     with rg.distributed.context_parallel(mesh, method=METHODS[rank % 2]):
         yield ("refused", "other methods", "any"), caught(lambda: rg.relation_attention(q, q, q, None))
+    split = rg.distributed.Layout.even(whole, mesh.size())
+    turned = rg.distributed.Layout(split.runs[1:] + split.runs[:1])
+    for name, layouts in {"named": ("even", "head-tail"), "given": (split, turned), "of both": ("even", split)}.items():
+        region = rg.distributed.context_parallel(mesh, layout=layouts[min(rank, 1)])
+        yield ("refused", f"other layouts, {name}", "any"), caught(region.__enter__)
 
 
 def differing(rank, length):

@@ -85,6 +85,15 @@ REFUSED_HERE = {
     ("heads", "ulysses"): r"ValueError: query must have a multiple of \d heads .*, got 3",
     ("heads of keys", "ulysses"): r"ValueError: key must have a multiple of \d heads .*, got 1",
     ("other methods", "any"): r"ValueError: method must be the same .*, got allgather on process 0, ring on process 1",
+    ("other layouts, named", "any"): r"ValueError: layout must be the same .*, got even on process 0, head-tail on",
+    (
+        "other layouts, given",
+        "any",
+    ): r"ValueError: layout must be the same .*, got \(\(\(0, 4\),\), .* on process 0, \(\(\(4,",
+    (
+        "other layouts, of both",
+        "any",
+    ): r"ValueError: layout must be the same .*, got even on process 0, \(\(\(0, 4\),\),",
 }
 ALL_REFUSED = {(name, method): said for name, said in REFUSED.items() for method in METHODS} | REFUSED_HERE
 
