@@ -24,7 +24,7 @@ class Layout:
 
     Args:
         runs: for each process its runs ``(start, stop)``, in the order in which its shard holds them. The runs of all
-            processes cover rows 0 to N - 1, each once.
+            processes cover rows 0 to N - 1, each once. A process that is given no run gets the empty run ``(0, 0)``.
 
     Raises:
         TypeError: runs that are not ints.
@@ -56,6 +56,8 @@ class Layout:
                     f"runs must cover every row once, got {'no' if start > at else 'a second'} run at {at}"
                 )
             at = stop
+        # each process has a run, so that what is joined from runs is never joined from nothing
+        object.__setattr__(self, "runs", tuple(runs or ((0, 0),) for runs in self.runs))
 
     @classmethod
     def even(cls, length: int, processes: int) -> Layout:

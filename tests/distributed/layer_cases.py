@@ -192,6 +192,9 @@ def refusals(mesh):
         "unequal lengths": lambda: rg.relation_attention(short, q, q, None),
         "unequal lengths of keys": lambda: rg.relation_attention(q, short, short, None),
         "other batches": lambda: rg.relation_attention(*[torch.randn(B + rank, H, 4, 8)] * 3, None),
+        "another dtype": lambda: rg.relation_attention(*[q.double() if rank == 1 else q] * 3, None),
+        "another order": lambda: rg.relation_attention(q, q, q, None, is_causal=rank == 1),
+        "dropout on one process": lambda: rg.relation_attention(q, q, q, None, dropout_p=0.5 * (rank == 1)),
         "other labels": lambda: rg.relation_attention(q, q, q, differing(rank, whole), table),
         "labels of another length": lambda: rg.relation_attention(q, q, q, longer, table),
         "labels of a part": lambda: layer(x, labels=rg.ClippedDistance(3)(4)),
@@ -232,6 +235,11 @@ def refusals(mesh):
             yield ("refused", name, "ulysses"), caught(call)
     with rg.distributed.context_parallel(mesh, method=METHODS[rank % 2]):
         yield ("refused", "other methods", "any"), caught(lambda: rg.relation_attention(q, q, q, None))
+    split = rg.distributed.Layout.even(whole, mesh.size())
+    turned = rg.distributed.Layout(split.runs[1:] + split.runs[:1])
+    for name, layouts in {"named": ("even", "head-tail"), "given": (split, turned), "of both": ("even", split)}.items():
+        region = rg.distributed.context_parallel(mesh, layout=layouts[min(rank, 1)])
+        yield ("refused", f"other layouts, {name}", "any"), caught(region.__enter__)
 
 
 def differing(rank, length):

@@ -80,7 +80,7 @@ def two_runs(size):
 
 def nobody(size):
     """Process 0 has no nodes."""
-    return Layout((((0, 0),), *uneven(size - 1).runs))
+    return Layout(((), *uneven(size - 1).runs))
 
 
 def together(tensors):

@@ -62,6 +62,9 @@ REFUSED = {
     "lengths that are not those of the layout": r"ValueError: inputs must hold the 4 rows .* process 1, got length 3; on",
     "lengths in a layer that are not those of the layout": r"ValueError: inputs must hold the 4 rows .*got length 3; on",
     "other batches": r"ValueError: the batch size must be the same .*, got 2 on process 0, 3 on process 1",
+    "another dtype": r"ValueError: the dtype of query must .* torch.float32 on process 0, torch.float64 on process 1",
+    "another order": r"ValueError: is_causal must be the same .*, got False on process 0, True on process 1",
+    "dropout on one process": r"ValueError: dropout_p > 0 must be the same .*, got False on process 0, True on process 1",
     "other labels": r"ValueError: labels must be equal on all processes .* process 0 on 1",
     "labels of another length": r"ValueError: labels must be equal on all processes .* process 0 on 1",
     "labels of a part": r"ValueError: labels must cover \[N_q, N_k\]",
@@ -85,6 +88,15 @@ REFUSED_HERE = {
     ("heads", "ulysses"): r"ValueError: query must have a multiple of \d heads .*, got 3",
     ("heads of keys", "ulysses"): r"ValueError: key must have a multiple of \d heads .*, got 1",
     ("other methods", "any"): r"ValueError: method must be the same .*, got allgather on process 0, ring on process 1",
+    ("other layouts, named", "any"): r"ValueError: layout must be the same .*, got even on process 0, head-tail on",
+    (
+        "other layouts, given",
+        "any",
+    ): r"ValueError: layout must be the same .*, got \(\(\(0, 4\),\), .* on process 0, \(\(\(4,",
+    (
+        "other layouts, of both",
+        "any",
+    ): r"ValueError: layout must be the same .*, got even on process 0, \(\(\(0, 4\),\),",
 }
 ALL_REFUSED = {(name, method): said for name, said in REFUSED.items() for method in METHODS} | REFUSED_HERE
 

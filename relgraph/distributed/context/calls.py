@@ -33,8 +33,22 @@ COMPARED = (
     "the number of heads of key",
     "the head size",
     "method",
+    "the dtype of query",
+    "is_causal",
+    "dropout_p > 0",
 )
 """What the processes compare before data travel, by the words of an error; labels come after it."""
+
+
+DTYPES = ("another dtype", "torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
+BOOLS = ("False", "True")
+WORDS = {
+    "method": METHODS,
+    "the dtype of query": DTYPES,
+    "is_causal": BOOLS,
+    "dropout_p > 0": BOOLS,
+}
+"""What the numbers of options mean in an error."""
 
 
 class Calls(Region):
@@ -183,12 +197,12 @@ class Calls(Region):
             shown = lengths if self.even else (0, 0)
             batch = 1 if axis == 0 else given.query.shape[0]
             heads_and_size = given.query.shape[1], given.key.shape[1], given.query.shape[-1]
-            found = given.query.dim(), *shown, batch, *heads_and_size, METHODS.index(self.method)
+            found = given.query.dim(), *shown, batch, *heads_and_size, METHODS.index(self.method), *_options(given)
             numbers = dict(zip(COMPARED, found, strict=True))
         known = *lengths, *numbers.values()
         if known in self._agreed:
             return
-        agree(numbers, self.device, self.group, {"method": METHODS}, error)
+        agree(numbers, self.device, self.group, WORDS, error)
         if not self.even:
             raise_together(self._wrong_length(*lengths), "", "", self.device, self.group)
         self._agreed[known] = None
@@ -223,3 +237,10 @@ def _labels_of(given: Arguments) -> Labels | None:
             shape = "[T, H, D], as the labels are packed" if packed else "[B, H, N, D]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
     return labels_from_ids(given.labels, given.tables) if isinstance(given.labels, Tensor) else given.labels
+
+
+def _options(given: Arguments) -> tuple[int, ...]:
+    """The dtype, order and dropout of a call as numbers of ``WORDS``."""
+    dtype = str(given.query.dtype)
+    known = DTYPES.index(dtype) if dtype in DTYPES else 0
+    return known, int(bool(given.is_causal)), int(bool(given.dropout_p))

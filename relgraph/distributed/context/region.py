@@ -14,7 +14,7 @@ from relgraph.arguments import check
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.calls import METHODS, Calls
 from relgraph.distributed.layout import Layout, check_axis
-from relgraph.distributed.together import check_mesh
+from relgraph.distributed.together import check_mesh, raise_together
 from relgraph.functional.region import entered
 
 LAYOUTS = ("even", "head-tail")
@@ -51,7 +51,7 @@ def context_parallel(
     mean over the rows of each process), as DistributedDataParallel or ``fully_shard`` over a mesh that includes this
     one does. Dropout draws the mask of the whole: process 0 draws the seed.
 
-    The first call with certain labels and lengths compares them among all processes.
+    On entering, the processes compare the layout. The first call with certain labels and lengths compares these.
 
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in torch's own
     ``context_parallel``.
@@ -68,8 +68,9 @@ def context_parallel(
 
     Raises:
         TypeError: not a DeviceMesh.
-        ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. Within the
-            block, on every process: lengths or labels that differ between processes, heads that P does not divide.
+        ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. On every
+            process: layouts that differ; within the block, lengths or labels that differ, heads that P does not
+            divide.
         NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr`` and
             :func:`~relgraph.edge_attention`.
 
@@ -88,6 +89,9 @@ def context_parallel(
     """
     region = ContextParallel(mesh, method, layout)
     even, device = not isinstance(region.layout, Layout), torch.device(mesh.device_type)
+    # shards of equal length from different layouts would meet the labels of other rows, and nothing else would notice
+    described = str(region.layout.runs) if isinstance(region.layout, Layout) else region.layout
+    raise_together(None, "layout", described, device, region.group)
     with entered(Calls(region.method, region.shards_of, even, region.group, device)):
         yield region
 
