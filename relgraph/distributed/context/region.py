@@ -51,9 +51,9 @@ def context_parallel(
     mean over the rows of each process), as DistributedDataParallel or ``fully_shard`` over a mesh that includes this
     one does. Dropout draws the mask of the whole: process 0 draws the seed.
 
-    On entering, the processes compare the layout. The first call with certain labels and lengths compares these, once in a
-    region. So enter a region for each step: what differs later in the same region ends in another error, or at the time
-    limit of the processes.
+    On entering, the processes compare the layout. The first call with certain labels and lengths compares these, once
+    in a region. So enter a region for each step: what differs later in the same region ends in another error, or at the
+    time limit of the processes.
 
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in torch's own
     ``context_parallel``.
