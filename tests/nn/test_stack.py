@@ -218,7 +218,7 @@ def test_a_labeler_gets_what_it_reads():
     encoder, decoder = (
         kind(12, 3, 20, labeler=labeler).eval() for kind in (RelationEncoderLayer, RelationDecoderLayer)
     )
-    message = r"labels must be Labels, or what Segments\(num_segments=4\) reads, got list: .* \(segments must be"
+    message = r"labels must be Labels, or what Segments\(4\) reads, got list: .* \(segments must be"
     for layer in (encoder, RelationEncoder(encoder, 2), decoder, RelationDecoder(decoder, 2)):
         memory = () if isinstance(layer, (RelationEncoderLayer, RelationEncoder)) else (x,)
         wanted = layer(x, *memory, labels=labeler(speakers))
