@@ -180,7 +180,7 @@ def test_repr_and_parts():
     assert repr(own) == (
         "RelationTables(\n  num_labels=(5, 2), kinds=('key', 'bias'), per_head=True\n"
         "  (key): TableParts(\n    (0): LabelTable(5, 4, heads=3)\n    (1): LabelTable(2, 4, heads=3)\n  )\n"
-        "  (bias): ModuleList(\n    (0): LabelTable(5, None, heads=3)\n    (1): LabelTable(2, None, heads=3)\n  )\n)"
+        "  (bias): TableParts(\n    (0): LabelTable(5, None, heads=3)\n    (1): LabelTable(2, None, heads=3)\n  )\n)"
     )
     assert repr(RelationTables(5, 4, 3, per_head=["value"])).split("\n")[1].endswith("per_head=('value',)")
     assert isinstance(tables.key, LabelTable)
