@@ -188,7 +188,7 @@ class NodePartition:
         except (TypeError, ValueError) as problem:
             error = problem
         raise_together(error, "x", described, self._device, self.group)
-        return x if self.layout.processes == 1 else _WithHalo.apply(x, self)
+        return x if self.layout.processes == 1 else _Exchanged.apply(x, self, False)
 
     def _check_rows(self, x: Any) -> None:
         if check.tensor("x", x).dim() == 0 or x.shape[0] != self.num_own:
@@ -240,30 +240,20 @@ class NodePartition:
         return f"NodePartition({parts}, num_halo={self.num_halo}, edges={self.edge_ids.shape[0]})"
 
 
-class _WithHalo(torch.autograd.Function):
-    """See :meth:`NodePartition.with_halo`."""
+class _Exchanged(torch.autograd.Function):
+    """Own nodes with the halo, see :meth:`NodePartition.with_halo`; or ``back``, its transpose.
+
+    Each is the other's backward, so that gradients have gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, partition: NodePartition) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.partition = partition
-        return partition._collect(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Returned.apply(grad, ctx.partition), None
-
-
-class _Returned(torch.autograd.Function):
-    """Its transpose, so that gradients have gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, partition: NodePartition) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.partition = partition
-        return partition._return(x)
+    def forward(ctx: Any, x: Tensor, partition: NodePartition, back: bool) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.partition, ctx.back = partition, back
+        return partition._return(x) if back else partition._collect(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _WithHalo.apply(grad, ctx.partition), None
+        return _Exchanged.apply(grad, ctx.partition, not ctx.back), None, None
 
 
 class _Ends(NamedTuple):
