@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,8 @@ mpl.use("Agg")
 import relgraph as rg
 from docs.site import inventories
 from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
+
+gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
 
 project = "relgraph"
 author = "the relgraph authors"

@@ -46,10 +46,11 @@ class Progress:
             return
         now = self._read
         if found["step"] != self._step:
-            self.end()
+            # Sphinx names a page before it works on it, and a part after: that step began with the line before
+            start = before if found["part"] else now
+            self.end(start)
             self._unit = "part" if found["part"] else "page"
-            # Sphinx names a page before it works on it, and a part after: the step began with the line before
-            self._step, self._pages, self._start = found["step"], 0, before if found["part"] else now
+            self._step, self._pages, self._start = found["step"], 0, start
             self._printed = float("-inf")
         done, self._pages = self._pages + (self._unit == "part"), self._pages + 1
         pages = max(self._pages, round(100 * self._pages / max(1, int(found["percent"]))))
@@ -78,10 +79,10 @@ class Progress:
         after = sum(self._before[step] for step in steps[steps.index(self._step) + 1 :])
         return f"; about {spell(seconds + after)} left"
 
-    def end(self) -> None:
-        """The step is over; note how long it took."""
+    def end(self, at: float | None = None) -> None:
+        """The step is over, now or since a time of the clock; note how long it took."""
         if self._step:
-            took = time.perf_counter() - self._start
+            took = (time.perf_counter() if at is None else at) - self._start
             self.seconds[self._step] = self.seconds.get(self._step, 0.0) + took
             end = "\r\x1b[K" if self._out.isatty() else ""
             print(f"{end}{self._step}: {self._pages} {self._unit}s in {spell(took)}", file=self._out, flush=True)
