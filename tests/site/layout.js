@@ -13,11 +13,11 @@ const called = (element) => {
   return `<${element.tagName.toLowerCase()} class="${element.className}"> "${text}"`;
 };
 
-// The boxes around an element, inside the article, that scroll or hide what does not fit.
+// The boxes around an element that scroll or hide what does not fit. The column itself is none: it is not to scroll.
 const boxes = new Map();
 function around(element) {
   const parent = element.parentElement;
-  if (!parent || element === article) return [];
+  if (parent === article || parent.matches('.bd-article')) return [];
   if (!boxes.has(parent)) {
     const clips = getComputedStyle(parent).overflowX !== 'visible';
     boxes.set(parent, clips ? [parent, ...around(parent)] : around(parent));

@@ -117,7 +117,8 @@ KINDS = (
     *("decisions/index", "decisions/0012-one-op-and-a-folder-per-implementation", "contributing", "genindex"),
     *("api/index", "api/labelers", "api/generated/relgraph.RelationTransformer", "api/generated/relgraph.Graph"),
     *("api/generated/relgraph.relation_attention_with_aux", "api/generated/relgraph.labelers.UD_RELATIONS"),
-    *("api/generated/relgraph.labelers.shortest_path_lengths", "_modules/relgraph/nn/attention"),
+    *("api/generated/relgraph.interop.transformers.convert", "api/generated/relgraph.labelers.shortest_path_lengths"),
+    "_modules/relgraph/nn/attention",
     *("gallery/index", "gallery/quickstart", "gallery/patched_tables"),
 )
 """Pages of every kind; of the API, those with the longest names and signatures."""
