@@ -23,6 +23,7 @@ MOST_LAYERS = 4096
 class _Stack(nn.Module):
     """Copies of a layer, which share the tables passed to it, and a norm."""
 
+    layers: Any  # nn.ModuleList, whose items a type checker takes for tensors: Any lets users write layers[0].self_attn
     _layer_kind: ClassVar[type[nn.Module]]
     _cache_kind: ClassVar[type[KVCache | LayerCache]]
 

@@ -125,7 +125,7 @@ class RelationConv(MessagePassing):
     lin_beta: Linear | None
     lin_edge: Linear | None
     lin_edge_value: Linear | None
-    tables: RelationTables | None
+    tables: Any  # RelationTables, or None without relations: Any spares users an assertion at each use
     value_map: ValueMaps | None
     out_bias: nn.Parameter | None
     fill_value: float | Tensor | str

@@ -1,0 +1,27 @@
+"""Lines that the pages use: they run, and pyright, which checks this file too, accepts them."""
+
+import pytest
+import torch
+
+import relgraph as rg
+
+
+def test_tables_of_a_layer_need_no_assertion():
+    layer = rg.RelationAttention(16, 4, labeler=rg.labelers.GridRows(2) + rg.labelers.GridColumns(2))
+    assert layer.tables.key[1]().shape == (5, 4)
+    layer = rg.RelationAttention(16, 4, labeler=rg.ClippedDistance(2))
+    assert list(dict(zip(layer.tables.key.names, layer.tables.key.rows.norm(dim=-1).tolist(), strict=True)))[0] == "-2"
+    with torch.no_grad():
+        layer.tables.key.rows.zero_()
+    assert not layer.tables.key().any()
+
+
+def test_layers_of_a_stack_need_no_cast():
+    model = rg.RelationEncoder(rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
+    assert model.layers[0].self_attn.tables.value.rows.shape == (5, 4)
+
+
+def test_tables_of_a_conv_need_no_assertion():
+    pytest.importorskip("torch_geometric")
+    conv = rg.pyg.RelationConv(16, 8, heads=4, num_relations=3)
+    assert conv.tables.key.rows.shape == (4, 3, 8)
