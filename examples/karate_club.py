@@ -14,7 +14,7 @@ All rows have the same two blocks, width, optimiser and steps. They differ in wh
 - PyG's ``GCNConv`` and ``TransformerConv``: friends; the second also reads the kind of each friendship;
 - ``no labels``: all members, without telling them apart;
 - ``distances``: all members; each pair is labeled with the length of its shortest path;
-- ``kinds | distances``: all members; friends are labeled with the kind of friendship, other pairs with the shortest path.
+- ``kinds | distances``: all members; friends are labeled with the kind of friendship, others with the shortest path.
 
 The last line is a rule that does not learn: each known member votes for its side, and a vote counts a quarter per step
 of distance.
@@ -24,8 +24,8 @@ of distance.
     python examples/karate_club.py            # twenty seeds, about a minute and a half on one CPU core
     python examples/karate_club.py --quick    # three seeds, about a quarter of a minute
 
-Percent of right sides with 10 known members, mean ± standard deviation over twenty seeds, each with other known members;
-the last column has its 95 % interval (2026-11, one thread of a busy AMD EPYC):
+Percent of right sides with 10 known members, mean ± standard deviation over twenty seeds, each with other known
+members; the last column has its 95 % interval (2026-11, one thread of a busy AMD EPYC):
 
 .. code-block:: text
 
@@ -38,9 +38,9 @@ the last column has its 95 % interval (2026-11, one thread of a busy AMD EPYC):
     nearest members vote    89.8 % ± 8.2           –   +11.0 (+4.4 to +17.7)
 
 Distances make the difference: attention over all members goes from guessing to ten points above a graph convolution,
-whose two layers reach two steps far. They learn what the vote was given, and no more: both are equal. Kinds of friendship
-add nothing with so few known members. With ``--known 16``, GCNConv has 87.5 % ± 8.6, ``distances`` 91.9 % ± 7.3 (+4.4, -0.1
-to +9.0) and ``kinds | distances`` 93.3 % ± 6.1 (+5.8, +1.4 to +10.3). Nothing was tuned for any row. One graph of 34 members
+whose two layers reach two steps far. They do as well as the vote, and no better. Kinds of friendship add nothing with
+so few known members. With ``--known 16``, GCNConv has 87.5 % ± 8.6, ``distances`` 91.9 % ± 7.3 (+4.4, -0.1 to +9.0)
+and ``kinds | distances`` 93.3 % ± 6.1 (+5.8, +1.4 to +10.3). Nothing was tuned for any row. One graph of 34 members
 ranks no layers in general.
 
 **The short mode**, which made the output below, has three seeds: too few to rank rows.
@@ -79,7 +79,7 @@ CLUB = nx.karate_club_graph()
 OFTEN = 3  # ways of meeting, of eight
 
 
-def kind(one: int, other: int, attributes: dict[str, Any]) -> str:
+def kind(_: int, __: int, attributes: dict[str, Any]) -> str:
     return "often" if attributes["weight"] >= OFTEN else "seldom"
 
 
