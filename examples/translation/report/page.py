@@ -232,8 +232,7 @@ def _shapes(shapes: Sequence[Sweep]) -> list[str]:
     missing = [name for name in SHAPES if name not in [sweep.shape for sweep in shapes]]
     return [
         "These small models have the proportions of the paper's base and big models. Compare only rows of the same "
-        "shape. "
-        + " ".join(_shape_text(sweep) for sweep in shapes)
+        "shape. " + " ".join(_shape_text(sweep) for sweep in shapes)
         if shapes
         else "",
         table(["shape", "positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows),
