@@ -55,7 +55,7 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
     assert runs.each(["a", "b c"], range(2), second)
     assert second.asked == [("a", 1), ("b c", 1)]
-    assert "2 of 4 runs stand in" in capsys.readouterr().out
+    assert "2 of 4 runs are already in" in capsys.readouterr().out
     record = json.loads((folder / "results.json").read_text())
     assert record.keys() == {"python", "torch", "relgraph", "steps", "runs"}
     assert [run["seed"] for run in record["runs"]] == [0, 0, 1, 1]
