@@ -103,7 +103,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(finished, tmp_pa
     assert f"stopped: 1 of 2 runs are kept in {tmp_path / 'results.json'}" in capsys.readouterr().out
     assert [each["variant"] for each in results(tmp_path)["runs"]] == ["sinusoidal"]
     assert run(tmp_path) == 0
-    assert "relative-0: going on after step 2," in capsys.readouterr().out
+    assert "relative-0: continuing after step 2," in capsys.readouterr().out
     assert results(tmp_path) == results(finished)
     assert run(tmp_path, "--fresh", "--steps", "1") == 0
     assert capsys.readouterr().out.count("a new training") == 2

@@ -158,7 +158,7 @@ class TestGoingOn:
         run = tmp_path / "run"
         assert train(data, run, accumulate=2, steps=1) == 0
         assert train(data, run, accumulate=3, steps=2) == 2
-        wanted = f"error: {run} was begun with batches_per_update=2, got 3 (processes times accumulate)"
+        wanted = f"error: {run} was started with batches_per_update=2, got 3 (processes times accumulate)"
         assert wanted in capsys.readouterr().err
         state = torch.load(run / "latest.pt", weights_only=True)
         del state["settings"]["batches_per_update"]

@@ -80,7 +80,7 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
         time.sleep(draws.uniform(0, 0.03))
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
-        begin = f"going on after step {saved[-1]}," if saved[-1] else "a new training,"
+        begin = f"continuing after step {saved[-1]}," if saved[-1] else "a new training,"
         assert begin in printed(run)
         done = [row["step"] for row in metrics(run) if row["split"] == "train"]
         assert done == [str(i + 1) for i in range(len(done))]
@@ -113,10 +113,10 @@ class TestTwoProcesses:
         assert 7 <= step == logged(two) < 60
         train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
         assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
-        wanted = f"error: {two} was begun with batches_per_update=4, got 2 (processes times accumulate)"
+        wanted = f"error: {two} was started with batches_per_update=4, got 2 (processes times accumulate)"
         assert wanted in capsys.readouterr().err
         assert start(data, two, self.TWO, accumulate=2, parallel="heads", **values).wait(PATIENCE) == 0, printed(two)
-        assert f"going on after step {step}," in printed(two)
+        assert f"continuing after step {step}," in printed(two)
         assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
         for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
             torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)

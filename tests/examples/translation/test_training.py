@@ -171,7 +171,7 @@ class TestModels:
             wanted = torch.stack([part[name].double() for part in parts]).mean(0).to(value.dtype)
             torch.testing.assert_close(value, wanted, rtol=1e-7, atol=1e-9)
         assert cli.main(["average", str(run), "--last", "4"]) == 2
-        assert f"error: --last must lie in [1, 3], the models of {run}, got 4" in capsys.readouterr().err
+        assert f"error: --last must be in [1, 3], the models of {run}, got 4" in capsys.readouterr().err
 
     def test_a_source_and_a_target_file_are_measured_as_one_of_pairs_is(self, data, finished, tmp_path, capsys):
         lines = [line.split("\t") for line in (data / "test.tsv").read_text(encoding="utf-8").splitlines()[:4]]
@@ -237,10 +237,10 @@ class TestGoingOn:
         assert f"{finished}: 30 steps are done" in capsys.readouterr().out
         for changed, message in (({"width": 32}, "width=16, got 32"), ({"seed": 1}, "seed=0, got 1")):
             assert train(data, finished, **{**FINISHED, "steps": 40, **changed}) == 2
-            assert f"error: {finished} was begun with {message}" in capsys.readouterr().err
+            assert f"error: {finished} was started with {message}" in capsys.readouterr().err
         corpus = write_corpus(tmp_path / "corpus.txt", 300)
         other = ["--train", str(corpus), "--held-out", "40", "--vocabulary-size", "300"]
         assert cli.main(["prepare", str(tmp_path / "data"), *other]) == 0
         assert train(tmp_path / "data", finished, **{**FINISHED, "steps": 40}) == 2
-        assert f"error: {finished} was begun with pairs=" in capsys.readouterr().err
+        assert f"error: {finished} was started with pairs=" in capsys.readouterr().err
         assert contents() == before
