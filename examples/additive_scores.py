@@ -183,8 +183,7 @@ class Lookup(nn.Module):
 
 
 def make_dictionaries(generator: torch.Generator) -> Tensor:
-    """Random values for the keys of a batch of dictionaries, ``[DICTIONARIES, NAMES]``; each value occurs once per
-    dictionary."""
+    """Random values for the keys of a batch, ``[DICTIONARIES, NAMES]``; each value occurs once per dictionary."""
     return torch.rand(DICTIONARIES, NAMES, generator=generator).argsort(1)
 
 

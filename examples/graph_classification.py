@@ -184,8 +184,7 @@ FARTHEST, WALK = 8, 16
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: how to make a layer, and what to add to each graph once: labels, or walks as features of
-    atoms."""
+    """A row of the table: how to make a layer, and what to add to each graph once: labels, or walks of its atoms."""
 
     layer: Callable[[], nn.Module]
     labels: AddRelationLabels | None = None

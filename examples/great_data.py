@@ -128,8 +128,7 @@ def read_source(files: Iterable[Path], longest: int, rng: random.Random) -> Iter
 
 
 def plant(function: Function, at: int = 0, wrong: int = -1) -> Record:
-    """A function of Python source with the variable ``wrong`` at the token ``at``, or unchanged if there is no
-    ``wrong``."""
+    """A function of Python source, with the variable ``wrong`` at the token ``at`` if there is a ``wrong``."""
     tokens, variables, source = list(function.tokens), list(function.variables), function.source
     right = -1
     if wrong >= 0:

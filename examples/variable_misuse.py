@@ -236,8 +236,7 @@ class Run:
 
 @torch.no_grad()
 def accuracy(model: Detective, data: Sequence[Batch]) -> dict[str, float]:
-    """The share of right answers to each question of :data:`COLUMNS`; all but the first cover only functions with a
-    bug."""
+    """The share of right answers to each question of :data:`COLUMNS`; all but the first ask about buggy functions."""
     model.eval()
     hits: dict[str, list[Tensor]] = {name: [] for name in COLUMNS}
     for batch in data:

@@ -143,8 +143,7 @@ def _bar(jobs: int, waiting: int) -> Any:
 def _one(
     model: Model, seed: int, run: Path, data: Path, tests: Sequence[Path], options: Sequence[str], threads: int
 ) -> bool:
-    """Train, average and measure, with output to a file next to the run's folder; return whether all commands
-    succeeded."""
+    """Train, average and measure, with output to a file next to the run; return whether all commands succeeded."""
     saving, averaging = _checkpoints(model, options)
     commands = [
         ["train", str(data), str(run), *options, *model.options, *saving, "--seed", str(seed)],
