@@ -277,7 +277,7 @@ def ended(code, output="", error=""):
 
 def test_a_peak_that_fails_says_why(monkeypatch):
     monkeypatch.setattr(peaks.subprocess, "run", ended(1, error="no such way"))
-    with pytest.raises(RuntimeError, match=r"the peak of it could not be taken:\nno such way"):
+    with pytest.raises(RuntimeError, match=r"the peak of it could not be measured:\nno such way"):
         peaks.fresh_peak(TINY, "it")
 
 
