@@ -389,7 +389,7 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 
 @contextmanager
 def _asked_to_stop(tell: bool) -> Iterator[list[int]]:
-    """A list that gets an entry on Ctrl-C or SIGTERM; ``tell`` prints a message then. A second Ctrl-C ends the program."""
+    """A list that gets an entry on Ctrl-C or SIGTERM; ``tell`` prints a message. A second Ctrl-C ends the program."""
     asked: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
