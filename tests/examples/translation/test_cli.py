@@ -1,4 +1,4 @@
-"""The command line of the translation example: its presets, and its measure of speed."""
+"""Tests the command line of the translation example: its presets, its errors, and its measure of speed."""
 
 import argparse
 import re

@@ -1,4 +1,4 @@
-"""Training of the translation example: what an update computes, what is written, and how a run goes on."""
+"""Tests the training of the translator: what an update computes, what is written, and how a run continues."""
 
 import contextlib
 import re
@@ -95,7 +95,7 @@ class TestPrinted:
 class TestByMinutes:
     @pytest.fixture
     def clock(self, monkeypatch):
-        """A clock on which 15 seconds pass whenever it is read by the training."""
+        """A clock that advances 15 seconds whenever training reads it."""
         now = [0.0]
 
         def read():
@@ -106,7 +106,7 @@ class TestByMinutes:
 
     def test_models_are_kept_by_the_clock_and_not_by_steps(self, data, tmp_path, clock, capsys):
         assert train(data, tmp_path, **{**FINISHED, "steps": 11, "save_every": 1, "save_minutes": 1, "keep": 9}) == 0
-        # the clock is read once a step, once when it begins anew and once for the checkpoint
+        # training reads the clock once per step, once at a restart and once for the checkpoint
         assert [int(path.stem[5:]) for path in checkpoints.saved_models(tmp_path)] == [4, 7, 10, 11]
         assert "and every 1 minutes latest.pt" in capsys.readouterr().out
 
@@ -145,7 +145,7 @@ class TestLearnedPositions:
         assert "error: max_len must be at least longest = 31 for learned positions, got 30" in capsys.readouterr().err
         some = build(data, tmp_path, positions="learned", max_len=34, longest=34)
         how, decode, end = Search(2, 0.6, 50), some.model.decode, torch.tensor([END])
-        # no translation ends by itself
+        # no translation ends on its own
         some.model.decode = lambda *given, cache: decode(*given, cache=cache).index_fill(-1, end, -1e9)
         (full,) = some.vocabulary.encode([" ".join(["rot"] * 11)])
         assert len(full) == 33
