@@ -83,7 +83,7 @@ def test_operations_are_shared():
 
 
 def test_a_halo_of_random_sources():
-    """With many edges a node reaches every other node; with few, each edge reaches one. A partitioner leaves a share."""
+    """With many edges a node reaches every node; with few, each edge reaches one. A partitioner leaves a share."""
     assert Graph(100, 10**9).halo_rows(4) == pytest.approx(75)
     assert Graph(10**9, 1000).halo_rows(4) == pytest.approx(0.75 * 250, rel=1e-5)
     assert Graph(100, 1000, halo=0.1).halo_rows(4) == pytest.approx(0.1 * Graph(100, 1000).halo_rows(4))

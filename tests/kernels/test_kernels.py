@@ -177,7 +177,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @needs_triton
 def test_toy_kernel(tmp_path):
-    """64 rows by 64 keys on 128 threads are 32 scores per thread: a label per row costs each one or two instructions."""
+    """64 rows by 64 keys on 128 threads are 32 scores per thread: a label per row adds one or two instructions."""
     (tmp_path / "page.md").write_text(f"# Page\n{BEGIN}\n{END}\n")
     options = ["--only", "labels", "--json", "toy.json", "--docs", "page.md"]
     done = command(tmp_path, "--configurations", "docs.kernels.toy", *options)
