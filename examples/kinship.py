@@ -26,7 +26,7 @@ width, heads, norms, feed-forward network, families and steps as the others. The
     python examples/kinship.py --quick    # four rows, one seed, less than a minute
 
 The first command printed this table: percent right by number of links, five seeds, mean ± half of the 95 % interval
-over seeds (Student's) (2026-11, one thread of a busy AMD EPYC):
+over seeds (Student's; 2026-11, one thread of a busy AMD EPYC):
 
 .. code-block:: text
 
@@ -52,13 +52,13 @@ tables``, trained four times as long, learns the game too, and no figure here sa
 steps and one seed (``--steps 800 --seeds 1``) RGATConv gives 96.0 on 5 to 10 links, ``maps, tables`` 91.7, and ``both
 tables`` 92.7. Bases learn later than free maps; two bases, with one seed, gave 29.7.
 
-``a^K alone`` and ``none`` stay near guessing, which gives 12.5. This holds for this game, whose inputs are random
-names, and for this number of steps. It is certain only if all values are equal: then every mean of them is that value,
+``a^K alone`` and ``none`` stay near guessing, which gives 12.5, in this game, whose inputs are random names, and with
+this number of steps. Only for equal values is there a proof that they must: every mean of equal values is that value,
 whatever the labels.
 
 Settings were chosen with one seed, in other families than the tested ones, with chains of the same lengths
-(``--validation``). RGATConv and ``maps, tables`` decided sizes and waiting steps, the row over all pairs decided the
-start at -4, and RGATConv decided the rate, of 4e-3 and 8e-3. No other row was tuned. Two results come from the tested
+(``--validation``): sizes and waiting steps with RGATConv and ``maps, tables``, the start at -4 with the row over all
+pairs, and the rate, from 4e-3 and 8e-3, with RGATConv. No other row was tuned. Two results were seen in the tested
 families: that two bases are too few, and one run of ``maps, tables`` at 4e-3, which gave 77.3.
 
 **The short mode**, which made the output and the pictures below, plays the same game with fewer and smaller batches,

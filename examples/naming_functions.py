@@ -36,12 +36,12 @@ and F1 with greedy search; mean ± standard deviation of three seeds (AMD EPYC, 
     most frequent name           1.7           1.4
     nearest function             6.6          10.6
 
-**A tie.** In F1, ``relations`` leads ``no relations`` by 0.8 points (95 % interval -0.1 to 1.5, from files drawn again)
-and ``distance`` by 0.2 (-0.5 to 0.8); in exact names by 0.0 (-0.4 to 0.5) and -0.3 (-0.8 to 0.0). Beam and greedy
-search differ by less than the spread of the seeds. No row beats a guess that trains no model: the name of the training
-function with the most similar words. That guess is exact more often, because it repeats whole names from training. Much
-of a name cannot be known here: 27 % of the words of test names occur in no training name, and 73 % do not occur in the
-function. Published figures of this task come from far more functions and cannot be compared.
+**A tie.** In F1, ``relations`` leads ``no relations`` by 0.8 points (95 % interval -0.1 to 1.5, by a bootstrap over
+files) and ``distance`` by 0.2 (-0.5 to 0.8); in exact names by 0.0 (-0.4 to 0.5) and -0.3 (-0.8 to 0.0). Beam and
+greedy search differ by less than the spread of the seeds. No row beats a guess that trains no model: the name of the
+training function with the most similar words. That guess is exact more often, because it repeats whole names from
+training. Much of a name cannot be known here: 27 % of the words of test names occur in no training name, and 73 % do
+not occur in the function. Published figures of this task come from far more functions and cannot be compared.
 
 Settings were chosen on functions from files held out of training, with relations and one seed. There, 400 steps on
 functions of up to 80 tokens gave an F1 of 15.8 if only tokens with a relation attend, and 14.5 if all tokens attend,
@@ -283,8 +283,8 @@ class Run:
 def ahead(runs: Sequence[Run], questions: Sequence[Question], row: str) -> dict[str, dict[str, list[float]]]:
     """For each other row and column: the lead of ``row``, and its 95 % interval.
 
-    The interval draws files 2,000 times, since functions of one file are alike; a row's seeds count as further
-    answers.
+    The interval is a bootstrap over files with 2,000 draws, since functions of one file are alike; a row's seeds count
+    as further answers.
     """
     files = {path: number for number, path in enumerate(dict.fromkeys(question.path for question in questions))}
     owner = torch.tensor([files[question.path] for question in questions])

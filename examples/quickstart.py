@@ -152,7 +152,7 @@ def code_relations(batch: Batch) -> rg.Labels:
 
 
 # %%
-# Each row of the table is one choice of labels, with its own learning rate and spread of the first word vectors.
+# Each row of the table is one choice of labels, with its own learning rate and spread of the initial word vectors.
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Variant:
         labeler: the number of labels, and their names; None for attention without tables.
         make_labels: makes the labels of a batch.
         sinusoids: whether sinusoids are added to the input.
-        learning_rate: the peak rate. Validation functions chose this and the next for each row separately.
+        learning_rate: the peak rate. This and the next were chosen for each row on validation functions.
         embedding_std: the spread of the initial word vectors.
     """
 

@@ -11,11 +11,12 @@ column is in that table (``of``) or in the table that its foreign key refers to 
 
     dofi dobi reke behind lula   →  the column reke in the table that dobi refers to
 
-Each table with a foreign key has a column of that name, and so does the table that it refers to, so names cannot settle
-the answer. Every word has a random vector that is never trained, and no word of a test question occurs in training.
-Columns come table by table, so distances say a little about which table a column belongs to. The strongest baseline
-without relations knows which names match: each column and table knows whether its name occurs in the question, and each
-column knows whether its table's name does. That settles ``of``. Only the relations say what a key refers to.
+Each table with a foreign key has a column with the name in the question, and so does the table that it refers to, so
+names cannot settle the answer. Every word has a random vector that is never trained, and no word of a test question
+occurs in training. Columns come table by table, so distances say a little about which table a column belongs to. The
+strongest baseline without relations knows which names match: each column and table knows whether its name occurs in the
+question, and each column knows whether its table's name does. That settles ``of``. Only the relations say what a key
+refers to.
 
 .. code-block:: sh
 
@@ -39,14 +40,14 @@ The last line is not a model but a bound, worked out from the test questions: fo
 column of that name, and only the key says which one is meant. The row with name matches comes close to that bound.
 Relations are 39.6 points ahead of that row (+37.7 to +41.5 over the seeds), and 39 points ahead of the bound. Nearly
 all of the lead comes from ``behind`` and depends on the share of such questions, here 267 of 480. So relations carry
-what names cannot. The figures do not say how much relations gain on real users' questions: the more of these names can
-settle, the smaller the gain. They also do not cover names that match in part, or wrong relations.
+what names cannot. The figures do not say how much relations gain on questions of real users: the more questions names
+can settle, the smaller the gain. They also do not cover names that match in part, or wrong relations.
 
 Training and test questions are the same for all seeds, so ± covers only initial values and the order of batches. With
-all 480 questions right, an error rate of up to 0.6 % remains possible at 95 %. A random column of the right name is
-correct in 22.8 %: the first two rows tie with this and know no more. The row ``schema relations`` settled layers, rate
-and steps, on other questions: with half the steps its seeds differed widely on questions with ``behind`` (26 to 100 %).
-The row with matches was not tuned; no tuning could lift it above the bound.
+all 480 questions right, an error rate of up to 0.6 % remains possible at 95 % confidence. A random column of the right
+name is correct in 22.8 %: the first two rows tie with this and know no more. Layers, rate and steps were tuned only for
+the row ``schema relations``, on other questions: with half the steps its seeds differed widely on questions with
+``behind`` (26 to 100 %). The row with matches was not tuned; no tuning could lift it above the bound.
 
 **The short mode**, which made the output and the pictures below, trains on fewer questions for fewer steps. That is
 enough to learn ``of``, for which a column must find its table, but not ``behind``, which also needs a foreign key. In

@@ -53,7 +53,7 @@ small part, so its published figures cannot be compared with these.
 gives the same picture. ``place``: 21.2 with distances, 23.3 for the last variable, 32.7 with relations. ``repair``:
 68.8 with distances, 51.3 for the most frequent variable, 69.0 with relations.
 
-Rate and schedule are those of the quickstart. Time limited the number of steps, which was set after one look at the
+Rate and schedule are those of the quickstart. The number of steps was limited by time, and set after one look at the
 validation functions with the rows ``code relations`` and ``none``; nothing else was tuned for any row.
 
 **The short mode**, which made the output and the pictures below, plants its misuses in the modules at the root of the
