@@ -160,7 +160,7 @@ def points(size: Size) -> list[str]:
 
 
 def measured(variant: str, seed: int, repeats: int) -> Point:
-    """Measure a point in a new process, and print it."""
+    """A point, measured by a new process, and printed."""
     call, length, way = variant.split(", ")
     command = [sys.executable, str(HERE / "one_call.py"), call, length, way, "--repeats"]
     command.append(str(repeats if int(length) < LONG else 1))

@@ -98,7 +98,7 @@ class Data:
 
     @classmethod
     def read(cls, quick: bool = False, validation: bool = False) -> Data:
-        """Read this Python's standard library: up to two questions per test function, far fewer for a quick run."""
+        """The standard library of this Python, with up to two questions a test function; far fewer for a quick run."""
         train, test = load(validation=validation)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)

@@ -95,7 +95,7 @@ def example(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(example, tmp_path_factory):
-    """The folder of an uninterrupted command."""
+    """The folder of a command that nothing stopped."""
     folder = tmp_path_factory.mktemp("finished")
     assert example.module.main([*example.command, str(folder)]) == 0
     return folder
