@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs.save(processor=processor(), date=time.strftime("%Y-%m"))
     print(f"results: {runs.path}")
     if arguments.quick:
-        print("the picture shows the kept figures of the long run")
+        print("the picture shows the long run, from its kept figures")
     draw(runs.folder, json.loads((KEPT if arguments.quick else runs.path).read_text(encoding="utf-8")))
     return 0
 
