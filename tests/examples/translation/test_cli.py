@@ -59,7 +59,7 @@ def test_a_default_that_presets_change_names_theirs():
     (commands,) = (action.choices for action in cli._parser()._actions if action.choices)
     shown = " ".join(commands["train"].format_help().split())
     assert "width of the feed-forward networks (default: 512, base 1024, big 4096)" in shown
-    assert "steps between two lines of the training's loss (default: 50)" in shown
+    assert "steps between two logged training losses (default: 50)" in shown
 
 
 def test_speed_prints_both_and_their_ratio(data, capsys):
