@@ -34,8 +34,8 @@ relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), 
 sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the interval covers none
 of these. docs/results.md says how settings were chosen.
 
-**The short mode**, which made the output and the pictures below, trains an eighth of the steps and asks an eighth of
-the questions. It shows that all of it works: no row reaches the best rule yet, and their order says nothing.
+**The short mode** made the output below and all pictures but the first, which shows the long run. It trains an eighth
+of the steps and asks an eighth of the questions. No row reaches the best rule yet, and their order says nothing.
 
 It writes ``results.json``, models and pictures to ``quickstart-out/`` (``--quick`` and ``--validate``: to folders of
 these names in it); after Ctrl-C the same command goes on.
@@ -70,6 +70,7 @@ from example_runs import (
     train,
     until_stopped,
 )
+from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -98,12 +99,11 @@ class Data:
 
     @classmethod
     def read(cls, quick: bool = False, validation: bool = False) -> Data:
-        """The standard library of this Python, with up to two questions a test function; far fewer for a quick run."""
-        train, test = load(validation=validation)
+        """The standard library of this Python, two questions a test function; of its top modules one for a quick run."""
+        train, test = load(validation=validation, top=quick)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)
-        asked = tests.draw(random.Random(0), 1)[::4] if quick else tests.draw(random.Random(0), 2)
-        return cls(Questions(train, vocabulary), tests, asked)
+        return cls(Questions(train, vocabulary), tests, tests.draw(random.Random(0), 1 if quick else 2))
 
     def training(self, seed: int) -> Iterator[Batch]:
         """Batches without end; in every epoch each function comes once, with a hole drawn afresh."""
@@ -338,9 +338,9 @@ def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
 # Pictures
 # --------
 #
-# Results and losses; for every row that has labels, how long each label's vectors are, and how much attention each
-# label gets on test functions; and the labels of one short function. At the start of training all vectors are about 1
-# long.
+# Results (in the short mode, of the long run) and losses; for every row that has labels, how long each label's vectors
+# are, and how much attention each label gets on test functions; and the labels of one short function. At the start of
+# training all vectors are about 1 long.
 
 FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
 
@@ -390,12 +390,12 @@ def label_mass(model: Pointer, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
+def draw(folder: Path, model: Pointer, data: Data, batches: int = 20, note: str = "") -> None:
     """A model's tables, and the attention that each label receives on test functions."""
     assert model.variant.labeler is not None
     names, row = model.variant.labeler.names, model.variant.name.replace(" ", "-")
     names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
-    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2) as axes:
+    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2, note=note) as axes:
         attention = [module for module in model.modules() if isinstance(module, rg.RelationAttention)]
         for number, (layer, panels) in enumerate(zip(attention, axes, strict=True)):
             assert layer.tables is not None
@@ -409,7 +409,7 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
     asked = list(data.testing())
     mass = torch.stack([label_mass(model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
-    with picture(folder / f"attention-{row}.png", 11, 4.5) as ax:
+    with picture(folder / f"attention-{row}.png", 11, 4.5, note=note) as ax:
         rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)
         ax.set_title(f"{model.variant.name}: attention by label, but for the clipped distances, which get the rest")
 
@@ -502,12 +502,15 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     """Pictures of the results, and of what the first seed of every row with labels has learned."""
-    draw_results(runs.folder, runs.done, data.baselines())
+    if arguments.quick:
+        Kept.read("quickstart").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done, data.baselines())
     for variant in VARIANTS:
         if variant.name in arguments.variants and variant.labeler is not None:
             model = build(variant, len(data.train.vocabulary), 0)
             runs.load(model, variant.name, 0)
-            draw(runs.folder, model, data)
+            draw(runs.folder, model, data, note=SHORT_MODEL if arguments.quick else "")
     if CODE in [variant.labeler for variant in VARIANTS if variant.name in arguments.variants]:
         draw_labels(runs.folder / "labels.png", data)
 
@@ -527,6 +530,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finished = train_rows(arguments, data, runs)
         if runs.done:
             baselines = data.baselines()
+            if arguments.quick:
+                print(SHORT)
             print(report(runs.done, baselines))
             runs.save(baselines=baselines)
             print(f"results: {runs.path}")
