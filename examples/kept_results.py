@@ -118,7 +118,7 @@ class Kept:
         """Write the results picture, and print that it shows the long run."""
         path, panels, order = folder / "results.png", self.results.panels, self.results.panels[0].columns[0]
         rows = max(len(self._rows(panel, order)) for panel in panels)
-        figure = Figure(figsize=(4.4 + 3.4 * len(panels), 1.7 + 0.34 * rows), dpi=110, layout="constrained")
+        figure = Figure(figsize=(5.4 + 3.2 * len(panels), 1.7 + 0.34 * max(rows, 6)), dpi=110, layout="constrained")
         for ax, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             self._draw(ax, panel, order, 10)
             ax.set_title(panel.title, fontsize=10)

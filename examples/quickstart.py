@@ -99,7 +99,7 @@ class Data:
 
     @classmethod
     def read(cls, quick: bool = False, validation: bool = False) -> Data:
-        """The standard library of this Python, two questions a test function; of its top modules one for a quick run."""
+        """Two questions a test function of this Python's standard library; for a quick run one, of its top modules."""
         train, test = load(validation=validation, top=quick)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)
