@@ -46,7 +46,7 @@ def main() -> int:
         print(f"code blocks: {time.perf_counter() - start:.0f} s")
     wrong = broken(HTML)
     print(
-        "\n".join(wrong) if wrong else f"links: every one leads somewhere, in {len(list(HTML.rglob('*.html')))} pages"
+        "\n".join(wrong) if wrong else f"links: all are right, in {len(list(HTML.rglob('*.html')))} pages"
     )
     if not wrong:
         print(f"the site: {HTML / 'index.html'}")
