@@ -45,9 +45,7 @@ def main() -> int:
             return 1
         print(f"code blocks: {time.perf_counter() - start:.0f} s")
     wrong = broken(HTML)
-    print(
-        "\n".join(wrong) if wrong else f"links: all are right, in {len(list(HTML.rglob('*.html')))} pages"
-    )
+    print("\n".join(wrong) if wrong else f"links: all are right, in {len(list(HTML.rglob('*.html')))} pages")
     if not wrong:
         print(f"the site: {HTML / 'index.html'}")
     return 1 if wrong else 0
