@@ -1,7 +1,7 @@
 """Additive scores: what can a query look for?
 ===========================================
 
-Where an additive score helps, where it does not, and what it costs: beside the dot product, a bilinear score, and GAT.
+Additive, bilinear and dot-product scores and PyG's GAT layers: what each can find, and what it costs.
 
 GAT (Veličković et al. 2018) scores key j for query i by LeakyReLU(u_i + v_j), with one number for the query and one for
 the key. In each head all queries therefore rank the keys in the same order: attention is *static*. GATv2 (Brody, Alon,
@@ -47,9 +47,9 @@ GAT's learned with it; molecules use the rate of ``graph_classification.py`` and
 graphs or other data may change the order. On molecules GAT and GATv2 add self-loops, which is their default;
 RelationConv adds the node itself.
 
-**The short mode**, which made the output and the pictures below, trains the look-up for fewer steps and uses small
-made-up molecules (``examples/made_up_molecules.py``) whose class is planted in the kinds of two bonds. It says nothing
-about real molecules, and its single seed cannot rank the rows.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains the
+look-up for fewer steps and uses small made-up molecules (``examples/made_up_molecules.py``) whose class is planted in
+the kinds of two bonds. It says nothing about real molecules, and its single seed cannot rank the rows.
 
 ``--data`` names the folder with ``tudataset-cleaned/`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
 command writes ``results.json``, models and pictures to ``additive-scores-out/``. After Ctrl-C the same command
@@ -87,6 +87,7 @@ from example_runs import (
 from graph_classification import BATCH, QUICK_LEARNING_RATE, WIDTH, Block, Classifier, Row, read_graphs, split
 from graph_classification import LEARNING_RATE as GRAPH_RATE
 from graph_classification import train as train_on_graphs
+from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_molecules import molecules
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -259,17 +260,21 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results, and what the queries of one dictionary look at.
+# The first picture shows the results (in the short mode, those of the long run). The second shows what the queries of
+# one dictionary look at.
 
 
-def draw(folder: Path, runs: Sequence[Run], models: dict[str, Lookup]) -> None:
-    """Both tasks' results; the attention of one model a score."""
+def draw_results(folder: Path, runs: Sequence[Run]) -> None:
     with picture(folder / "results.png", 8, 4) as ax:
         columns = {"looked up": by_row(runs, lambda run: run.lookup), "molecules": by_row(runs, lambda run: run.auc)}
         bars(ax, columns, "Percent looked up (chance 10), and ROC-AUC in molecules (chance 50)")
         ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def draw_models(folder: Path, models: dict[str, Lookup], note: str = "") -> None:
+    """The attention of one model a score."""
     values = make_dictionaries(torch.Generator().manual_seed(0))
-    with picture(folder / "attention.png", 12, 3.2, 1, len(models)) as axes:
+    with picture(folder / "attention.png", 12, 3.2, 1, len(models), note=note) as axes:
         for ax, (name, model) in zip(axes, models.items(), strict=True):
             ax.imshow(model.weights(values).numpy(), vmin=0, vmax=1, cmap="Blues")
             ax.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[])
@@ -339,14 +344,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds["molecules"] = done.seconds / arguments.epochs / -(-len(parts[0]) // BATCH)
         return Run(name, seed, done.parameters, found(model), done.auc, seconds, taken), model
 
-    finished = runs.each(list(SCORES), range(arguments.seeds), run)
+    def tell(run: Run) -> str:
+        return f"{100 * run.lookup:.1f} % looked up, {100 * run.auc:.1f} % ROC-AUC"
+
+    finished = runs.each(list(SCORES), range(arguments.seeds), run, tell=tell)
+    if quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     models = {name: Lookup(score) for name, score in SCORES.items()}
     for name, model in models.items():
         runs.load(model, name, 0)
-    draw(out, runs.done, models)
+    if quick:
+        Kept.read("additive_scores").draw(out)
+    else:
+        draw_results(out, runs.done)
+    draw_models(out, models, SHORT_MODEL if quick else "")
     return 0
 
 

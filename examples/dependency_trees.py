@@ -1,7 +1,7 @@
 """Hidden verbs: what a dependency tree adds to word order
 =======================================================
 
-Which form does a hidden verb have? Word distance, the dependency tree, or both, are told to attention as relations.
+A model names the form of hidden verbs; its labels are word distance, the dependency tree, or both.
 
 In English web texts (Universal Dependencies, English EWT) the model sees each verb's lemma in place of its form and
 predicts the form: one of the treebank's tags VB, VBD, VBG, VBN, VBP and VBZ. Helper words settle much of it:
@@ -46,10 +46,10 @@ Learning rate and dropout, the same for all rows, were chosen on dev with one se
 task: in short first tries ``relations`` without distance was below ``distance`` for hidden prepositions, and for the
 number of hidden verbs.
 
-**The short mode**, which made the output and the pictures below, is a different and easier task. A small grammar makes
-up its sentences and trees (``examples/made_up_trees.py``). There a verb's own auxiliary, adverb and subject fully
-determine its form, often with a relative clause between them. It shows what labels can express, not what they are worth
-on English.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It is a different
+and easier task. A small grammar makes up its sentences and trees (``examples/made_up_trees.py``). There a verb's own
+auxiliary, adverb and subject fully determine its form, often with a relative clause between them. It shows what labels
+can express, not what they are worth on English.
 
 ``--data`` names the folder that holds ``ud-ewt`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
 command writes ``results.json``, models and pictures to ``dependency-trees-out/``. After Ctrl-C the same command
@@ -73,6 +73,7 @@ from typing import Any
 
 import torch
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_trees import treebank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -331,9 +332,10 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results; then, of one sentence whose verb is far from its helper, its labels and what that verb looks at; and the
-# relations that hidden verbs of the test set look at, by layer and head. :func:`~relgraph.record_attention` tells what
-# the layers attend to, :mod:`relgraph.plot` draws it.
+# The first picture shows the results (in the short mode, those of the long run). The others show one sentence whose
+# verb is far from its helper, with its labels and with what that verb looks at, and the relations that hidden verbs of
+# the test set look at, by layer and head. :func:`~relgraph.record_attention` records what the layers attend to, and
+# :mod:`relgraph.plot` draws it.
 
 LEAST = 0.02
 
@@ -357,14 +359,17 @@ def relations_seen(model: Inflector, batches: Sequence[Batch]) -> Tensor:
     return torch.stack([mass[:, hidden].mean(1) for mass in masses])
 
 
-@torch.no_grad()
-def draw(
-    folder: Path, runs: Sequence[Run], model: Inflector, one: tuple[Question, int], vocabulary: Vocabulary, mass: Tensor
-) -> None:
-    """All pictures; ``model`` is one of the row ``relations``, ``one`` a verb in its sentence."""
+def draw_results(folder: Path, runs: Sequence[Run]) -> None:
     with picture(folder / "results.png") as ax:
         columns = {f"helper {name}": by_row(runs, lambda run, name=name: run.test[name]) for name in ("near", "far")}
         bars(ax, columns, "Right forms of hidden verbs")
+
+
+@torch.no_grad()
+def draw_model(
+    folder: Path, model: Inflector, one: tuple[Question, int], vocabulary: Vocabulary, mass: Tensor, note: str = ""
+) -> None:
+    """What a model of the row ``relations`` has learned; ``one`` is a verb in its sentence."""
     (question, verb), names = one, model.labeler.names
     with picture(folder / "labels.png", 9, 6) as ax:
         rg.plot.label_matrix(model.labeler(question.graph), names, tokens=question.shown, ax=ax)
@@ -372,13 +377,13 @@ def draw(
     batch = Batch.make([question], vocabulary)
     with rg.record_attention(model, weights=True) as record:
         model(batch, model.labeler(batch.graph))
-    with picture(folder / "tree.png", 11, 5.5, 1, LAYERS) as axes:
+    with picture(folder / "tree.png", 11, 5.5, 1, LAYERS, note=note) as axes:
         for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
             rg.plot.attention_tree(call.weights, question.graph, query=verb, node_names=question.shown, ax=ax)
             ax.set_title(f"What “{question.shown[verb]}” looks at in layer {number}")
     level = mass.amax((0, 1))
     most = (level >= min(LEAST, level.max())).nonzero()[:, 0]
-    with picture(folder / "relations.png", 9, 5) as ax:
+    with picture(folder / "relations.png", 9, 5, note=note) as ax:
         rg.plot.label_mass(mass[..., most], [names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title(f"Attention of hidden verbs by relation, where a head gives it {LEAST:.0%} or more")
 
@@ -443,7 +448,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         validation, test = (accuracy(model, batches[part]) for part in ("dev", "test"))
         return Run(name, seed, validation, test, seconds, found), model
 
-    finished = runs.each(list(VARIANTS), seeds, run)
+    finished = runs.each(list(VARIANTS), seeds, run, tell=lambda run: f"{100 * run.test['all']:.1f} % right")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
@@ -451,10 +458,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, share in guesses.items():
         print(f"most frequent form, given {name}: {100 * share:.1f} %")
     runs.save(guesses=guesses)
+    if arguments.quick:
+        Kept.read("dependency_trees").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done)
     model = Inflector(len(vocabulary) + 1, RELATIONS)
     runs.load(model, "relations", seeds[0])
     mass = relations_seen(model, batches["test"])
-    draw(arguments.out, runs.done, model, far_verb(questions["test"]), vocabulary, mass)
+    note = SHORT_MODEL if arguments.quick else ""
+    draw_model(arguments.out, model, far_verb(questions["test"]), vocabulary, mass, note)
     return 0
 
 

@@ -351,9 +351,13 @@ def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 @contextmanager
-def picture(path: Path, width: float = 8, height: float = 5, rows: int = 1, columns: int = 1) -> Iterator[Any]:
-    """One or several axes to draw on; what is drawn is written to ``path``, which is printed."""
+def picture(
+    path: Path, width: float = 8, height: float = 5, rows: int = 1, columns: int = 1, *, note: str = ""
+) -> Iterator[Any]:
+    """One or several axes to draw on; what is drawn is written to ``path``, which is printed; a note comes on top."""
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    if note:
+        figure.suptitle(note, fontsize=10, color="0.35")
     yield figure.subplots(rows, columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)

@@ -1,8 +1,10 @@
 """What labels look like, and what is learned about them
 =====================================================
 
-A label says what key j is to query i. The first half draws the label matrices of nine labelings. The second half
-trains three small models, a few seconds each, and looks at what their tables and their attention have become.
+Nine labelings as matrices, and what three small models learn about the labels that they get.
+
+A label says what key j is to query i. The first half draws the label matrices. The second half trains the models, a few
+seconds each, and looks at what their tables and their attention have become.
 
 Each picture is one call of ``relgraph.plot``; the script computes the numbers behind it.
 

@@ -49,8 +49,8 @@ with their relation or else their distance as label. On functions of up to 50 to
 after 450 steps (all attend), 15.7 after 1,000. First tries without copying gave 5 and 11. A beam with a length penalty
 of 2 scored 0.8 points more than with 0.6. Dropout was 0.3 in the first comparison; 0.2 was not compared.
 
-**The short mode**, which made the output and the pictures below, reads functions of up to 30 tokens in the library's
-top modules, and takes 60 steps with one seed. It shows that everything works; the order of its rows means nothing.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It reads functions
+of up to 30 tokens in the library's top modules, and takes 60 steps with one seed. The order of its rows means nothing.
 
 The command writes ``results.json``, models and pictures to ``naming-functions-out/``. After Ctrl-C the same command
 continues.
@@ -74,6 +74,7 @@ import example_runs
 import torch
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from function_names import Batch, Question, Words, groups, read
+from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import subtokens
 from torch import Tensor, nn
 from torch.nn.functional import embedding, nll_loss, normalize
@@ -325,8 +326,9 @@ def report(runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> str:
 # Pictures
 # --------
 #
-# Results; of one function that was named right, its labels, and what each word of its name looks at; and how long the
-# rows of the tables are that each relation has learned.
+# The first picture shows the results (in the short mode, those of the long run). The others show one function that was
+# named right, with its labels and with what each word of its name looks at, and the length of each relation's rows in
+# the tables.
 
 SHOWN_TOKENS = 25
 
@@ -338,9 +340,7 @@ def shown(questions: Sequence[Question], answers: Sequence[str]) -> Question:
     return min(several, key=lambda pair: (not pair[1], abs(len(pair[0].tokens) - SHOWN_TOKENS)))[0]
 
 
-@torch.no_grad()
-def draw(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> None:
-    """The results."""
+def draw_results(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> None:
     with picture(folder / "results.png", 8, 4) as ax:
         columns = {column: by_row(runs, lambda run, c=column: run.test["beam"][c]) for column in ("exact", "F1")}
         for column, rows in columns.items():
@@ -350,7 +350,7 @@ def draw(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]
 
 
 @torch.no_grad()
-def draw_relations(folder: Path, model: Namer, question: Question, words: Words) -> None:
+def draw_relations(folder: Path, model: Namer, question: Question, words: Words, note: str = "") -> None:
     """Of a model with relations: what they are in one function, what its name looks at, and the tables' norms."""
     name, tokens = " ".join(question.name), list(question.tokens)
     with picture(folder / "labels.png", 10, 7.5) as ax:
@@ -362,12 +362,12 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words)
         model(batch, model.labeler(batch.graph))
     *_, (last,) = (calls for name, calls in record.items() if name.endswith("multihead_attn"))
     weights: Any = last.weights
-    with picture(folder / "attention.png", 10, 3) as ax:
+    with picture(folder / "attention.png", 10, 3, note=note) as ax:
         ax.imshow(weights[0].mean(0).numpy(), cmap="Blues", vmin=0, aspect="auto")
         ax.set_xticks(range(len(tokens)), tokens, rotation=90)
         ax.set_yticks(range(len(question.name) + 1), [*question.name, "<end>"])
         ax.set_title("What each word of the name looks at (last layer, mean of heads)")
-    with picture(folder / "norms.png", 10, 4) as ax:
+    with picture(folder / "norms.png", 10, 4, note=note) as ax:
         layer: Any = model.transformer.encoder.layers[0]
         rg.plot.table_norms(layer.self_attn.tables.value, ax=ax)
         ax.set_title("What relations add to values in the first layer")
@@ -422,8 +422,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         test = {way: score(mine, questions["test"]) for way, mine in answers.items()}
         return Run(name, seed, test, seconds, [" ".join(answer) for answer in answers["beam"]], found), model
 
-    finished = runs.each(arguments.variants, seeds, run)
+    finished = runs.each(arguments.variants, seeds, run, tell=lambda run: f"F1 {100 * run.test['beam']['F1']:.1f} %")
     guessed = {name: score(mine, questions["test"]) for name, mine in guesses(**questions).items()}
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done, guessed))
     if not finished:
         return INTERRUPTED
@@ -431,12 +433,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for column, (by, low, high) in columns.items():
             print(f"relations ahead of {name}, {column}: {100 * by:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
     runs.save(guesses=guessed)
-    draw(arguments.out, runs.done, guessed)
+    if arguments.quick:
+        Kept.read("naming_functions").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done, guessed)
     if "relations" in arguments.variants:
         model = Namer(words, VARIANTS["relations"])
         runs.load(model, "relations", seeds[0])
         answers = next(run.answers for run in runs.done if (run.variant, run.seed) == ("relations", seeds[0]))
-        draw_relations(arguments.out, model, shown(questions["test"], answers), words)
+        note = SHORT_MODEL if arguments.quick else ""
+        draw_relations(arguments.out, model, shown(questions["test"], answers), words, note)
     return 0
 
 

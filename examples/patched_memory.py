@@ -1,6 +1,8 @@
 """A T5 that reads 8,192 tokens on a laptop
 ========================================
 
+One line makes a T5 encoder read 8,192 tokens in 95 MiB, where transformers needs 3.1 GiB.
+
 T5 adds a learned number to each score, which depends on the distance of query and key. The code of transformers writes
 these numbers out for all pairs: N² per head, and scores and weights of the same size beside them. With twice the text
 that is four times the memory. One line has the same model computed by relgraph, which keeps the table of 32 rows:
@@ -160,16 +162,14 @@ def points(size: Size) -> list[str]:
 
 
 def measured(variant: str, seed: int, repeats: int) -> Point:
-    """A point, measured by a new process, and printed."""
+    """A point, measured by a new process."""
     call, length, way = variant.split(", ")
     command = [sys.executable, str(HERE / "one_call.py"), call, length, way, "--repeats"]
     command.append(str(repeats if int(length) < LONG else 1))
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{variant} could not be measured:\n{done.stderr}")
-    point = Point(variant, seed, **json.loads(done.stdout.splitlines()[-1]))
-    print(f"{call}, {int(length):,} tokens, {way}: {point.mib:,.0f} MiB, {point.seconds:.2f} CPU seconds", flush=True)
-    return point
+    return Point(variant, seed, **json.loads(done.stdout.splitlines()[-1]))
 
 
 # %%
@@ -238,7 +238,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     announce(len(points(size)), SECONDS["quick" if arguments.quick else "full"], runs.folder)
     same_answers(size.lengths[0])
-    finished = runs.each(points(size), [0], lambda name, seed: (measured(name, seed, size.repeats), None))
+    finished = runs.each(
+        points(size), [0], lambda name, seed: (measured(name, seed, size.repeats), None),
+        tell=lambda point: f"{point.mib:,.0f} MiB, {point.seconds:.2f} CPU seconds",
+    )  # fmt: skip
     print(report(runs.done))
     if not finished:
         return INTERRUPTED

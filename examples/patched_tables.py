@@ -1,8 +1,10 @@
 """What a patched model has learned
 ================================
 
-A tiny T5 with random weights is patched, learns a task that asks for four distances, and is asked what it has learned:
-which distance each head prefers, by its table and by where it looks. Nothing is downloaded.
+A patched T5 learns a task that asks for four distances; pictures show which head took which of them.
+
+It is a tiny T5 with random weights, and what it has learned is seen twice: in its table, and in where it looks.
+Nothing is downloaded.
 
 T5 knows positions only from one table: it has a number per head and bucket of the distance, which T5 adds to the
 scores. While the model trains, relgraph computes its attention. Afterwards

@@ -34,8 +34,9 @@ relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), 
 Distances and sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the
 interval does not cover other choices of these. docs/results.md says how settings were chosen.
 
-**The short mode**, which made the output and the pictures below, trains an eighth of the steps and asks an eighth of
-the questions. It shows that everything works: no row reaches the best rule yet, and their order means nothing.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains an
+eighth of the steps and asks an eighth of the questions. No row reaches the best rule yet, and their order means
+nothing.
 
 The command writes ``results.json``, models and pictures to ``quickstart-out/`` (``--quick`` and ``--validate``: to
 folders of these names in it). After Ctrl-C the same command continues.
@@ -70,6 +71,7 @@ from example_runs import (
     train,
     until_stopped,
 )
+from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -98,12 +100,11 @@ class Data:
 
     @classmethod
     def read(cls, quick: bool = False, validation: bool = False) -> Data:
-        """The standard library of this Python, with up to two questions a test function; far fewer for a quick run."""
-        train, test = load(validation=validation)
+        """Two questions a test function of this Python's standard library; for a quick run one, of its top modules."""
+        train, test = load(validation=validation, top=quick)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)
-        asked = tests.draw(random.Random(0), 1)[::4] if quick else tests.draw(random.Random(0), 2)
-        return cls(Questions(train, vocabulary), tests, asked)
+        return cls(Questions(train, vocabulary), tests, tests.draw(random.Random(0), 1 if quick else 2))
 
     def training(self, seed: int) -> Iterator[Batch]:
         """Yield batches without end; each epoch has every function once, with a newly drawn hole."""
@@ -338,9 +339,9 @@ def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
 # Pictures
 # --------
 #
-# Results and losses; for every row that has labels, how long each label's vectors are, and how much attention each
-# label gets on test functions; and the labels of one short function. At the start of training all vectors are about 1
-# long.
+# The first picture shows the results (in the short mode, those of the long run) and the training losses. The others
+# show, for every row with labels, the length of each label's vectors and the attention that each label gets on test
+# functions, and the labels of one short function. At the start of training all vectors have a length of about 1.
 
 FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
 
@@ -390,12 +391,12 @@ def label_mass(model: Pointer, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
+def draw(folder: Path, model: Pointer, data: Data, batches: int = 20, note: str = "") -> None:
     """A model's tables, and the attention that each label receives on test functions."""
     assert model.variant.labeler is not None
     names, row = model.variant.labeler.names, model.variant.name.replace(" ", "-")
     names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
-    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2) as axes:
+    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2, note=note) as axes:
         attention = [module for module in model.modules() if isinstance(module, rg.RelationAttention)]
         for number, (layer, panels) in enumerate(zip(attention, axes, strict=True)):
             assert layer.tables is not None
@@ -409,7 +410,7 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
     asked = list(data.testing())
     mass = torch.stack([label_mass(model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
-    with picture(folder / f"attention-{row}.png", 11, 4.5) as ax:
+    with picture(folder / f"attention-{row}.png", 11, 4.5, note=note) as ax:
         rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)
         ax.set_title(f"{model.variant.name}: attention by label, but for the clipped distances, which get the rest")
 
@@ -502,12 +503,15 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     """Pictures of the results, and of what the first seed of every row with labels has learned."""
-    draw_results(runs.folder, runs.done, data.baselines())
+    if arguments.quick:
+        Kept.read("quickstart").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done, data.baselines())
     for variant in VARIANTS:
         if variant.name in arguments.variants and variant.labeler is not None:
             model = build(variant, len(data.train.vocabulary), 0)
             runs.load(model, variant.name, 0)
-            draw(runs.folder, model, data)
+            draw(runs.folder, model, data, note=SHORT_MODEL if arguments.quick else "")
     if CODE in [variant.labeler for variant in VARIANTS if variant.name in arguments.variants]:
         draw_labels(runs.folder / "labels.png", data)
 
@@ -527,6 +531,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finished = train_rows(arguments, data, runs)
         if runs.done:
             baselines = data.baselines()
+            if arguments.quick:
+                print(SHORT)
             print(report(runs.done, baselines))
             runs.save(baselines=baselines)
             print(f"results: {runs.path}")

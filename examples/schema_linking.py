@@ -49,9 +49,10 @@ name is correct in 22.8 %: the first two rows tie with this and know no more. La
 the row ``schema relations``, on other questions: with half the steps its seeds differed widely on questions with
 ``behind`` (26 to 100 %). The row with matches was not tuned; no tuning could lift it above the bound.
 
-**The short mode**, which made the output and the pictures below, trains on fewer questions for fewer steps. That is
-enough to learn ``of``, for which a column must find its table, but not ``behind``, which also needs a foreign key. In
-so few steps the rows without relations and matches do not even learn to compare names.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains on fewer
+questions for fewer steps. That is enough to learn ``of``, for which a column must find its table, but not ``behind``,
+which also needs a foreign key. In so few steps the rows without relations and matches do not even learn to compare
+names.
 
 The command writes ``results.json``, models and pictures to ``schema-linking-out/`` (``--quick``:
 ``schema-linking-out/quick/``). After Ctrl-C the same command continues.
@@ -82,6 +83,7 @@ from example_runs import (
     train,
     until_stopped,
 )
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -391,8 +393,9 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results; then, of one test question, the labels, and what the column that it asks for looks at; and the labels that
-# get most attention in all test questions, by layer and head.
+# The first picture shows the results (in the short mode, those of the long run). The others show one test question,
+# with its labels and with what the column that it asks for looks at, and the labels that get most attention in all test
+# questions, by layer and head.
 
 
 def items(schema: rg.labelers.Schema) -> list[str]:
@@ -412,8 +415,9 @@ def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
     return torch.stack([torch.cat(masses, 1).mean(1) for masses in layers])
 
 
-def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
+def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> None:
     """A bar for each mark and row, and what names can tell of ``behind``."""
+    guess = baselines["all that names tell"]["behind"]
     with picture(folder / "results.png", 9, 4) as ax:
         columns = {mark: by_row(runs, lambda run, mark=mark: getattr(run, mark)) for mark in MARKS}
         ax.axvline(100 * guess, color="0.4", linestyle=":", label="behind, by all that names tell")
@@ -422,7 +426,7 @@ def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
 
 
 @torch.no_grad()
-def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
+def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch], note: str = "") -> None:
     """One question, and what ``model`` has learned; it must be one with relations."""
     question = make_question(random.Random(4), words_of("test"))
     tokens, batch = items(question.schema), Batch.make([question], NUMBER)
@@ -432,14 +436,14 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
         ax.set_title(f"“{asked}” asks for {tokens[answer]}: what every two items are to each other")
     with rg.record_attention(model, weights=True) as record:
         model(batch)
-    with picture(folder / "attention.png", 9, 7, LAYERS, 1) as axes:
+    with picture(folder / "attention.png", 9, 7, LAYERS, 1, note=note) as axes:
         for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
             rg.plot.attention_tokens(call.weights, tokens, query=answer, ax=ax)
             ax.set(title=f"What {tokens[answer]} looks at in layer {number}", xlabel="", ylabel="attention")
             ax.tick_params(labelbottom=number == LAYERS - 1)
     mass = label_mass(model, tests)
     most = mass.amax((0, 1)).topk(14).indices.sort().values
-    with picture(folder / "mass.png", 9, 6) as ax:
+    with picture(folder / "mass.png", 9, 6, note=note) as ax:
         rg.plot.label_mass(mass[..., most], [RELATIONS.names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title("Attention by label: the fourteen labels that get most in any head")
 
@@ -488,7 +492,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds = time.process_time() - start
         return Run(name, seed, **hits(model, tests), seconds=seconds, losses=found), model
 
-    finished = runs.each(arguments.rows, seeds, run)
+    finished = runs.each(arguments.rows, seeds, run, tell=lambda run: f"{100 * run.accuracy:.1f} % right")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
@@ -497,11 +503,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in shares.items()))
     runs.save(baselines=baselines)
     print(f"results: {runs.path}")
-    draw_results(runs.folder, runs.done, baselines["all that names tell"]["behind"])
+    if arguments.quick:
+        Kept.read("schema_linking").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done, baselines)
     if "schema relations" in arguments.rows:
         model = Pointer(VARIANTS["schema relations"])
         runs.load(model, "schema relations", seeds[0])
-        draw_model(runs.folder, model, tests)
+        draw_model(runs.folder, model, tests, SHORT_MODEL if arguments.quick else "")
     return 0
 
 

@@ -1,8 +1,10 @@
 """Translating numbers: relative beside sinusoidal positions
 ===========================================================
 
-A Transformer learns to translate the names of numbers from English to German. Which word means what is soon learned;
-the task is where it belongs, because German says the ones before the tens, on either side of the thousand:
+A small Transformer translates the names of numbers, with sinusoids or with relative positions.
+
+The names are English, the translations German. Which word means what is soon learned; the task is where it belongs,
+because German says the ones before the tens, on either side of the thousand:
 
 .. code-block:: text
 
@@ -43,7 +45,8 @@ one run of 300 steps each. With German in one word and training names of up to s
 % of trained lengths and 25 % of longer names, relative positions for 82 % and 71 %; with up to six words, neither was
 right for more than 6 % of longer names.
 
-**The short mode**, which made the output and the pictures below, takes 400 of the 1,000 steps, with one seed.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It takes 400 of
+the 1,000 steps, with one seed.
 
 The command writes the corpus, the training runs and their checkpoints, ``results.json`` and pictures to
 ``translating-numbers-out/`` (``--quick``: ``translating-numbers-out/quick/``). After Ctrl-C the same command continues
@@ -68,6 +71,7 @@ from statistics import mean
 import example_runs
 import torch
 from example_runs import INTERRUPTED, Runs, announce, percent, picture, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor
 
 import relgraph as rg
@@ -298,10 +302,11 @@ def translations(run: Run, lengths: Sequence[int]) -> str:
 # Pictures
 # --------
 #
-# Right translations by length, and losses; the rows of the tables by distance, where the decoder, which sees no later
-# words, never learns those of positive distances and leaves them as they were drawn; where the encoder's heads look, by
-# distance; and where the decoder's last layer looks in the source when the right name is written, one of eleven words.
-# That attention carries no labels: the order comes from what the encoder and the decoder know of their own words.
+# The first picture shows right translations by length (in the short mode, those of the long run), and losses. The
+# second shows the rows of the tables by distance; the decoder sees no later words, so it never learns the rows of
+# positive distances, which keep their initial values. The third shows where the encoder's heads look, by distance. The
+# last shows where the decoder's last layer looks in the source while the right name of eleven words is written. That
+# attention has no labels: the order comes from what the encoder and the decoder know about their own words.
 
 
 def draw_results(path: Path, runs: Sequence[Run]) -> None:
@@ -327,10 +332,10 @@ def draw_results(path: Path, runs: Sequence[Run]) -> None:
         left.legend(framealpha=1, edgecolor="white", loc="lower left")
 
 
-def draw_tables(path: Path, model: Translator) -> None:
+def draw_tables(path: Path, model: Translator, note: str) -> None:
     """The length of every row of every table."""
     tables = {name: module for name, module in model.named_modules() if isinstance(module, rg.nn.LabelTable)}
-    with picture(path, 10.5, 5, 2, len(tables) // 2) as axes:
+    with picture(path, 10.5, 5, 2, len(tables) // 2, note=note) as axes:
         for ax, (name, table) in zip(axes.T.flat, tables.items(), strict=True):
             _, side, _, layer, _, _, kind = name.split(".")
             rg.plot.table_norms(table, ax=ax)
@@ -339,13 +344,13 @@ def draw_tables(path: Path, model: Translator) -> None:
 
 
 @torch.no_grad()
-def draw_distances(path: Path, model: Translator, vocabulary: Vocabulary, sources: Sequence[str]) -> None:
+def draw_distances(path: Path, model: Translator, vocabulary: Vocabulary, sources: Sequence[str], note: str) -> None:
     """Attention in the encoder by distance, over names of equal length."""
     ids = Ragged.of([[*row, END] for row in vocabulary.encode(sources)]).padded(torch.arange(len(sources)))
     with rg.record_attention(model.transformer.encoder) as record:
         model.encode(ids)
     names = rg.ClippedDistance(MODEL["--max-distance"]).names
-    with picture(path, 9, 4.5) as ax:
+    with picture(path, 9, 4.5, note=note) as ax:
         rg.plot.label_mass(record, names, ax=ax)
         ax.set_title(f"Attention in the encoder by distance, names of {TRAINED} words")
 
@@ -361,9 +366,9 @@ def looks_at(model: Translator, source: Sequence[int], target: Sequence[int]) ->
     return weights[0].mean(0)
 
 
-def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], number: int) -> None:
+def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], number: int, note: str) -> None:
     """Which English word each German one is made from."""
-    with picture(path, 12, 5.5, 1, len(models)) as axes:
+    with picture(path, 12, 5.5, 1, len(models), note=note) as axes:
         for ax, (name, (model, vocabulary)) in zip(axes, models.items(), strict=True):
             source, target = vocabulary.encode([english(number), german(number)])
             weights = looks_at(model, [*source, END], [START, *target])
@@ -413,27 +418,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = tested(model, vocabulary, data)
         return Run.of(name, seed, found, folder / "metrics.csv", time.perf_counter() - start), None
 
-    finished = runs.each(POSITIONS, seeds, run)
+    def tell(run: Run) -> str:
+        return f"{100 * run.share(LONGER):.1f} % of names longer than trained right"
+
+    finished = runs.each(POSITIONS, seeds, run, tell=tell)
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     print(f"results: {runs.path}")
-    draw(runs, folders, seeds[0])
+    draw(runs, folders, seeds[0], quick=arguments.quick)
     return 0
 
 
-def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int) -> None:
+def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int, *, quick: bool) -> None:
     """Print some translations, and draw all pictures: of all runs, and of the models with one seed."""
     for done in runs.done:
         if done.seed == seed:
             print(translations(done, (6, 9, 10, 11)))
-    draw_results(runs.folder / "results.png", runs.done)
+    if quick:
+        Kept.read("translating_numbers").draw(runs.folder)
+    else:
+        draw_results(runs.folder / "results.png", runs.done)
+    note = SHORT_MODEL if quick else ""
     models = {name: load_model(folders[name, seed] / "average.pt") for name in POSITIONS}
     model, vocabulary = models["relative"]
-    draw_tables(runs.folder / "tables.png", model)
+    draw_tables(runs.folder / "tables.png", model, note)
     sources = [source for source, _ in read_test([runs.folder / "data" / "test.tsv"]) if words(source) == TRAINED]
-    draw_distances(runs.folder / "distances.png", model, vocabulary, sources)
-    draw_order(runs.folder / "order.png", models, 234_521)
+    draw_distances(runs.folder / "distances.png", model, vocabulary, sources, note)
+    draw_order(runs.folder / "order.png", models, 234_521, note)
 
 
 if __name__ == "__main__" and (status := until_stopped(main)):

@@ -1,6 +1,8 @@
 """Training with Accelerate
 =========================
 
+Accelerate splits batches over processes, and layers of relgraph need nothing special for it.
+
 `Accelerate <https://huggingface.co/docs/accelerate>`_ leaves the training loop as it is, and splits batches over as
 many processes as there are. Layers of relgraph are modules like any other: nothing here is special to them. Labels come
 from the labeler inside the layer, so they need no place in the batch.

@@ -1,6 +1,8 @@
 """Training with Lightning
 ========================
 
+Lightning trains on several processes, and layers of relgraph need nothing special for it.
+
 `Lightning <https://lightning.ai/docs/pytorch/stable/>`_ writes the training loop, and splits each batch over as many
 processes as there are. Layers of relgraph are modules like any other: nothing here is special to them. Labels come from
 the labeler inside the layer, so they need no place in the batch.

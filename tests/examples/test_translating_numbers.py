@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
 import translating_numbers as numbers
+from matplotlib.figure import Figure
 from matplotlib.pyplot import imread
 
 from examples.translation.corpus import read_corpus, words
@@ -75,6 +76,20 @@ def test_command_line_trains_both_rows_and_draws(finished):
         assert all(words(source) == int(count) for count, (source, _, _) in each["shown"].items())
     for name in ("results", "tables", "distances", "order"):
         assert imread(finished / f"{name}.png")[..., :3].std() > 0.05
+
+
+def test_results_are_those_of_the_long_run_or_of_own_runs(finished, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.update({path: figure}))
+    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+    runs = numbers.Runs(finished, numbers.Run, {"steps": 3})
+    folders = {(name, 0): finished / f"{name}-0" for name in numbers.POSITIONS}
+    for quick in (True, False):
+        numbers.draw(runs, folders, 0, quick=quick)
+        titles = {path.stem: f"{each.get_suptitle()} {each.get_supxlabel()}" for path, each in drawn.items()}
+        assert ("long run" in titles["results"]) == quick
+        assert all(("short mode" in titles[name]) == quick for name in ("tables", "distances", "order"))
+    assert len(drawn[finished / "results.png"].axes[0].lines) == len(record["runs"])
 
 
 def test_no_tested_number_is_trained_on(finished):
