@@ -59,6 +59,10 @@ def additive_scores(example, patch, _):
     return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results", "attention"]
 
 
+def karate_club(example, *_):
+    return ["--steps", "2", "--seeds", "1"], list(example.ROWS), ["results", "labels", "mass"]
+
+
 def quickstart(example, patch, _):
     import stdlib_functions
 
@@ -78,7 +82,7 @@ def naming_functions(example, patch, folder):
     return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
 
 
-WITH_PYG = (graph_classification, additive_scores, kinship)
+WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
 CASES = (schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
 
 
