@@ -7,7 +7,7 @@
 - ``relgraph.interop.transformers``: models of Hugging Face whose attention has learned tables, computed here; needs the
   extra ``relgraph[transformers]``.
 
-A module whose package is missing raises an ImportError that names the extra.
+A module whose package is missing raises an ImportError that says what to install.
 
 Behind ``networkx`` are two files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors of
 their attributes.
