@@ -9,12 +9,13 @@ the task is where it belongs, because German says the ones before the tens, on e
     thirty four thousand two hundred and twenty one
     vier und dreißig tausend zwei hundert ein und zwanzig
 
-Names of up to eight English words are trained on; those of nine to eleven words, the longest below a million, are not.
-Attention is told of positions by sinusoids that are added to the input, or by relative positions: tables a^K and a^V
-with a row for each distance from -8 to 8, in the encoder and the decoder. All else is alike in both rows.
+The models train on names of up to eight English words. They never see names of nine to eleven words, the longest below
+a million. Positions reach attention in one of two ways: as sinusoids added to the input, or as relative positions, with
+tables a^K and a^V that have a row for each distance from -8 to 8, in the encoder and the decoder. Everything else is
+the same in both rows.
 
-The model, its training and its search are those of ``examples/translation``, which does the same for any corpus, on one
-core or on several GPUs. Its commands are printed as they are run. The corpus is made up here; no file is needed
+The model, its training and its search come from ``examples/translation``, which does the same for any corpus, on one
+core or on several GPUs. The script prints these commands as it runs them. It makes up its corpus, so it needs no file
 (``pip install -c constraints.txt -e '.[translation]'``):
 
 .. code-block:: sh
@@ -22,8 +23,8 @@ core or on several GPUs. Its commands are printed as they are run. The corpus is
     python examples/translating_numbers.py            # three seeds, about four minutes of one CPU core
     python examples/translating_numbers.py --quick    # one seed and fewer steps, one to two minutes
 
-Percent of translations that are right to the last word, mean ± standard deviation of three seeds, as the first command
-printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Every column asks for 300 names:
+The first command printed this table: percent of translations with every word right, mean ± standard deviation of three
+seeds (without its column of seconds; one thread, torch 2.13, 2026-11). Every column has 300 names:
 
 .. code-block:: text
 
@@ -31,22 +32,22 @@ printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Ev
     sinusoidal      100.0 ± 0.0     90.2 ± 0.7      4.4 ± 6.6      0.0 ± 0.0
     relative        100.0 ± 0.0    93.1 ± 11.1    88.9 ± 18.7    87.9 ± 21.0
 
-On trained lengths both are always right. With sinusoids no name of eleven words is; with relative positions most are,
-but not with every seed: 64 % with one, all with the two others. At nine words the rows overlap. Longer names are made
-of parts of trained kinds: *nine hundred and twenty one thousand* and *two hundred and fifty* come in trained names, but
-never in the same.
+On trained lengths both rows are always right. With sinusoids, no name of eleven words is right. With relative positions
+most are, but not with every seed: 64 % with one seed, all with the two others. At nine words the rows overlap. Longer
+names consist of parts that training has seen: *nine hundred and twenty one thousand* and *two hundred and fifty* occur
+in training names, but never in the same name.
 
-Five settings of learning rate, dropout, vocabulary, batch and clipping were tried, both rows alike, one seed and 300 or
-400 steps each, and the tests were looked at meanwhile. Other forms of the task were tried before, in one run of 300
-steps each. With German in one word, and at most seven words trained on, sinusoids were right for 97 % of trained
-lengths and 25 % of longer names, relative positions for 82 % and 71 %; with at most six, neither for more than 6 % of
-longer ones.
+Five settings of learning rate, dropout, vocabulary, batch and clipping were tried, the same for both rows, with one
+seed and 300 or 400 steps each; the test results were visible meanwhile. Other forms of the task were tried earlier, in
+one run of 300 steps each. With German in one word and training names of up to seven words, sinusoids were right for 97
+% of trained lengths and 25 % of longer names, relative positions for 82 % and 71 %; with up to six words, neither was
+right for more than 6 % of longer names.
 
 **The short mode**, which made the output and the pictures below, takes 400 of the 1,000 steps, with one seed.
 
-It writes the corpus, the trainings and their checkpoints, ``results.json`` and pictures to
-``translating-numbers-out/`` (``--quick``: ``translating-numbers-out/quick/``). After Ctrl-C the same command goes on
-from the last step of the training that was stopped.
+The command writes the corpus, the training runs and their checkpoints, ``results.json`` and pictures to
+``translating-numbers-out/`` (``--quick``: ``translating-numbers-out/quick/``). After Ctrl-C the same command continues
+from the last step of the interrupted training.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ from torch import Tensor
 
 import relgraph as rg
 
-sys.path.append(str(Path(example_runs.__file__).resolve().parents[1]))  # where the package examples.translation is
+sys.path.append(str(Path(example_runs.__file__).resolve().parents[1]))  # the parent of the package examples.translation
 
 from examples.translation import cli
 from examples.translation.batches import Ragged
@@ -85,9 +86,9 @@ from examples.translation.vocabulary import END, START, Vocabulary
 # The task
 # --------
 #
-# Names are spelled as British English and German spell them, but for one thing: every part stands by itself. English
-# goes without its hyphen (*twenty one*), and German, which writes a number below a million as one word, is cut into its
-# parts (*ein und zwanzig*). So it is words that change places.
+# Names follow British English and German spelling, except that all parts are separate words. English has no hyphen
+# (*twenty one*), and German, which writes a number below a million as one word, is split into its parts (*ein und
+# zwanzig*). So words change places.
 
 TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 ENGLISH = f"zero one two three four five six seven eight nine {TEENS}".split()
@@ -98,7 +99,7 @@ GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig
 
 
 def english(number: int) -> str:
-    """The name of a number from 0 to 999,999: ``two thousand one hundred and thirty four``."""
+    """The English name of a number from 0 to 999,999: ``two thousand one hundred and thirty four``."""
     if number < 20:
         return ENGLISH[number]
     if number < 100:
@@ -111,7 +112,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """Likewise: ``zwei tausend ein hundert vier und dreißig``. A one at the end is ``eins``."""
+    """The German name: ``zwei tausend ein hundert vier und dreißig``. A one at the end is ``eins``."""
     return _counted(number) + ("s" if number % 100 == 1 else "")
 
 
@@ -130,10 +131,10 @@ def _counted(number: int) -> str:
 # The corpus
 # ----------
 #
-# Most numbers below a million have eleven English words, and few have four. So the thousands and the rest are drawn
-# each from nothing, 1 to 99, round hundreds and all others alike. The command ``prepare`` then sets aside pairs with up
-# to eight words, which the models are tested on, makes tests of the longer names, and learns a vocabulary, in which
-# there is room for every word as a whole.
+# Most numbers below a million have eleven English words, and few have four. So the script draws the thousands and the
+# rest separately, with equal chances for nothing, 1 to 99, round hundreds, and all other numbers. Then the command
+# ``prepare`` sets aside pairs with up to eight words for testing, makes tests of the longer names, and learns a
+# vocabulary that has room for every whole word.
 
 NUMBERS, HELD_OUT = 12_000, 300
 TRAINED, LONGER = 8, (9, 10, 11)
@@ -141,7 +142,7 @@ PREPARE = {"--held-out": HELD_OUT, "--max-words": TRAINED, "--vocabulary-size": 
 
 
 def numbers(count: int, seed: int) -> list[int]:
-    """So many different numbers in ascending order."""
+    """``count`` different numbers in ascending order."""
     rng, drawn = random.Random(seed), set()
     parts = (range(1), range(1, 100), range(100, 1000, 100), range(100, 1000))
     while len(drawn) < count:
@@ -151,9 +152,9 @@ def numbers(count: int, seed: int) -> list[int]:
 
 
 def prepare(folder: Path) -> Path:
-    """The folder of the prepared corpus, which is made where it does not stand yet."""
+    """The folder of the prepared corpus; makes the corpus if it does not exist yet."""
     data, corpus = folder / "data", folder / "corpus.tsv"
-    if not (data / "sizes.json").exists():  # what the command writes last
+    if not (data / "sizes.json").exists():  # the last file that the command writes
         write_pairs(corpus, [(english(number), german(number)) for number in numbers(NUMBERS, 0)])
         unseen = [f"{count}-{count}" for count in LONGER]
         command("prepare", data, "--train", corpus, *_options(PREPARE), "--unseen", *unseen)
@@ -161,7 +162,7 @@ def prepare(folder: Path) -> Path:
 
 
 def command(*parts: object) -> None:
-    """Run a command of ``examples.translation``, and end where it ends badly: it has said why."""
+    """Run a command of ``examples.translation``; exit if it fails, since it has printed why."""
     line = " ".join(map(str, ("$ python -m examples.translation", *parts)))
     print(" \\\n    ".join(textwrap.wrap(line, 84, break_long_words=False, break_on_hyphens=False)))
     status = cli.main([str(part) for part in parts])
@@ -179,9 +180,9 @@ def _options(values: Mapping[str, object]) -> list[object]:
 # Training
 # --------
 #
-# The labels are those of :class:`relgraph.ClippedDistance`, and the model is a :class:`relgraph.RelationTransformer`
-# with two layers on either side. ``train`` saves a checkpoint every 20 steps, from which the same command goes on;
-# ``average`` takes the mean of the last five models.
+# The labels come from :class:`relgraph.ClippedDistance`, and the model is a :class:`relgraph.RelationTransformer` with
+# two layers in the encoder and two in the decoder. ``train`` saves a checkpoint every 20 steps, and the same command
+# continues from it. ``average`` takes the mean of the last five models.
 
 POSITIONS = ("sinusoidal", "relative")
 MODEL = {"--max-distance": 8, "--width": 64, "--hidden": 128, "--heads": 4, "--layers": 2, "--dropout": 0}
@@ -191,7 +192,7 @@ WRITING = {"--save-every": 20, "--keep": 5, "--log-every": 20, "--validate-every
 
 @dataclass(frozen=True)
 class Size:
-    """How long is trained, and how many seeds a row has."""
+    """Number of training steps, and seeds per row."""
 
     steps: int
     seeds: int
@@ -201,7 +202,7 @@ FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(400, 1), 0.045
 
 
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
-    """Train a model, or go on with it, and read the mean of its last checkpoints."""
+    """Train a model, or continue its training, and load the mean of its last checkpoints."""
     told = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
     command("train", data, run, *told, "--no-tensorboard", "--device", "cpu")
     command("average", run)
@@ -212,13 +213,13 @@ def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple
 # Searching
 # ---------
 #
-# The decoder writes one word after another. Keys and values of the words before are kept in a cache, which also knows
-# how far along it is: relative positions of a new word are those to the words in the cache. The search is greedy, and
-# a translation is right if it is the German name to the last word.
+# The decoder writes one word after another. A cache keeps the keys and values of earlier words and counts them: a new
+# word's relative positions are its distances to the words in the cache. The search is greedy. A translation is right if
+# every word of the German name is right.
 
 
 def tested(model: Translator, vocabulary: Vocabulary, data: Path) -> list[tuple[Pair, str]]:
-    """Every pair of the tests with the model's translation."""
+    """Every test pair with the model's translation."""
     pairs = [pair for path in sorted(data.glob("test*.tsv")) for pair in read_test([path])]
     found = translate(model, vocabulary, [source for source, _ in pairs], Search(beam=1, extra=10))
     return list(zip(pairs, found, strict=True))
@@ -228,13 +229,13 @@ def tested(model: Translator, vocabulary: Vocabulary, data: Path) -> list[tuple[
 # What came out
 # -------------
 #
-# Right translations are counted by the number of English words. The loss on held-out pairs, measured while training, is
-# read from the log that ``train`` writes. It tells less than the count: it is that of trained lengths.
+# The table counts right translations by the number of English words. The log that ``train`` writes has the loss on
+# held-out pairs during training. It says less than the count, because these pairs have trained lengths only.
 
 
 @dataclass
 class Run:
-    """One training; tests and right translations by the number of English words, losses by step."""
+    """One training run: tests and right translations by the number of English words, losses by step."""
 
     variant: str
     seed: int
@@ -245,17 +246,17 @@ class Run:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Numbers of words and of steps are strings in JSON."""
+        """JSON turns numbers of words and steps into strings; turn them back."""
         for name in ("asked", "right", "losses", "shown"):
             setattr(self, name, {int(key): value for key, value in getattr(self, name).items()})
 
     def share(self, lengths: Sequence[int]) -> float:
-        """The share of right translations of names with so many words."""
+        """The share of right translations of names with these numbers of words."""
         return sum(self.right.get(count, 0) for count in lengths) / sum(self.asked.get(count, 0) for count in lengths)
 
     @classmethod
     def of(cls, positions: str, seed: int, found: Sequence[tuple[Pair, str]], log: Path, seconds: float) -> Run:
-        """The run with these translations and this log; of each length it shows the first translation."""
+        """The run with these translations and this log; it shows the first translation of each length."""
         lengths = [words(source) for (source, _), _ in found]
         right = [count for count, ((_, target), text) in zip(lengths, found, strict=True) if text == target]
         shown = {count: [*pair, text] for count, (pair, text) in zip(lengths[::-1], found[::-1], strict=True)}
@@ -263,18 +264,18 @@ class Run:
 
 
 def counts(lengths: Sequence[int]) -> dict[int, int]:
-    """How many there are of each, in ascending order."""
+    """How often each length occurs, in ascending order."""
     return dict(sorted(Counter(lengths).items()))
 
 
 def validation_losses(log: Path) -> dict[int, float]:
-    """By step, in nats for each target token."""
+    """The validation loss by step, in nats per target token."""
     with log.open(encoding="utf-8", newline="") as file:
         return {int(row["step"]): float(row["nll"]) for row in csv.DictReader(file) if row["split"] == "valid"}
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed: percent of right translations by the number of English words."""
+    """The table that the command prints: percent of right translations by the number of English words."""
     groups = {f"1–{TRAINED} words": range(TRAINED + 1), **{f"{count} words": (count,) for count in LONGER}}
     lines = [f"{'positions':<12}" + "".join(f"{name:>15}" for name in groups) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
@@ -285,7 +286,7 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def translations(run: Run, lengths: Sequence[int]) -> str:
-    """One test of each length, the name that is wanted, and what was found where that is something else."""
+    """One test of each length: the source, the right name, and the model's output where it differs."""
     lines = [f"{run.variant}, seed {run.seed}:"]
     for count in lengths:
         source, target, found = run.shown[count]
@@ -378,16 +379,19 @@ def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], num
 # The command
 # -----------
 #
-# Trainings are done one by one; each is kept, and the one that Ctrl-C stops goes on from its checkpoint.
+# The command makes one training run after another and keeps each. After Ctrl-C the interrupted run continues from its
+# checkpoint.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Names of numbers, from English to German, by two kinds of positions.")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: one to two minutes")
-    parser.add_argument("--seeds", type=int, help=f"runs of each row ({FULL.seeds}, quick {QUICK.seeds})")
-    parser.add_argument("--steps", type=int, help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--out", type=Path, help="where all is written (translating-numbers-out, quick below it)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser = argparse.ArgumentParser(
+        description="Translate names of numbers from English to German, with two kinds of positions."
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps; one to two minutes")
+    parser.add_argument("--seeds", type=int, help=f"runs per row ({FULL.seeds}, quick {QUICK.seeds})")
+    parser.add_argument("--steps", type=int, help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})")
+    parser.add_argument("--out", type=Path, help="output folder (translating-numbers-out, quick: its folder quick)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "translating-numbers-out/quick") if arguments.quick else (FULL, "translating-numbers-out")

@@ -1,4 +1,4 @@
-"""Every link of the built pages that stays on the site leads to a file and an anchor that are there."""
+"""Checks that every link within the built site leads to an existing file and anchor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Page(HTMLParser):
-    """The anchors of a page, and what it links to or loads."""
+    """Collects the anchors of a page, and its links and loaded files."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -18,14 +18,14 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what the tag names and points at."""
+        """Record the anchors and links of a tag."""
         values = dict(attrs)
         self.anchors |= {value for name in ("id", "name") if (value := values.get(name))}
         self.links += [value for name in ("href", "src") if (value := values.get(name))]
 
 
 def broken(root: Path) -> list[str]:
-    """``page: link`` for each link that leads nowhere; templates of a theme, in ``_static``, are no pages."""
+    """``page: link`` for each broken link; skips templates of a theme, in ``_static``, which are not pages."""
     found = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
     pages = {path.resolve(): Page(path) for path in found}
     resolve = cache(lambda path: path.resolve())

@@ -101,7 +101,7 @@ _MASKS = (
 
 
 def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate ``forward`` so that the name of a mask that other layers have leads to the name that this one has."""
+    """Decorate ``forward`` so that the error for another layer's mask name gives the name that this layer uses."""
     known = set(inspect.signature(forward).parameters)
 
     @functools.wraps(forward)
@@ -143,10 +143,10 @@ def make_labels(
     cache: KVCache | LayerCache | StackCache | None,
     arguments: tuple[str, str] = _ARGUMENTS,
 ) -> Any:
-    """Return ``labels``, or let the labeler make them: of its own input, or of the length of ``x`` and of the cache.
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of ``x`` and the cache.
 
-    With a cache, labels of a whole are cut to the rows of ``x``. Labels made from lengths are moved to the device of
-    ``x``. Errors call labels and labeler by the names of ``arguments``.
+    With a cache, labels of a whole sequence are cut to the rows of ``x``. Labels made from lengths are moved to the
+    device of ``x``. Errors call labels and labeler by the names of ``arguments``.
     """
     past, length = 0 if cache is None else len(cache), whole_length(_length(name, x))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
@@ -159,7 +159,7 @@ def make_labels(
 
 
 def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, q_offset: Any) -> Any:
-    """Return ``labels``, or let the labeler make them: of its own input, or of the lengths of queries and keys."""
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of queries and keys."""
     grows = isinstance(cache, KVCache) and not cache.static
     if labels is not None or grows:
         return make_labels(labeler, labels, "query", query, cache if grows else None)
@@ -181,7 +181,7 @@ def _length(name: str, x: Any) -> int:
 def labels_of_lengths(
     labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, arguments: tuple[str, str] = _ARGUMENTS
 ) -> Labels:
-    """The labels that a labeler makes of lengths, on the device of ``x``."""
+    """The labels that a labeler makes from lengths, on the device of ``x``."""
     try:
         made = check_made(labeler, labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset})))
     except TypeError as error:
@@ -194,7 +194,7 @@ def labels_of_lengths(
 
 
 def labels_of(labeler: Any, given: Any) -> Labels:
-    """The labels that a layer's labeler makes of its own input, such as a graph or the segment of every token."""
+    """The labels that a layer's labeler makes from its input, such as a graph or the segment of every token."""
     if isinstance(given, int):
         raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got int: the layer knows its length")
     try:
@@ -216,7 +216,7 @@ def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Ten
 
 
 def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: dict[str, Any]) -> _Layer:
-    """A ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
+    """Make a ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
     if not isinstance(plain, kind):
         raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
     for name in ("head_dim", "attention_bias"):

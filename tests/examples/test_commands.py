@@ -1,4 +1,4 @@
-"""Every example's command: it trains, prints and draws, reads real data, and goes on where it was stopped."""
+"""Tests every example's command: it trains, prints, draws, reads real data, and continues after an interruption."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ SOURCE = """class C:
         three = 1 + one + two
         return three * one
 """
-"""A function in which two misuses can be planted."""
+"""A function with two places for misuses."""
 DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
@@ -82,7 +82,7 @@ CASES = (schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstar
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
 def example(request, tmp_path_factory):
-    """An example made small: its module, its command, its rows and its pictures."""
+    """A small version of an example: its module, its command, its rows and its pictures."""
     if request.param in WITH_PYG:
         pytest.importorskip("torch_geometric")
     module = importlib.import_module(request.param.__name__)
@@ -102,7 +102,7 @@ def finished(example, tmp_path_factory):
 
 
 def results(folder):
-    """What was written, without what is about the clock."""
+    """The output files, without times."""
     record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     for run in record["runs"]:
         del run["seconds"]
