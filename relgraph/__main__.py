@@ -252,7 +252,7 @@ def as_text(report: Report) -> list[str]:
     lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
     lines += [f"{'torch':<18}{torch.__version__}"]
     for package, (_, extra) in PACKAGES.items():
-        advice = f"not installed: pip install 'relgraph[{extra}]'"
+        advice = f"not installed: pip install {package} (extra {extra})"
         lines.append(f"{package:<18}{installed(package) or advice}")
     lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads", *cuda_lines()]
     known = build.load()

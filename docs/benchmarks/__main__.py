@@ -104,7 +104,7 @@ def publish(out: Path, docs: bool) -> None:
     (out / "tables.md").write_text(text + "\n")
     print(text)
     if importlib.util.find_spec("matplotlib") is None:
-        print("no plots: matplotlib is not installed; pip install relgraph[benchmark]", file=sys.stderr)
+        print("no plots: matplotlib is not installed; pip install matplotlib", file=sys.stderr)
     else:
         from docs.benchmarks.plots import draw
 

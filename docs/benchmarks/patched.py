@@ -4,7 +4,7 @@
     python -m docs.benchmarks.patched --only 'T5|VITS'       # some models
     python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
 
-Needs transformers (``pip install 'relgraph[transformers]'``). Weights are random, which does not change the time. Each
+Needs transformers (``pip install 'transformers>=4.56,<6'``). Weights are random, which does not change the time. Each
 model is made once for each of its attention implementations in transformers, and once more and patched, with the same
 weights. Outputs are compared before the timing. Ways run in turn in one process; ratios are taken within a round. A
 separate process measures each peak, above what it holds before the call.

@@ -17,7 +17,7 @@ from sybil import Example, Sybil
 from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = {"pip", "venv", "pytest"}
+NOT_OURS = {"pip", "venv", "pytest", "timeit"}
 
 
 def sybil() -> Sybil:

@@ -241,7 +241,7 @@ def _triton_refusal(call: Call) -> str | None:
     if off is not None:
         return f"{off}; use {others}"
     if not limits.HAS_TRITON:
-        return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
+        return f"needs the package triton (pip install triton); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):
         return f"needs CUDA tensors (or TRITON_INTERPRET=1, slow, on a CPU), got {query.device.type}; use {others}"
     unfit = limits.unfit(query)

@@ -7,7 +7,7 @@
 - ``relgraph.interop.transformers``: lets relgraph compute the attention of models of Hugging Face that have learned
   tables; needs the extra ``relgraph[transformers]``.
 
-A module whose package is missing raises an ImportError that names the extra.
+A module whose package is missing raises an ImportError that says what to install.
 
 ``networkx`` uses two more files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors from
 their attributes.

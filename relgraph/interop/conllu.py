@@ -28,7 +28,7 @@ try:
     import conllu
     from conllu.exceptions import ParseException
 except ImportError:
-    raise ImportError("relgraph.interop.conllu needs conllu: pip install 'relgraph[conllu]'") from None
+    raise ImportError("relgraph.interop.conllu needs conllu: pip install conllu") from None
 
 __all__ = ["UPOS", "Sentence", "parse", "read"]
 

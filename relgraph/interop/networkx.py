@@ -36,7 +36,7 @@ __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
 try:
     import networkx as nx
 except ImportError:
-    raise ImportError("relgraph.interop.networkx needs networkx: pip install 'relgraph[networkx]'") from None
+    raise ImportError("relgraph.interop.networkx needs networkx: pip install networkx") from None
 
 
 class FromNetworkx(NamedTuple):

@@ -32,7 +32,9 @@ try:
     import networkx  # noqa: F401
     import scipy  # noqa: F401
 except ImportError:
-    raise ImportError("relgraph.plot needs matplotlib, networkx and scipy: pip install 'relgraph[plot]'") from None
+    raise ImportError(
+        "relgraph.plot needs matplotlib, networkx and scipy: pip install matplotlib networkx scipy"
+    ) from None
 
 from relgraph.plot.graph import attention_graph as attention_graph
 from relgraph.plot.mass import label_mass as label_mass

@@ -30,7 +30,7 @@ from __future__ import annotations
 try:
     import torch_geometric  # noqa: F401
 except ImportError:
-    raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'") from None
+    raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install torch-geometric") from None
 
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows these layers
 from relgraph.pyg.conv import RelationConv as RelationConv

@@ -94,7 +94,7 @@ def say_missing() -> None:
     if not _said:
         _said.append("triton")
         line = "no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed"
-        print(f"relgraph: {line}; pip install 'relgraph[triton]' ({SWITCH}=0 ends this line)", file=sys.stderr)
+        print(f"relgraph: {line}; pip install triton ({SWITCH}=0 ends this line)", file=sys.stderr)
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo

@@ -47,13 +47,14 @@ def version() -> tuple[int, int]:
 
 def check_version() -> None:
     """Raise ImportError unless transformers is installed in a version whose modules are known."""
+    oldest, too_new = (".".join(map(str, bound)) for bound in (OLDEST, TOO_NEW))
     try:
         import transformers
     except ImportError:
-        message = "relgraph.interop.transformers needs transformers: pip install 'relgraph[transformers]'"
-        raise ImportError(message) from None
+        command = f"pip install 'transformers>={oldest},<{too_new}'"
+        raise ImportError(f"relgraph.interop.transformers needs transformers: {command}") from None
     if not OLDEST <= version() < TOO_NEW:
-        wanted = f"transformers {'.'.join(map(str, OLDEST))} or newer, before {'.'.join(map(str, TOO_NEW))}"
+        wanted = f"transformers {oldest} or newer, before {too_new}"
         raise ImportError(f"relgraph.interop.transformers needs {wanted}, got {transformers.__version__}")
 
 
