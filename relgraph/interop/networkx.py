@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields, shown
-from relgraph.arguments.hints import in_place_of_labels
+from relgraph.arguments.hints import in_place_of_graph, in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
     Read,
@@ -252,6 +252,8 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
 
 def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
+    if type(graphs).__module__.startswith("torch_geometric."):
+        raise TypeError(f"graph must be a networkx graph or several, got {in_place_of_graph(graphs)}")
     if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
         raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
     listed = check.items("graph", graphs, "a networkx graph or several")

@@ -97,7 +97,10 @@ def record_attention(
     layers = {name: layer for name, layer in model.named_modules() if _recorder(layer) is not None}
     if not layers:
         kinds = " or ".join(kind.__name__ for kind in RECORDERS)
-        raise ValueError(f"model must hold a layer that reports its attention, {kinds}, got {type(model).__name__}")
+        got = type(model).__name__
+        if type(model).__module__.startswith("transformers."):
+            got += ": pass output_attentions=True to its forward, which patched models take too"
+        raise ValueError(f"model must hold a layer that reports its attention, {kinds}, got {got}")
     return _recording(layers, wanted)
 
 

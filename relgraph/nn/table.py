@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -198,7 +197,12 @@ class LabelTable(nn.Module):
         names = _decode_names(key, state)
         if self.names is None or names is None:
             return
-        for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
+        if len(names) != len(self.names):
+            raise ValueError(
+                f"names must be those of the loaded state, which has {len(names)} labels, got {len(self.names)}"
+                f"{f' in {path}' if path else ''}"
+            )
+        for label, (saved, mine) in enumerate(zip(names, self.names, strict=True)):
             if saved != mine:
                 raise ValueError(
                     f"names must be those of the loaded state, got another at label {label}"
@@ -274,7 +278,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))
         >>> other.load_state_dict(tagger.state_dict())                          # its embedding does not change
         Traceback (most recent call last):
-        ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
+        ValueError: names must be those of the loaded state, which has 5 labels, got 3 in encoder.self_attn.tables.key
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a Module, got {type(model).__name__}")

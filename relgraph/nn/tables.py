@@ -27,6 +27,15 @@ class TableParts(nn.ModuleList):
         """Raise TypeError, because a sum has several tables."""
         raise TypeError(f"tables of a sum of labels must be called one by one: index a part, 0 to {len(self) - 1}")
 
+    def __getattr__(self, name: str) -> Any:
+        """Look up an attribute; for one that only a part has, the error says to index a part."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name.startswith("_") or not len(self) or not hasattr(self[0], name):
+                raise
+            raise AttributeError(f"{error}: index a part, 0 to {len(self) - 1}") from None
+
 
 class RelationTables(nn.Module):
     """The tables of one attention; a call returns the table arguments of :func:`~relgraph.relation_attention`.

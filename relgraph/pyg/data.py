@@ -13,6 +13,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 
 from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels.base import check_ptr, graph_of
 
@@ -99,7 +100,7 @@ def check_data(data: Any) -> Data:
     if isinstance(data, HeteroData):
         raise TypeError("data must be a Data or a Batch of them, got HeteroData: use from_hetero_data")
     if not isinstance(data, Data):
-        raise TypeError(f"data must be a Data or a Batch of them, got {type(data).__name__}")
+        raise TypeError(f"data must be a Data or a Batch of them, got {in_place_of_graph(data)}")
     return data
 
 
