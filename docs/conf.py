@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,8 @@ mpl.use("Agg")
 import relgraph as rg
 from docs.site import inventories
 from docs.site.gallery import EXAMPLES, OUT, Pictures, arguments, helpers
+
+gc.set_threshold(100_000, 50, 50)  # a build makes millions of nodes that stay: to look through them often takes seconds
 
 project = "relgraph"
 author = "the relgraph authors"
@@ -32,6 +35,7 @@ extensions = [
     "docs.site.autodoc",
     "docs.site.gallery",
     "docs.site.mathml",
+    "docs.site.sidebar",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
@@ -113,12 +117,12 @@ html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["relgraph.css"]
 html_show_sourcelink = False
-html_sidebars = {page: [] for page in ("index", "tutorial", "contributing", "changelog")}
+html_sidebars = {page: [] for page in ("index", "tutorial")} | {"api/**": ["sidebar-collapse", "sidebar-api"]}
 html_favicon = "_static/relgraph.svg"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "relgraph", "image_light": "_static/relgraph.svg", "image_dark": "_static/relgraph.svg"},
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 8,  # all
     "navbar_align": "left",
     "navigation_with_keys": False,
     "show_toc_level": 2,

@@ -17,7 +17,7 @@ from docs.benchmarks.sweeps import WIDE
 DETAIL = {"length": (2048, 8192), WIDE: (2048, 8192), "edges": (200_000,), "graphs": (64, 256)}
 """Where a sweep is shown in full: the largest of these that was measured."""
 
-BESIDE = {
+PAIRS = {
     "relgraph native, distance": ("relgraph native, no labels", "relgraph chunked, distance"),
     "relgraph native, arbitrary labels": ("relgraph native, no labels", "relgraph chunked, arbitrary labels"),
     "relgraph chunked, distance": ("relgraph chunked, no labels",),
@@ -33,7 +33,10 @@ BESIDE = {
     "relgraph triton, packed, bias": ("padded graph Transformer, SDPA with bias",),
     "TransformerConv, one-hot types": ("relgraph RelationConv", "relgraph RelationConv, triton, sorted before"),
 }
-"""Ratios that matter beside those to the floor: of a way to its like."""
+"""Ratios of one way to a similar one; tables of ratios to the floor do not show them."""
+
+Cells = dict[tuple[str, ...], dict[int, str]]
+"""By the first cells of a row: its measured points as text, by the value that is varied. Others are missing."""
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
@@ -45,35 +48,67 @@ def tables(results: dict[str, Any]) -> dict[str, str]:
         values = sorted({value for way in rows.values() for value in way})
         if not rows:
             continue
-        found[f"{device}:{sweep}-time"] = markdown(_grid(rows, values, TRAINING))
-        found[f"{device}:{sweep}-forward"] = markdown(_grid(rows, values, FORWARD))
-        if any("MiB" in row for way in rows.values() for row in way.values()):
-            found[f"{device}:{sweep}-memory"] = markdown(_grid(rows, values, "MiB"))
-        beside = _beside(rows, values)
-        if beside:
-            found[f"{device}:{sweep}-beside"] = markdown(beside)
+        found[f"{device}:{sweep}-time"] = _paragraphs(_grids(rows, values, TRAINING), _not_run(rows, values))
+        found[f"{device}:{sweep}-forward"] = _grids(rows, values, FORWARD)
+        found[f"{device}:{sweep}-memory"] = _grids(rows, values, "MiB")
+        found[f"{device}:{sweep}-beside"] = _pairs(rows, values)
         detail = [value for value in DETAIL.get(sweep, ()) if value in values] or [values[-1]]
-        found[f"{device}:{sweep}-detail"] = markdown(_detail(rows, detail[-1]))
-    return found
+        found[f"{device}:{sweep}-detail"] = _detail(rows, detail[-1])
+    return {name: table for name, table in found.items() if table}
 
 
-def _grid(rows: dict[str, dict[int, Row]], values: list[int], measure: str) -> Rows:
-    """A row a way and a column a value: the ratio to the floor (the floor: milliseconds), or MiB."""
+def _paragraphs(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
+
+
+def _grids(rows: dict[str, dict[int, Row]], values: list[int], measure: str) -> str:
+    """A row a way and a column a value: the ratio to the floor (the floor: milliseconds), or MiB.
+
+    Columns are the values at which the floor was measured.
+    """
     floor = next(iter(rows))
-    out: Rows = []
-    for way, points_of in rows.items():
-        row: dict[str, object] = {"way": way}
-        for value in values:
-            row[f"{value:,}"] = _cell(points_of.get(value, {}), measure, way == floor)
-        out.append(row)
-    return out
+    cells = {
+        way: {value: _cell(row, measure, way == floor) for value, row in points_of.items() if measure in row}
+        for way, points_of in rows.items()
+    }
+    return _whole_tables(
+        {(way,): points_of for way, points_of in cells.items()}, ("way",), list(cells[floor]) or values
+    )
+
+
+def _whole_tables(cells: Cells, head: tuple[str, ...], values: list[int]) -> str:
+    """Tables without a gap: of the rows that have all values, and of others over the first few values.
+
+    A sentence below names the points that were measured and are in neither.
+    """
+    whole = [row for row, points_of in cells.items() if all(value in points_of for value in values)]
+    others = [row for row in cells if row not in whole]
+    made = [_table(cells, head, whole, values)]
+    few: list[int] = []
+    shown: list[tuple[str, ...]] = []
+    for count in range(1, len(values)):
+        have = [row for row in others if all(value in cells[row] for value in values[:count])]
+        if count * len(have) >= len(few) * len(shown):
+            few, shown = values[:count], have
+    made.append(_table(cells, head, shown, few))
+    in_tables = dict.fromkeys(whole, values) | dict.fromkeys(shown, few)
+    rest = [
+        f"{' ÷ '.join(row)} {text} at {value:,}"
+        for row, points_of in cells.items()
+        for value, text in points_of.items()
+        if value not in in_tables.get(row, ())
+    ]
+    return _paragraphs(*made, f"Also measured: {'; '.join(rest)}." if rest else "")
+
+
+def _table(cells: Cells, head: tuple[str, ...], rows: list[tuple[str, ...]], values: list[int]) -> str:
+    shown: Rows = [
+        dict(zip(head, row, strict=True)) | {f"{value:,}": cells[row][value] for value in values} for row in rows
+    ]
+    return markdown(shown) if shown else ""
 
 
 def _cell(row: Row, measure: str, floor: bool) -> str:
-    if "not_run" in row:
-        return _short(row["not_run"])
-    if measure not in row:
-        return "–"
     if measure == "MiB":
         return f"{number(row['MiB'][1])} MiB"
     ms = f"{number(row[measure]['ms'][1])} ms"
@@ -82,27 +117,40 @@ def _cell(row: Row, measure: str, floor: bool) -> str:
     return f"{number(row[measure]['times'][1])}×"
 
 
+def _not_run(rows: dict[str, dict[int, Row]], values: list[int]) -> str:
+    """A list of the ways that were not run everywhere: from which value on, and why."""
+    lines = []
+    for way, points_of in rows.items():
+        left = [value for value in values if "not_run" in points_of.get(value, {})]
+        if left:
+            after = left == values[-len(left) :] and len(left) > 1
+            where = f"{left[0]:,} and more" if after else ", ".join(f"{value:,}" for value in left)
+            lines.append(f"- {way}, at {where}: {_short(points_of[left[0]]['not_run'])}")
+    return "\n".join(["Not run:", "", *lines]) if lines else ""
+
+
 def _short(reason: str) -> str:
-    """Why a way was not run, for a narrow cell."""
+    """Why a way was not run, in a few words."""
     match = re.search(r"needs about ([\d.e+]+) GB", reason)
     if match:
         return f"needs {float(match[1]):.0f} GB"
     return reason.removeprefix("not run: ").split(":")[0].split("(")[0].strip()
 
 
-def _beside(rows: dict[str, dict[int, Row]], values: list[int]) -> Rows:
+def _pairs(rows: dict[str, dict[int, Row]], values: list[int]) -> str:
     """A row per pair of ways: the ratio of their times, forward and backward where both have it, within a round."""
-    out: Rows = []
-    for way, others in BESIDE.items():
+    cells: Cells = {}
+    for way, others in PAIRS.items():
         for other in others:
-            cells = {f"{v:,}": _between(rows.get(way, {}).get(v, {}), rows.get(other, {}).get(v, {})) for v in values}
-            if any(cell != "–" for cell in cells.values()):
-                out.append({"way": way, "beside": other, **cells})
-    return out
+            ratios = {v: _between(rows.get(way, {}).get(v, {}), rows.get(other, {}).get(v, {})) for v in values}
+            cells[way, other] = {value: ratio for value, ratio in ratios.items() if ratio}
+    cells = {pair: ratios for pair, ratios in cells.items() if ratios}
+    measured = [value for value in values if any(value in ratios for ratios in cells.values())]
+    return _whole_tables(cells, ("way", "compared with"), measured)
 
 
 def _between(row: Row, other: Row) -> str:
-    """The ratio of two ways at one point with its quartiles, from the rounds that both ran in."""
+    """The ratio of two ways at one point with its quartiles, from the rounds that both ran in; empty if unmeasured."""
     for measure in (TRAINING, FORWARD):
         if measure in row and measure in other:
             turns, theirs = row[measure]["turns"], other[measure]["turns"]
@@ -110,25 +158,49 @@ def _between(row: Row, other: Row) -> str:
                 return f"{row[measure]['ms'][1] / other[measure]['ms'][1]:.2f} (of two runs)"
             ratios = quartiles([turns[t] / theirs[t] for t in turns if t in theirs])
             return _ratio(ratios) + (" (forward)" if measure == FORWARD else "")
-    return "–"
+    return ""
 
 
-def _detail(rows: dict[str, dict[int, Row]], value: int) -> Rows:
-    """All that is known of each way at one value."""
-    out: Rows = []
-    for way, points_of in rows.items():
-        row = points_of.get(value)
-        if row is None:
-            continue
-        cells: dict[str, object] = {"way": way}
-        for measure in (FORWARD, TRAINING):
-            found = row.get(measure)
-            cells[f"{measure}, ms"] = number(found["ms"][1]) if found else "–"
-            cells[f"{measure}, × (quartiles)"] = _ratio(found["times"]) if found and "times" in found else "–"
-        cells["peak MiB"] = number(row["MiB"][1]) if "MiB" in row else "–"
-        cells["note"] = row.get("not_run", row.get("note", ""))
-        out.append(cells)
-    return out
+def _detail(rows: dict[str, dict[int, Row]], value: int) -> str:
+    """All that is known of each way at one value: a table of those with every measure, then the others and notes."""
+    measured = {
+        way: points_of[value]
+        for way, points_of in rows.items()
+        if "not_run" not in points_of.get(value, {"not_run": ""})
+    }
+    cells = {way: _measures(row) for way, row in measured.items()}
+    head = max(cells.values(), key=len, default={})
+    whole: Rows = [{"way": way, **found} for way, found in cells.items() if len(found) == len(head)]
+    lines = []
+    for way, row in measured.items():
+        said = [_measured(row)] if len(cells[way]) < len(head) else []
+        said += [row["note"]] if row.get("note") else []
+        lines += [f"- {way}: {'; '.join(said)}"] if said else []
+    return _paragraphs(markdown(whole) if whole else "", "\n".join(lines))
+
+
+def _measures(row: Row) -> dict[str, str]:
+    """What was measured of a way at one value, in the cells of a table."""
+    cells = {}
+    for measure in (FORWARD, TRAINING):
+        if measure in row:
+            cells[f"{measure}, ms"] = number(row[measure]["ms"][1])
+            if "times" in row[measure]:
+                cells[f"{measure}, × (quartiles)"] = _ratio(row[measure]["times"])
+    if "MiB" in row:
+        cells["peak MiB"] = number(row["MiB"][1])
+    return cells
+
+
+def _measured(row: Row) -> str:
+    """The same in a sentence."""
+    said = []
+    for measure in (FORWARD, TRAINING):
+        if measure in row:
+            times = f", × {_ratio(row[measure]['times'])}" if "times" in row[measure] else ""
+            said.append(f"{measure} {number(row[measure]['ms'][1])} ms{times}")
+    said += [f"peak {number(row['MiB'][1])} MiB"] if "MiB" in row else []
+    return "; ".join(said)
 
 
 def _ratio(times: list[float]) -> str:
@@ -174,7 +246,7 @@ def fill(page: Path, found: dict[str, str]) -> list[str]:
 
 
 def _with_gpu_section(text: str) -> str:
-    """The page with its section "On a CPU" once more at the end, for a GPU and with empty places."""
+    """The page with its section "On a CPU" a second time behind it, for a GPU and with empty places."""
     match = re.search(r"^## On a CPU\n.*?(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if match is None:
         return text
@@ -182,4 +254,5 @@ def _with_gpu_section(text: str) -> str:
     section = re.sub(r"^(### .*)$", r"\1 (GPU)", section.replace("## On a CPU", "## On a GPU", 1), flags=re.MULTILINE)
     kinds = "plots", "time", "forward", "memory", "beside", "detail"
     places = "\n".join(f"<!-- table:cuda:{WIDE}-{kind} -->\n<!-- /table -->\n" for kind in kinds)
-    return f"{text.rstrip()}\n\n{section.rstrip()}\n\n### Length, heads of 128 numbers (GPU)\n\n{places}"
+    before, after = text[: match.end()].rstrip(), text[match.end() :]
+    return f"{before}\n\n{section.rstrip()}\n\n### Length, heads of 128 numbers (GPU)\n\n{places}\n{after}"

@@ -10,8 +10,11 @@ from typing import TextIO
 
 from examples.translation.clocks import spell
 
-AT = re.compile(r"(?P<step>\S[^\[]*?)\.* *\[ *(?P<percent>\d+)%\] (?P<page>\S+)")
-"""What Sphinx prints before each page: ``reading sources... [ 12%] howto/graphs``."""
+AT = re.compile(r"(?P<step>\S[^\[]*?)\.* *\[ *(?P<percent>\d+)%\] (?P<page>\S+)(?P<part> \.\. \S+)?")
+"""What Sphinx prints before each page: ``reading sources... [ 12%] howto/graphs``.
+
+Where processes share a step, it prints a line after each part: ``reading sources... [ 14%] api/index .. index``.
+"""
 
 LINE_EVERY = 5.0
 """Seconds between two lines where there is no terminal; a step of few pages prints each."""
@@ -33,24 +36,29 @@ class Progress:
         self.seconds: dict[str, float] = {}
         self._before, self._out = dict(before), out
         self._step, self._pages, self._start, self._printed = "", 0, 0.0, float("-inf")
+        self._unit, self._read = "page", time.perf_counter()
 
     def read(self, line: str) -> None:
         """Take a line of Sphinx's."""
+        before, self._read = self._read, time.perf_counter()
         found = AT.match(line.strip())
         if found is None:
             return
+        now = self._read
         if found["step"] != self._step:
-            self.end()
-            self._step, self._pages, self._start = found["step"], 0, time.perf_counter()
+            # Sphinx names a page before it works on it, and a part after: that step began with the line before
+            start = before if found["part"] else now
+            self.end(start)
+            self._unit = "part" if found["part"] else "page"
+            self._step, self._pages, self._start = found["step"], 0, start
             self._printed = float("-inf")
-        # Sphinx names a page before it is worked on
-        done, self._pages = self._pages, self._pages + 1
+        done, self._pages = self._pages + (self._unit == "part"), self._pages + 1
         pages = max(self._pages, round(100 * self._pages / max(1, int(found["percent"]))))
-        now = time.perf_counter()
         if not self._out.isatty() and pages > FEW and now - self._printed < LINE_EVERY and done:
             return
         self._printed = now
-        text = f"{self._step}: {found['page']}, page {self._pages} of about {pages}{self._left(done, pages)}"
+        where = f"{found['page']}, {self._unit} {self._pages} of about {pages}"
+        text = f"{self._step}: {where}{self._left(done, pages)}"
         if self._out.isatty():
             print(f"\r\x1b[K{text}", end="", file=self._out, flush=True)
         else:
@@ -71,11 +79,11 @@ class Progress:
         after = sum(self._before[step] for step in steps[steps.index(self._step) + 1 :])
         return f"; about {spell(seconds + after)} left"
 
-    def end(self) -> None:
-        """The step is over; note how long it took."""
+    def end(self, at: float | None = None) -> None:
+        """The step is over, now or since a time of the clock; note how long it took."""
         if self._step:
-            took = time.perf_counter() - self._start
+            took = (time.perf_counter() if at is None else at) - self._start
             self.seconds[self._step] = self.seconds.get(self._step, 0.0) + took
             end = "\r\x1b[K" if self._out.isatty() else ""
-            print(f"{end}{self._step}: {self._pages} pages in {spell(took)}", file=self._out, flush=True)
+            print(f"{end}{self._step}: {self._pages} {self._unit}s in {spell(took)}", file=self._out, flush=True)
         self._step = ""

@@ -54,17 +54,22 @@ def test_tables():
         for x in ("about", "length-time", "length-forward", "length-memory", "length-beside", "length-detail")
     ]
     time = cells(made["cpu:length-time"])
-    assert time["way"] == ["1,024", "2,048"]
+    assert time["way"] == ["1,024"]  # the second table, of the ways that ran at the first values only
     assert time[sequences.FLOOR] == ["3 ms, 1×", "12 ms, 1×"]
     assert time[OURS] == ["1.5×", "1.5×"]
-    assert time[PAPER] == ["30×", "needs 32 GB"]
-    assert time[FLEX] == ["–", "–"]
+    assert time[PAPER] == ["30×"]
+    assert FLEX not in time
+    assert made["cpu:length-time"].startswith("| way | 1,024 | 2,048 |\n")
+    assert made["cpu:length-time"].endswith(f"\n\nNot run:\n\n- {PAPER}, at 2,048: needs 32 GB")
     assert cells(made["cpu:length-forward"])[FLEX] == ["12.3×", "12.3×"]
     assert cells(made["cpu:length-memory"])[OURS] == ["5 MiB", "5 MiB"]
     detail = cells(made["cpu:length-detail"])
-    assert detail[OURS] == ["8", "2.00 (1.90–2.10)", "18", "1.50 (1.40–1.60)", "5", ""]
-    assert detail[PAPER][-1] == "not run: needs about 32.4 GB, the limit is 8 GB"
-    assert detail[FLEX][-1] == "forward only"
+    assert detail[OURS] == ["8", "2.00 (1.90–2.10)", "18", "1.50 (1.40–1.60)", "5"]
+    assert made["cpu:length-detail"].endswith(
+        "\n\n- relgraph chunked, no labels: forward+backward 12 ms, × 1.00 (0.90–1.10)\n"
+        f"- {FLEX}: forward 123 ms, × 12.30 (12.20–12.40); forward only"
+    )
+    assert PAPER not in made["cpu:length-detail"]
     beside = cells(made["cpu:length-beside"])
     assert beside[OURS] == ["relgraph chunked, no labels", "1.50 (1.50–1.50)", "1.50 (1.50–1.50)"]
 
@@ -84,7 +89,46 @@ def test_times_where_the_floor_did_not_run():
             del row["forward+backward"]["times"]
     made = tables.tables(given)
     assert cells(made["cpu:length-time"])[OURS] == ["4.5 ms", "18 ms"]
-    assert cells(made["cpu:length-detail"])[OURS][3] == "–"
+    said = f"- {OURS}: forward 8 ms, × 2.00 (1.90–2.10); forward+backward 18 ms; peak 5 MiB"
+    assert said in made["cpu:length-detail"]
+
+
+def test_points_that_fit_no_table_are_in_a_sentence():
+    given = found()
+    lengths = [Sequence(length=length) for length in (1024, 2048, 4096, 8192)]
+    given["sweeps"]["length"]["settings"] = [described(setting) for setting in lengths]
+    given["rows"] = []
+    for way, measured in ((sequences.FLOOR, 3), (OURS, 3), (PAPER, 2), (FLEX, 2), ("another", 1)):
+        for setting in lengths[:measured]:
+            given["rows"].append({"setting": described(setting), "run": "one", "way": way, "forward": timed(2, 2)})
+    given["rows"].append({"setting": described(lengths[3]), "run": "one", "way": OURS, "forward": timed(50, 2)})
+    for setting in lengths[1:]:
+        where = {"setting": described(setting), "run": "one"}
+        given["rows"].append({**where, "way": "another", "not_run": "not run: one call took 9 s, the budget is 4 s"})
+    made = tables.tables(given)
+    assert made["cpu:length-forward"] == (
+        "| way | 1,024 | 2,048 | 4,096 |\n|---|---|---|---|\n"
+        f"| {sequences.FLOOR} | 2 ms, 1× | 2 ms, 1× | 2 ms, 1× |\n| {OURS} | 2× | 2× | 2× |\n\n"
+        f"| way | 1,024 | 2,048 |\n|---|---|---|\n| {PAPER} | 2× | 2× |\n| {FLEX} | 2× | 2× |\n\n"
+        f"Also measured: {OURS} 2× at 8,192; another 2× at 1,024."
+    )
+    assert made["cpu:length-time"] == ("Not run:\n\n- another, at 2,048 and more: one call took 9 s, the budget is 4 s")
+
+
+def test_no_table_has_an_empty_cell_on_the_page():
+    """What was not measured has no cell: it is in no table."""
+    rows = [line for line in command.PAGE.read_text().splitlines() if line.startswith("|")]
+    assert len(rows) > 150
+    said = [row for row in rows if any(cell.strip() in ("", "–", "-", "?") for cell in row.strip("|").split("|"))]
+    assert said == []
+    assert [row for row in rows if "not run" in row or "the budget is" in row or "| needs" in row] == []
+
+
+def test_the_page_has_its_results_before_its_method():
+    headings = re.findall(r"^## (.*)$", command.PAGE.read_text(), re.MULTILINE)
+    results = ["In short", "Compiled kernels on a CPU", "Models of Hugging Face, patched", "On a CPU"]
+    assert headings[: len(results)] == results
+    assert headings[-3:] == ["What is compared", "How it is measured", "Commands"]
 
 
 def test_about_in_a_sentence():
@@ -116,6 +160,7 @@ def test_the_page_has_a_place_for_every_table(tmp_path):
     assert tables.fill(page, {"cuda:step": "| a step |"}) == ["cuda:step"]
     text = page.read_text()
     assert text.count("| a step |") == text.count("## On a GPU\n") == 1
+    assert text.index("## On a CPU\n") < text.index("## On a GPU\n") < text.index("## What is compared\n")
     for device in ("cpu", "cuda"):
         for name in (
             "about",
@@ -242,7 +287,7 @@ def test_docs_are_filled(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "PAGE", page)
     command.publish(tmp_path, docs=True)
     assert "filled cpu:length-time, cpu:length-plots" in capsys.readouterr().out
-    assert "needs 32 GB" in page.read_text()
+    assert f"{PAPER}, at 2,048: needs 32 GB" in page.read_text()
     assert "![training against n, sequence length](length-training.png)" in page.read_text()
 
 

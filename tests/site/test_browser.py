@@ -1,8 +1,10 @@
 """The built site in a real browser: every page, the search, the gallery's pictures, copied code, a phone's width."""
 
 import os
+import re
 import shutil
 import threading
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,7 +32,7 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
 )
-PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+PHONE = 390  # CSS pixels
 
 pytestmark = [
     pytest.mark.skipif(not (NEEDED or BUILT), reason="no built site: python -m docs.site builds it"),
@@ -78,23 +80,167 @@ def console(browser):
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
+@contextmanager
+def as_wide_as(browser, width):
+    """A view of that many CSS pixels: a phone's below 600, else that of a window."""
+    view = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", view)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+LAYOUT = Path(__file__).with_name("layout.js").read_text(encoding="utf-8")
+
+
 def test_every_page_loads_without_a_word_on_the_console_and_fits_a_phone(browser, address):
     faults = {}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
-    try:
+    with as_wide_as(browser, PHONE):
         for page in PAGES:
             browser.get(f"{address}/{page}")
             said = console(browser)
             wide = browser.execute_script("return document.documentElement.scrollWidth")
-            if wide > PHONE["width"]:
+            if wide > PHONE:
                 said.append(f"is {wide} pixels wide")
             if not browser.find_elements(By.TAG_NAME, "h1") and not page.startswith(("genindex", "search", "py-mod")):
                 said.append("has no heading")
+            said += browser.execute_script(LAYOUT)
             if said:
                 faults[page] = said
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert not faults, "\n".join(f"{page}: {fault}" for page, said in faults.items() for fault in dict.fromkeys(said))
+
+
+KINDS = (
+    *("index", "tutorial", "learn/index", "learn/labelers", "howto/index", "howto/graphs", "project", "changelog"),
+    *("coming-from/index", "coming-from/notebook", "coming-from/vision", "results", "benchmarks", "paper", "kernels"),
+    *("decisions/index", "decisions/0012-one-op-and-a-folder-per-implementation", "contributing", "genindex"),
+    *("api/index", "api/labelers", "api/generated/relgraph.RelationTransformer", "api/generated/relgraph.Graph"),
+    *("api/generated/relgraph.relation_attention_with_aux", "api/generated/relgraph.labelers.UD_RELATIONS"),
+    *("api/generated/relgraph.labelers.shortest_path_lengths", "_modules/relgraph/nn/attention"),
+    *("gallery/index", "gallery/quickstart", "gallery/patched_tables"),
+)
+"""Pages of every kind; of the API, those with the longest names and signatures."""
+
+
+@pytest.mark.parametrize("width", [400, 1300])
+@pytest.mark.parametrize("page", [*KINDS, "search"])
+def test_nothing_is_cut_and_no_text_overlaps(browser, address, page, width):
+    with as_wide_as(browser, width):
+        browser.get(f"{address}/{page}.html" + ("?q=ClippedDistance" if page == "search" else ""))
+        if page == "search":
+            WebDriverWait(browser, 20).until(lambda b: b.find_elements(By.CSS_SELECTOR, "#search-results li"))
+        assert browser.execute_script(LAYOUT) == []
+
+
+def test_the_check_of_the_layout_finds_faults(browser, address):
+    spoil = """
+    const article = document.querySelector('article');
+    article.insertAdjacentHTML('beforeend', arguments[0]);
+    """
+    wide = "<p style='width: 2000px'>a</p>"
+    hidden = "<div style='overflow: hidden; width: 99px'><p style='width: 200px'>a</p></div>"
+    scrolls = "<div style='overflow: auto; width: 99px'><p style='width: 2000px'>a</p></div>"
+    on_another = "<p>below</p><p style='margin-top: -3rem'>above</p>"
+    with as_wide_as(browser, 400):
+        for html, fault in (("", ""), (scrolls, ""), (wide, "sticks"), (hidden, "hides"), (on_another, "overlaps")):
+            browser.get(f"{address}/learn/labels.html")
+            browser.execute_script(spoil, html)
+            found = browser.execute_script(LAYOUT)
+            assert (not found) if not fault else any(fault in said for said in found)
+        browser.execute_script("document.querySelector('h1').style.marginTop = '-5rem'")
+        assert any("a part of its title" in said for said in browser.execute_script(LAYOUT))
+
+
+@pytest.mark.parametrize("width", [1300, 1000])
+def test_the_top_bar_shows_every_section_in_one_line(browser, address, width):
+    with as_wide_as(browser, width):
+        browser.get(f"{address}/index.html")
+        links = browser.find_elements(By.CSS_SELECTOR, ".bd-header .bd-navbar-elements .nav-link")
+        assert all(link.is_displayed() for link in links)
+        assert not browser.find_elements(By.CSS_SELECTOR, ".bd-header .bd-navbar-elements .dropdown")
+        assert [link.text for link in links][-2:] == ["Results", "Project"]
+        assert {"Tutorial", "How-to", "API", "Coming from"} <= {link.text for link in links}
+        lines = [(link.rect["y"], link.rect["height"]) for link in links]
+        assert len(set(lines)) == 1
+        assert lines[0][1] < 50
+        assert links[-1].rect["x"] + links[-1].rect["width"] < width - 50
+
+
+@pytest.mark.parametrize(
+    ("page", "topic", "heading"),
+    [
+        ("relgraph.TreeRelation", "Labelers and graphs", "Trees"),
+        ("relgraph.pyg.RelationConv", "PyTorch Geometric", "Layers"),
+        ("relgraph.interop.conllu.read", "Graphs and models from elsewhere", "CoNLL-U"),
+    ],
+)
+def test_the_sidebar_of_the_api_groups_names_under_headings(browser, address, page, topic, heading):
+    with as_wide_as(browser, 1300):
+        browser.get(f"{address}/api/generated/{page}.html")
+        sidebar = browser.find_element(By.CSS_SELECTOR, "#pst-primary-sidebar nav.bd-links")
+        topics = sidebar.find_elements(By.CSS_SELECTOR, "li.toctree-l1")
+        assert len(topics) == 8
+        shown = [name for name in sidebar.find_elements(By.CSS_SELECTOR, "li.toctree-l2 a") if name.is_displayed()]
+        assert 0 < len(shown) < 60
+        (current,) = [name for name in shown if name.get_dom_attribute("aria-current") == "page"]
+        assert current.text == page.rpartition(".")[2]
+        above = browser.execute_script(
+            "const list = arguments[0].closest('ul');"
+            "return [list.previousElementSibling.innerText, list.closest('li').querySelector('a').innerText,"
+            " Math.max(...[...arguments[1].querySelectorAll('details ul')].map((u) => u.childElementCount))]",
+            *(current, sidebar),
+        )
+        assert above[:2] == [heading, topic]
+        assert above[2] < 20
+
+
+@pytest.mark.parametrize("name", ["RelationEncoderLayer", "RelationDecoderLayer", "RelationTransformer"])
+def test_a_signature_has_one_argument_a_line(browser, address, name):
+    browser.get(f"{address}/api/generated/relgraph.{name}.html")
+    signature = browser.find_element(By.CSS_SELECTOR, "dt.sig")
+    tops = [argument.rect["y"] for argument in signature.find_elements(By.CSS_SELECTOR, ".sig-param")]
+    assert len(tops) > 10
+    assert tops == sorted(set(tops))
+    assert "~" not in signature.text
+    assert "<function" not in signature.text
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("coming-from/")])
+def test_code_of_the_coming_from_pages_is_read_without_scrolling(browser, address, page):
+    with as_wide_as(browser, 1300):
+        browser.get(f"{address}/{page}")
+        blocks = browser.execute_script(
+            "return [...document.querySelectorAll('article pre')].map("
+            "(pre) => [pre.scrollWidth - pre.clientWidth, parseFloat(getComputedStyle(pre).fontSize), pre.innerText])"
+        )
+        assert [code for over, size, code in blocks if over > 0 or size < 13] == []
+        assert blocks or page.endswith("index.html")
+
+
+def test_benchmarks_begin_with_results_and_leave_no_cell_empty(browser, address):
+    browser.get(f"{address}/benchmarks.html")
+    headings = [heading.text.rstrip("#") for heading in browser.find_elements(By.CSS_SELECTOR, "article h2")]
+    results = ["In short", "Compiled kernels on a CPU", "Models of Hugging Face, patched", "On a CPU"]
+    method = ["What is compared", "How it is measured", "Commands"]
+    assert headings[: len(results)] == results
+    assert headings[-len(method) :] == method
+    cells = browser.execute_script(
+        "return [...document.querySelectorAll('article :is(td, th)')].map((cell) => cell.innerText.trim())"
+    )
+    assert len(cells) > 500
+    assert [cell for cell in cells if not re.search(r"\w", cell) and cell != "×"] == []
+
+
+def test_results_and_home_begin_with_figures(browser, address):
+    browser.get(f"{address}/results.html")
+    cells = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "article td")]
+    assert sum("%" in cell for cell in cells) > 10
+    with as_wide_as(browser, 1300):
+        browser.get(f"{address}/index.html")
+        first = browser.find_element(By.CSS_SELECTOR, "article p")
+        assert first.rect["y"] + first.rect["height"] < 500
+        assert re.search(r"0\.\d+ times", first.text)
 
 
 def test_the_search_finds_a_labeler(browser, address):

@@ -55,6 +55,26 @@ def test_a_later_build_knows_the_steps_to_come_and_corrects_itself(clock):
     assert [line.split("; ")[1] for line in lines] == ["about 70 s left", "about 60 s left"]
 
 
+def test_parts_are_named_after_they_are_done(clock):
+    out = io.StringIO()
+    bar = Progress({}, out)
+    bar.read("generating gallery... [100%] one\n")
+    clock[0] += 5.0
+    bar.read("updating environment: [new config] 70 added, 0 changed, 0 removed\n")
+    for at in (1, 2):
+        clock[0] += 30.0
+        bar.read(f"reading sources... [ {at * 50:2d}%] page{at} .. page{at + 35}\n")
+    bar.end()
+    assert out.getvalue().splitlines() == [
+        "generating gallery: one, page 1 of about 1",
+        "generating gallery: 1 pages in 5 s",
+        "reading sources: page1, part 1 of about 2; about 30 s left of this step",
+        "reading sources: page2, part 2 of about 2; about 0 s left of this step",
+        "reading sources: 2 parts in 60 s",
+    ]
+    assert bar.seconds == {"generating gallery": 5.0, "reading sources": 60.0}
+
+
 def test_steps_of_many_pages_print_now_and_then(clock):
     out = io.StringIO()
     pages(Progress({}, out), clock, "reading sources", 100, 1.0)

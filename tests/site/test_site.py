@@ -102,12 +102,14 @@ def test_links_that_lead_nowhere_are_found(tmp_path):
     (tmp_path / "index.html").write_text(
         '<a href="other/page.html#here"></a><a href="other/page.html#gone"></a><a href="#mine"></a><p id="mine"></p>'
         '<a href="https://example.org/x"></a><img src="missing.png"><a href="other/"></a>'
+        """<pre>id=&quot;gone&quot; <b id='single'>a</b></pre><a title="x > y" href='#single'></a><a\nhref="#a&amp;b"></a>"""
     )
     (tmp_path / "other" / "page.html").write_text('<p id="here"></p><a href="../index.html#mine"></a><a href="#"></a>')
     assert broken(tmp_path) == [
         "index.html: other/page.html#gone",
         "index.html: missing.png",
         "index.html: other/",
+        "index.html: #a&b",
     ]
 
 
