@@ -25,7 +25,7 @@ width, heads, norms, feed-forward network, families and steps. The other rows ar
 .. code-block:: sh
 
     python examples/kinship.py            # all rows with five seeds, about eleven minutes on one CPU core
-    python examples/kinship.py --quick    # four rows, one seed, less than a minute
+    python examples/kinship.py --quick    # four rows, one seed, half a minute
 
 Percent right by links, five seeds, mean ± half of the 95 % interval over seeds (Student's), as the first command
 printed (2026-11, one thread of a busy AMD EPYC):
@@ -63,7 +63,7 @@ the rate, of 4e-3 and 8e-3, by RGATConv. No other row was tuned. Two things were
 bases are few, and one run of ``maps, tables`` at 4e-3, which gave 77.3.
 
 **The short mode** made the output below and all pictures but the first, which shows the long run. It plays the same
-game with fewer and smaller batches, fewer waiting steps and one seed, so rows cannot be ranked by it.
+game with half the steps, smaller batches, fewer waiting steps and one seed, so rows cannot be ranked by it.
 
 It writes ``results.json``, models and pictures to ``kinship-out/`` (``--quick``: ``kinship-out/quick/``); after Ctrl-C
 the same command goes on.
@@ -414,7 +414,7 @@ class Size:
     quiet: int
 
 
-FULL, QUICK = Size(200, 12, 60, 1, 8), Size(200, 8, 40, 1, 2)
+FULL, QUICK = Size(200, 12, 60, 1, 8), Size(100, 8, 40, 1, 2)
 SECONDS_A_STEP = 0.05
 
 
@@ -564,7 +564,7 @@ def draw_model(folder: Path, model: Kin, note: str = "") -> None:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training: less than a minute")
+    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training: half a minute")
     parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"some of: {', '.join(VARIANTS)}")
     parser.add_argument("--seeds", type=positive(int), help="runs of each row (5, quick 1)")
     parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")

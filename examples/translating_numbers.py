@@ -22,7 +22,7 @@ core or on several GPUs. Its commands are printed as they are run. The corpus is
 .. code-block:: sh
 
     python examples/translating_numbers.py            # three seeds, about four minutes of one CPU core
-    python examples/translating_numbers.py --quick    # one seed and fewer steps, one to two minutes
+    python examples/translating_numbers.py --quick    # one seed and fewer steps, half a minute
 
 Percent of translations that are right to the last word, mean ± standard deviation of three seeds, as the first command
 printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Every column asks for 300 names:
@@ -44,7 +44,7 @@ steps each. With German in one word, and at most seven words trained on, sinusoi
 lengths and 25 % of longer names, relative positions for 82 % and 71 %; with at most six, neither for more than 6 % of
 longer ones.
 
-**The short mode** made the output below and all pictures but the first, which shows the long run. It takes 400 of the
+**The short mode** made the output below and all pictures but the first, which shows the long run. It takes 220 of the
 1,000 steps, with one seed.
 
 It writes the corpus, the trainings and their checkpoints, ``results.json`` and pictures to
@@ -201,7 +201,7 @@ class Size:
     seeds: int
 
 
-FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(400, 1), 0.045
+FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 
 
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
@@ -388,7 +388,7 @@ def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], num
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Names of numbers, from English to German, by two kinds of positions.")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: one to two minutes")
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: half a minute")
     parser.add_argument("--seeds", type=int, help=f"runs of each row ({FULL.seeds}, quick {QUICK.seeds})")
     parser.add_argument("--steps", type=int, help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
     parser.add_argument("--out", type=Path, help="where all is written (translating-numbers-out, quick below it)")

@@ -58,7 +58,7 @@ with the rows ``code relations`` and ``none``; nothing else was tuned for any ro
 
 **The short mode** made the output below and all pictures but the first, which shows the long run. It plants its misuses
 in the modules at the root of the standard library of the Python that runs it, in functions of up to 50 tokens, and
-trains two rows for 250 short steps with one seed. That is too little to learn more than ``place``, where some 140
+trains two rows for 150 short steps with one seed. That is too little to learn more than ``place``, where some 140
 questions leave each figure a standard error of about four points. In short functions chance alone is twice as good as
 above: the two tables cannot be compared.
 
@@ -195,7 +195,7 @@ class Detective(nn.Module):
 # ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
 
 LEARNING_RATE = 2e-3
-STEPS, QUICK_STEPS = 400, 250
+STEPS, QUICK_STEPS = 400, 150
 
 
 def loss_of(model: Detective, batch: Batch) -> Tensor:
