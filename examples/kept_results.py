@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
 KEPT = Path(__file__).resolve().parent / "kept"
@@ -135,7 +136,7 @@ class Kept:
 
     def draw_thumbnail(self, path: Path) -> None:
         """Write the picture of a card."""
-        figure = Figure(figsize=(4, 2.8), dpi=200, layout="constrained")
+        figure = Figure(figsize=(4, 2.8), dpi=200, layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07))
         (panel,) = self.thumbnail.panels
         ax = figure.subplots()
         self._draw(ax, panel, panel.columns[0], 11)

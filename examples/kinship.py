@@ -25,7 +25,7 @@ width, heads, norms, feed-forward network, families and steps as the others. The
 .. code-block:: sh
 
     python examples/kinship.py            # all rows with five seeds, about eleven minutes on one CPU core
-    python examples/kinship.py --quick    # four rows, one seed, less than a minute
+    python examples/kinship.py --quick    # four rows, one seed, half a minute
 
 The first command printed this table: percent right by number of links, five seeds, mean ± half of the 95 % interval
 over seeds (Student's; 2026-11, one thread of a busy AMD EPYC):
@@ -64,7 +64,7 @@ pairs, and the rate, from 4e-3 and 8e-3, with RGATConv. No other row was tuned. 
 families: that two bases are too few, and one run of ``maps, tables`` at 4e-3, which gave 77.3.
 
 **The short mode** made the output below and all pictures except the first, which shows the long run. It plays the same
-game with fewer and smaller batches, fewer waiting steps and one seed, so it cannot rank the rows.
+game with half the steps, smaller batches, fewer waiting steps and one seed, so it cannot rank the rows.
 
 The command writes ``results.json``, models and pictures to ``kinship-out/`` (``--quick``: ``kinship-out/quick/``).
 After Ctrl-C the same command continues.
@@ -417,7 +417,7 @@ class Size:
     quiet: int
 
 
-FULL, QUICK = Size(200, 12, 60, 1, 8), Size(200, 8, 40, 1, 2)
+FULL, QUICK = Size(200, 12, 60, 1, 8), Size(100, 8, 40, 1, 2)
 SECONDS_A_STEP = 0.05
 
 
@@ -569,7 +569,7 @@ def draw_model(folder: Path, model: Kin, note: str = "") -> None:
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training; less than a minute")
+    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training; half a minute")
     parser.add_argument(
         "--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"the rows to train, some of: {', '.join(VARIANTS)}"
     )

@@ -16,7 +16,7 @@ draws the same pictures without a screen in about half a minute and writes them 
 (``--out`` names another folder).
 """
 
-# sphinx_gallery_thumbnail_number = 3
+# sphinx_gallery_thumbnail_number = 5
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ core or on several GPUs. The script prints these commands as it runs them. It ma
 .. code-block:: sh
 
     python examples/translating_numbers.py            # three seeds, about four minutes of one CPU core
-    python examples/translating_numbers.py --quick    # one seed and fewer steps, one to two minutes
+    python examples/translating_numbers.py --quick    # one seed and fewer steps, half a minute
 
 The first command printed this table: percent of translations with every word right, mean ± standard deviation of three
 seeds (without its column of seconds; one thread, torch 2.13, 2026-11). Every column has 300 names:
@@ -45,7 +45,7 @@ one run of 300 steps each. With German in one word and training names of up to s
 % of trained lengths and 25 % of longer names, relative positions for 82 % and 71 %; with up to six words, neither was
 right for more than 6 % of longer names.
 
-**The short mode** made the output below and all pictures except the first, which shows the long run. It takes 400 of
+**The short mode** made the output below and all pictures except the first, which shows the long run. It takes 220 of
 the 1,000 steps, with one seed.
 
 The command writes the corpus, the training runs and their checkpoints, ``results.json`` and pictures to
@@ -202,7 +202,7 @@ class Size:
     seeds: int
 
 
-FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(400, 1), 0.045
+FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 
 
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
@@ -392,7 +392,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Translate names of numbers from English to German, with two kinds of positions."
     )
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps; one to two minutes")
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps; half a minute")
     parser.add_argument("--seeds", type=int, help=f"runs per row ({FULL.seeds}, quick {QUICK.seeds})")
     parser.add_argument("--steps", type=int, help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})")
     parser.add_argument("--out", type=Path, help="output folder (translating-numbers-out, quick: its folder quick)")

@@ -58,7 +58,7 @@ validation functions with the rows ``code relations`` and ``none``; nothing else
 
 **The short mode** made the output below and all pictures except the first, which shows the long run. It plants its
 misuses in the modules at the root of the standard library of the Python that runs it. It takes functions of up to 50
-tokens and trains two rows for 250 short steps with one seed. That is enough to learn ``place`` only, where some 140
+tokens and trains two rows for 150 short steps with one seed. That is enough to learn ``place`` only, where some 140
 questions give each figure a standard error of about four points. In short functions chance itself is twice as good as
 above, so the two tables cannot be compared.
 
@@ -195,7 +195,7 @@ class Detective(nn.Module):
 # ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 2e-3
-STEPS, QUICK_STEPS = 400, 250
+STEPS, QUICK_STEPS = 400, 150
 
 
 def loss_of(model: Detective, batch: Batch) -> Tensor:

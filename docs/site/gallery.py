@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from docs.site import cards
 OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
 EXAMPLES = cards.EXAMPLES
 
-CODE = ".. GENERATED FROM PYTHON SOURCE LINES"
 ALT = "What the long run gave"
 
 
@@ -67,14 +67,15 @@ def _draw_thumbnails(app: Any) -> None:
 
 
 def _change(app: Any, page: str, source: list[str]) -> None:
-    """The index has cards; below the introduction of an example comes the first picture that it draws at its end."""
+    """The index has cards; the first picture that an example draws at its end comes below its first paragraph."""
     if page == "gallery/index":
         source[0] = cards.index()
         return
     stem = page.removeprefix("gallery/")
     picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
-    marks = source[0].split(CODE)
-    if page == stem or stem in cards.FROM_THE_PAGE or not picture.is_file() or len(marks) < 2:
+    if page == stem or stem in cards.FROM_THE_PAGE or not picture.is_file():
         return
     shown = f".. image:: /gallery/images/{picture.name}\n   :class: sphx-glr-single-img\n   :alt: {ALT}\n\n"
-    source[0] = CODE.join([marks[0] + shown, *marks[1:]])
+    head, underline, rest = re.split(r"(\n=+\n\n)", source[0], maxsplit=1)
+    first, rest = rest.split("\n\n", 1)
+    source[0] = f"{head}{underline}{first}\n\n{shown}{rest}"

@@ -30,7 +30,7 @@ def kinship(example, patch, _):
 def schema_linking(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
     patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.VARIANTS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "attention", "mass"]
 
 
 def dependency_trees(example, patch, _):
@@ -67,7 +67,7 @@ def quickstart(example, patch, _):
     import stdlib_functions
 
     files = stdlib_functions.source_files
-    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::30])
+    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::15])
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
     return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
