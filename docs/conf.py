@@ -97,7 +97,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "copyfile_regex": r"^$",
-    "within_subsection_order": "docs.site.gallery.order",
+    "thumbnail_size": (800, 560),  # of cards that show a picture of their page
     "min_reported_time": 1,
 }
 OUT.mkdir(parents=True, exist_ok=True)
@@ -107,6 +107,7 @@ WIDE = [
     "learn/labelers",
     "benchmarks",
     "kernels",
+    "gallery/index",
     *(f"gallery/{path.stem}" for path in EXAMPLES.glob("*.py")),
     *(f"coming-from/{path.stem}" for path in HERE.glob("coming-from/*.md")),
 ]

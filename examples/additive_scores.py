@@ -1,19 +1,20 @@
 """Additive scores: what can a query look for?
 ===========================================
 
-Where an additive score helps, where it does not, and what it costs: beside the dot product, a bilinear score, and GAT.
+Additive, bilinear and dot-product scores and PyG's GAT layers: what each can find, and what it costs.
 
-GAT (Veličković et al. 2018) scores a key by LeakyReLU(u_i + v_j), with one number for the query and one for the key.
-So in each head all queries rank all keys alike: attention is *static*. GATv2 (Brody, Alon, Yahav 2022) moves the
-activation before the sum, w · LeakyReLU(q_i + k_j), and each query can have a best key of its own: it is *dynamic*. So
-is the dot product. Their test of it is a look-up: each key has a name and a value, each query a name, and one layer
-must give the value of the key with that name. Here ten names and ten values make dictionaries without end. The second
-task is real: Mutagenicity, molecules whose bonds have kinds, in the frame of ``graph_classification.py``.
+GAT (Veličković et al. 2018) scores key j for query i by LeakyReLU(u_i + v_j), with one number for the query and one for
+the key. In each head all queries therefore rank the keys in the same order: attention is *static*. GATv2 (Brody, Alon,
+Yahav 2022) scores by w · LeakyReLU(q_i + k_j): it applies the activation before it sums over channels, so each query
+can prefer a different key. This attention is *dynamic*, and so is the dot product's. The GATv2 paper tests this with a
+look-up: each key has a name and a value, each query has a name, and one layer must return the value of the key with
+that name. This example draws endless dictionaries from ten names and ten values. The second task is real: it classifies
+the molecules of Mutagenicity, whose bonds have kinds, with the model and training of ``graph_classification.py``.
 
-Rows of PyG are the authors' layers. The other rows are one RelationConv with three scores: the dot product,
-``rg.score.Additive`` (GATv2's score) and ``rg.score.Bilinear`` (a matrix for each kind of bond). In molecules
-all rows have about as many parameters. RelationConv projects queries, keys, values and the node itself, GAT one thing
-and GATv2 two, so that those have a wider feed-forward network instead.
+The PyG rows use the layers of the papers' authors. The other rows use one RelationConv with three scores: the dot
+product, ``rg.score.Additive`` (GATv2's score) and ``rg.score.Bilinear`` (one matrix per kind of bond). In the molecule
+task all rows have about the same number of parameters: RelationConv has projections for queries, keys, values and the
+node itself, while GAT has one projection and GATv2 two, so the PyG rows get a wider feed-forward network instead.
 
 .. code-block:: sh
 
@@ -21,9 +22,10 @@ and GATv2 two, so that those have a wider feed-forward network instead.
     python examples/additive_scores.py --seeds 5  # about eleven
     python examples/additive_scores.py --quick    # one seed, made-up molecules, no files
 
-Percent looked up and ROC-AUC, mean ± standard deviation of five seeds, as the second command printed; milliseconds of
-processor time a training step, in molecules with a share of validation (one thread of a busy AMD EPYC, November 2026).
-The last column is the lead over the dot product with the same seeds and splits, with its 95 % interval:
+The second command printed this table: percent of look-ups answered and ROC-AUC, mean ± standard deviation of five
+seeds, and milliseconds of processor time per training step, which for molecules include a share of validation (one
+thread of a busy AMD EPYC, November 2026). The last column is the lead over the dot product with the same seeds and
+splits, with its 95 % interval:
 
 .. code-block:: text
 
@@ -34,22 +36,24 @@ The last column is the lead over the dot product with the same seeds and splits,
     additive          100.0 ± 0.0  10.6    78.3 ± 1.7  61.7      74,881   -1.4 (-2.9 to +0.1)
     bilinear          100.0 ± 0.0   9.4    79.3 ± 2.0  65.8      74,683   -0.5 (-2.2 to +1.3)
 
-Looking up: GAT cannot, with four heads that rank the keys in four ways; all others can, with every seed. So the
-additive score mends what GAT lacks, and the dot product never lacked it. Molecules: GATConv is behind the dot product,
-and no other row differs from it by more than five seeds can tell. So additive scores bring nothing here that was
-measured, and cost a tenth more of the model's time in molecules and a fifth in the look-up; over all pairs they cost
-far more (``docs/learn/scores.md``). Take them where a model has them already, as a trained GATv2.
+Look-up: GAT cannot solve it, because its four heads can rank the keys in only four ways. All other rows solve it with
+every seed. The additive score repairs what GAT lacks; the dot product never lacked it. Molecules: GATConv is behind the
+dot product, and the intervals of all other rows include zero. In these measurements additive scores bring no gain, and
+they cost a tenth more of the model's time on molecules and a fifth more on the look-up; over all pairs they cost far
+more (``docs/learn/scores.md``). Use them for a model that already has them, such as a trained GATv2.
 
-Nothing was tuned for any row. Looking up has one rate, tried with another seed and kept, as all rows but GAT's learned
-with it; molecules have the rate of ``graph_classification.py`` and half its epochs. More epochs, larger graphs or other
-data may change the order. GAT and GATv2 have self-loops in molecules, as they come; RelationConv adds the node itself.
+No row was tuned. The look-up has one learning rate, which was tried with another seed and kept because all rows except
+GAT's learned with it; molecules use the rate of ``graph_classification.py`` and half its epochs. More epochs, larger
+graphs or other data may change the order. On molecules GAT and GATv2 add self-loops, which is their default;
+RelationConv adds the node itself.
 
-**The short mode**, which made the output and the pictures below, looks up for fewer steps and has small made-up
-molecules (``examples/made_up_molecules.py``) whose class is planted in the kinds of two bonds. It says nothing about
-real ones, and by one seed its rows cannot be ranked there.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains the
+look-up for fewer steps and uses small made-up molecules (``examples/made_up_molecules.py``) whose class is planted in
+the kinds of two bonds. It says nothing about real molecules, and its single seed cannot rank the rows.
 
-``--data`` names the folder with ``tudataset-cleaned/`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. It
-writes ``results.json``, models and pictures to ``additive-scores-out/``; after Ctrl-C the same command goes on.
+``--data`` names the folder with ``tudataset-cleaned/`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
+command writes ``results.json``, models and pictures to ``additive-scores-out/``. After Ctrl-C the same command
+continues.
 """
 
 from __future__ import annotations
@@ -83,6 +87,7 @@ from example_runs import (
 from graph_classification import BATCH, QUICK_LEARNING_RATE, WIDTH, Block, Classifier, Row, read_graphs, split
 from graph_classification import LEARNING_RATE as GRAPH_RATE
 from graph_classification import train as train_on_graphs
+from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_molecules import molecules
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -95,9 +100,9 @@ from relgraph.pyg import AddRelationLabels, RelationConv
 # The scores
 # ----------
 #
-# A row makes a layer of some width. PyG's layers are the authors' own; the others are
-# :class:`relgraph.pyg.RelationConv`, whose ``score`` says how query and key are compared, and which is otherwise the
-# same. In molecules ``relations`` is the number of kinds of bonds; PyG's layers get them one-hot, as ``edge_dim``.
+# Each row of the table makes a layer. PyG's layers are the authors' own; the others are
+# :class:`relgraph.pyg.RelationConv` and differ only in ``score``, which compares query and key. In the molecule task
+# ``relations`` is the number of kinds of bonds; PyG's layers get the kinds one-hot, as ``edge_dim``.
 
 HEADS = 4
 
@@ -110,7 +115,8 @@ class Score:
     """A row of the table.
 
     Attributes:
-        layer: makes one from its input's width, or a pair of widths, a head's width and the number of relations.
+        layer: makes a layer from its input's width, or a pair of widths, the width per head and the number of
+            relations.
         hidden: width of the feed-forward network in molecules, so that all rows have about as many parameters.
     """
 
@@ -123,7 +129,7 @@ def conv(width: Widths, head: int, relations: int, score: Any = None) -> Relatio
 
 
 def gat(kind: type[GATConv | GATv2Conv], width: Widths, head: int, relations: int) -> nn.Module:
-    loops = isinstance(width, int)  # queries and keys that are not the same nodes have none
+    loops = isinstance(width, int)  # needs queries and keys that are the same nodes
     return kind(width, head, HEADS, edge_dim=relations, add_self_loops=loops)
 
 
@@ -139,14 +145,14 @@ SCORES = {
 # Looking up
 # ----------
 #
-# Each dictionary has some keys, each with a name and a value, values in random order. Each query has a name, sees all
-# keys of its dictionary, and asks for the value. One layer must do: a query has to find the key of its name.
+# Each dictionary has ten keys, each with a name and a value; the values come in random order. Each query has a name,
+# sees all keys of its dictionary, and asks for the value. With one layer only, a query must find the key of its name.
 
 NAMES, LOOKUP_WIDTH, DICTIONARIES, LOOKUP_RATE = 10, 32, 16, 1e-2
 
 
 class Lookup(nn.Module):
-    """One layer of attention from queries to the keys of their dictionary, and a score for each value."""
+    """One layer of attention from queries to the keys of their dictionary, then a score for each value."""
 
     edges: Tensor
 
@@ -160,7 +166,7 @@ class Lookup(nn.Module):
         self.register_buffer("edges", torch.stack([(first + key).flatten(), (first + query).flatten()]))
 
     def attend(self, values: Tensor, **options: Any) -> Any:
-        """What the layer gives for the queries, from the values ``[S, NAMES]`` that keys have."""
+        """The layer's output for the queries, where the keys have the values ``[S, NAMES]``."""
         keys = (self.name.weight + self.value(values)).flatten(0, 1)
         queries = self.query.weight.repeat(len(values), 1)
         relations = [self.edges.new_zeros(self.edges.shape[1])] if isinstance(self.layer, RelationConv) else []
@@ -172,18 +178,18 @@ class Lookup(nn.Module):
 
     @torch.no_grad()
     def weights(self, values: Tensor) -> Tensor:
-        """``[NAMES, NAMES]``: what each query of the first dictionary looks at, mean of the heads."""
+        """``[NAMES, NAMES]``: what each query of the first dictionary looks at, averaged over heads."""
         _, (_, weights) = self.attend(values, return_attention_weights=True)
         return weights[: NAMES**2].mean(1).view(NAMES, NAMES).T
 
 
 def make_dictionaries(generator: torch.Generator) -> Tensor:
-    """The values of the keys of some dictionaries, ``[DICTIONARIES, NAMES]``, each value once."""
+    """Random values for the keys of a batch, ``[DICTIONARIES, NAMES]``; each value occurs once per dictionary."""
     return torch.rand(DICTIONARIES, NAMES, generator=generator).argsort(1)
 
 
 def losses(model: Lookup, seed: int) -> Iterator[Tensor]:
-    """The loss of every step, on dictionaries that are new each time, without end."""
+    """Yield the loss of each step, on new dictionaries each time, without end."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         values = make_dictionaries(generator)
@@ -192,7 +198,7 @@ def losses(model: Lookup, seed: int) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def found(model: Lookup) -> float:
-    """The share of queries answered right, in dictionaries that are the same for all rows and seeds."""
+    """The share of queries answered correctly, in dictionaries that are the same for all rows and seeds."""
     generator = torch.Generator().manual_seed(10**6)
     tests = [make_dictionaries(generator) for _ in range(20)]
     return mean((model(values).argmax(-1) == values).double().mean().item() for values in tests)
@@ -202,8 +208,8 @@ def found(model: Lookup) -> float:
 # Molecules
 # ---------
 #
-# The frame, the split and the training are those of :doc:`graph_classification`, and so are the rates. Attention goes
-# along bonds, whose kinds are relations.
+# The model, split, training and learning rates are those of :doc:`graph_classification`. Attention follows bonds, and
+# the kinds of bonds are the relations.
 
 QUICK_GRAPHS = 400
 
@@ -218,7 +224,7 @@ def molecule_row(score: Score, kinds: int) -> Row:
 # What came out
 # -------------
 #
-# A run is one score on both tasks. Time is that of the processor, forward and backward, for each step of training.
+# A run trains one score on both tasks. Time is processor time, forward and backward, per training step.
 
 
 @dataclass
@@ -235,7 +241,7 @@ class Run:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed; its last column is how far a row's ROC-AUC is above that of the dot product."""
+    """The table that the command prints; its last column is the row's ROC-AUC minus the dot product's."""
     columns = f"{'looked up':>14}{'ms':>6}{'ROC-AUC':>14}{'ms':>6}{'parameters':>12}"
     lines = [f"{'score':<15}{columns}   above the dot product"]
     rows = by_row(runs, lambda run: run)
@@ -254,17 +260,21 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results, and what the queries of one dictionary look at.
+# The first picture shows the results (in the short mode, those of the long run). The second shows what the queries of
+# one dictionary look at.
 
 
-def draw(folder: Path, runs: Sequence[Run], models: dict[str, Lookup]) -> None:
-    """Both tasks' results; the attention of one model a score."""
+def draw_results(folder: Path, runs: Sequence[Run]) -> None:
     with picture(folder / "results.png", 8, 4) as ax:
         columns = {"looked up": by_row(runs, lambda run: run.lookup), "molecules": by_row(runs, lambda run: run.auc)}
         bars(ax, columns, "Percent looked up (chance 10), and ROC-AUC in molecules (chance 50)")
         ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def draw_models(folder: Path, models: dict[str, Lookup], note: str = "") -> None:
+    """The attention of one model a score."""
     values = make_dictionaries(torch.Generator().manual_seed(0))
-    with picture(folder / "attention.png", 12, 3.2, 1, len(models)) as axes:
+    with picture(folder / "attention.png", 12, 3.2, 1, len(models), note=note) as axes:
         for ax, (name, model) in zip(axes, models.items(), strict=True):
             ax.imshow(model.weights(values).numpy(), vmin=0, vmax=1, cmap="Blues")
             ax.set(title=name, xlabel="key", ylabel="query", xticks=[], yticks=[])
@@ -274,18 +284,20 @@ def draw(folder: Path, runs: Sequence[Run], models: dict[str, Lookup]) -> None:
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Additive, bilinear and dot-product scores, beside PyG's GAT layers.")
-    parser.add_argument("--data", type=Path, help="folder of tudataset-cleaned (RELGRAPH_DATA, else data)")
+    parser = argparse.ArgumentParser(
+        description="Compare additive, bilinear and dot-product scores with PyG's GAT layers."
+    )
+    parser.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
     parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules, no files")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help="steps of looking up a run (600, quick 400)")
-    parser.add_argument("--epochs", type=positive(int), help="epochs of molecules a run (5)")
-    parser.add_argument("--out", type=Path, default=Path("additive-scores-out"), help="where everything is written")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help="training steps per look-up run (600, quick 400)")
+    parser.add_argument("--epochs", type=positive(int), help="training epochs per molecule run (5)")
+    parser.add_argument("--out", type=Path, default=Path("additive-scores-out"), help="output folder")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     if not arguments.quick and not (arguments.data / "tudataset-cleaned" / "Mutagenicity.zip").is_file():
@@ -332,14 +344,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds["molecules"] = done.seconds / arguments.epochs / -(-len(parts[0]) // BATCH)
         return Run(name, seed, done.parameters, found(model), done.auc, seconds, taken), model
 
-    finished = runs.each(list(SCORES), range(arguments.seeds), run)
+    def tell(run: Run) -> str:
+        return f"{100 * run.lookup:.1f} % looked up, {100 * run.auc:.1f} % ROC-AUC"
+
+    finished = runs.each(list(SCORES), range(arguments.seeds), run, tell=tell)
+    if quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     models = {name: Lookup(score) for name, score in SCORES.items()}
     for name, model in models.items():
         runs.load(model, name, 0)
-    draw(out, runs.done, models)
+    if quick:
+        Kept.read("additive_scores").draw(out)
+    else:
+        draw_results(out, runs.done)
+    draw_models(out, models, SHORT_MODEL if quick else "")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Graphs of functions: syntax and data flow, of a question too, whose hidden variable is nowhere to be seen."""
+"""Graphs of syntax and data flow over a function's tokens, also with one variable hidden from the graph."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from stdlib_functions import Function
 import relgraph as rg
 from relgraph.interop import python
 
-AROUND = "if 1:\n"  # makes valid source of a function that is indented, as methods are
+AROUND = "if 1:\n"  # makes an indented function, such as a method, valid source
 TOKENS_AROUND = 5
 
 
 @lru_cache(maxsize=2**14)
 def question_graph(function: Function, hole: int) -> rg.Graph:
-    """The graph over a function's tokens, read from source in which a name of no variable stands in the hole.
+    """The graph over a function's tokens, read from source in which a fresh name replaces the variable at ``hole``.
 
-    Edges of the function as it was would tell the answer: the next use of the hidden variable leads back to the hole.
+    Edges of the original function would reveal the answer: the next use of the hidden variable leads back to the hole.
     """
     return graph_of(hide(function, hole), function.order)
 
 
 def graph_of(source: str, order: Iterable[int]) -> rg.Graph:
-    """The graph over some tokens of a function's source, which may be indented, as a method's is."""
+    """The graph over some tokens of a function's source. The source may be indented, as a method's is."""
     first = 0
     if source[0].isspace():
         source, first = AROUND + source, TOKENS_AROUND
@@ -38,6 +38,6 @@ def hide(function: Function, hole: int) -> str:
     before, after = lines[line][:column], lines[line][column + len(function.tokens[hole]) :]
     fresh = "hidden"
     while fresh in "\n".join([*lines[:line], before, after, *lines[line + 1 :]]):
-        fresh += "_"  # of what stands around the hole alone: what stood in it must not matter
+        fresh += "_"  # avoids names around the hole only: the hidden name must not matter
     lines[line] = before + fresh + after
     return "\n".join(lines)

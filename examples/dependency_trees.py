@@ -1,19 +1,20 @@
 """Hidden verbs: what a dependency tree adds to word order
 =======================================================
 
-Which form does a hidden verb have? Word distance, the dependency tree, or both, are told to attention as relations.
+A model names the form of hidden verbs; its labels are word distance, the dependency tree, or both.
 
-In English web texts (Universal Dependencies, English EWT) every verb shows its lemma in place of its form, and a model
-names the form: one of the treebank's tags VB, VBD, VBG, VBN, VBP and VBZ. Helpers settle much of it, auxiliaries (they
-stay visible), markers and subjects, wherever they stand; and so does what the verb itself depends on:
+In English web texts (Universal Dependencies, English EWT) the model sees each verb's lemma in place of its form and
+predicts the form: one of the treebank's tags VB, VBD, VBG, VBN, VBP and VBZ. Helper words settle much of it:
+auxiliaries (which stay visible), markers and subjects, near or far. So does the word that the verb itself depends on:
 
 .. code-block:: text
 
     she has , as you know , [write] a lot  →  VBN
 
-The gold tree is part of the input: rows with ``heads`` know who depends on whom, those with ``relations`` the names of
-relations too. Annotators saw the forms, so that their trees, and names above all, tell more of them than a parser's.
-All rows with three seeds take about ten minutes of one CPU core, the short mode less than one.
+The gold tree is part of the input. Rows with ``heads`` know who depends on whom; rows with ``relations`` also know the
+names of the relations. The annotators saw the forms, so their trees, and above all the names, say more about the forms
+than a parser's trees would. All rows with three seeds take about ten minutes of one CPU core, the short mode less than
+one.
 
 .. code-block:: sh
 
@@ -21,7 +22,8 @@ All rows with three seeds take about ten minutes of one CPU core, the short mode
     python examples/dependency_trees.py --quick    # made-up sentences, no files
 
 Right answers on the 2,605 verbs of the test set, mean ± standard deviation of three seeds (first command, one thread,
-torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 verbs); ``far``: 3 or more (only 111):
+torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 verbs); ``far``: 3 or more words away
+(only 111 verbs):
 
 .. code-block:: text
 
@@ -33,23 +35,25 @@ torch 2.13, 2026-11). ``near``: the nearest helper is 1 or 2 words away (1,870 v
     relations                78.7 % ± 0.6   83.2 % ± 0.3   53.2 % ± 2.4
     relations + distance     79.8 % ± 0.6   83.8 % ± 0.5   54.4 % ± 2.8
 
-The tree adds to distance, 2 points by heads alone and 6 by relations, in every seed. As 95 % intervals, worked out from
-means and deviations by Welch's t: ``heads + distance`` is 1.0 to 2.8 points ahead of ``distance``, ``relations`` 3.4 to
-6.2, ``relations + distance`` 4.5 to 7.3. ``heads`` ties with ``distance`` (-3.9 to +2.5), and ``relations`` with
-``relations + distance`` (-0.3 to +2.5). Three seeds of one split of one English treebank stand behind this, with gold
-trees: it says nothing about trees that a parser made, about other languages, or about models that read more text. The
-most frequent form is right for 36.7 %, for 39.2 % given the verb's relation to its head, and for 57.0 % given its
-dependents' too: the baseline that does not learn, and that every row but the first is far above. Learning rate and
-dropout, alike for all rows, were chosen on dev by one seed of two or three rows. So was the task: in short first tries
-relations alone were below distance for hidden prepositions, and for the number of hidden verbs.
+The tree adds to distance in every seed: 2 points by heads and 6 by relations. 95 % intervals, worked out from means and
+deviations by Welch's t: ``heads + distance`` is 1.0 to 2.8 points ahead of ``distance``, ``relations`` 3.4 to 6.2, and
+``relations + distance`` 4.5 to 7.3. ``heads`` ties with ``distance`` (-3.9 to +2.5), and ``relations`` ties with
+``relations + distance`` (-0.3 to +2.5). The evidence is three seeds on one split of one English treebank with gold
+trees. It says nothing about trees from a parser, other languages, or models that read more text. Three baselines do not
+learn: the most frequent form is right for 36.7 % of the verbs, the most frequent form given the verb's relation to its
+head for 39.2 %, and given its dependents' relations as well for 57.0 %. Every row except the first is far above these.
+Learning rate and dropout, the same for all rows, were chosen on dev with one seed of two or three rows. So was the
+task: in short first tries ``relations`` without distance was below ``distance`` for hidden prepositions, and for the
+number of hidden verbs.
 
-**The short mode**, which made the output and the pictures below, is another and easier task: its sentences and trees
-are made up by a small grammar (``examples/made_up_trees.py``), in which a verb's form follows wholly from its own
-auxiliary, adverb and subject, often with a relative clause between. It shows what labels can tell, not what they are
-worth on English.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It is a different
+and easier task. A small grammar makes up its sentences and trees (``examples/made_up_trees.py``). There a verb's own
+auxiliary, adverb and subject fully determine its form, often with a relative clause between them. It shows what labels
+can express, not what they are worth on English.
 
-``--data`` names the folder that holds ``ud-ewt`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. It writes
-``results.json``, models and pictures to ``dependency-trees-out/``; after Ctrl-C the same command goes on.
+``--data`` names the folder that holds ``ud-ewt`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
+command writes ``results.json``, models and pictures to ``dependency-trees-out/``. After Ctrl-C the same command
+continues.
 """
 
 from __future__ import annotations
@@ -69,6 +73,7 @@ from typing import Any
 
 import torch
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_trees import treebank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -80,9 +85,9 @@ from relgraph.interop import conllu
 # The task
 # --------
 #
-# A sentence comes as CoNLL-U, with its tree: :func:`relgraph.interop.conllu.parse` reads it as a
-# :class:`~relgraph.Graph` whose edges lead from head to dependent. Verbs show their lemmas, so that the form is seen
-# nowhere. ``helpers`` and ``families`` serve the table and the guesses; the model does not see them.
+# A sentence and its tree come in CoNLL-U format. :func:`relgraph.interop.conllu.parse` reads it as a
+# :class:`~relgraph.Graph` whose edges lead from head to dependent. The model sees lemmas in place of verbs, so no form
+# is visible. The table and the guesses use ``helpers`` and ``families``; the model does not see them.
 
 FORMS = ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ")
 HELPERS, FAR = ("aux", "mark", "nsubj"), 3
@@ -93,15 +98,15 @@ Family = tuple[str, frozenset[str]]
 class Question:
     """A sentence whose verbs are hidden, word by word."""
 
-    shown: list[str]  # in lower case, and in place of a verb its lemma
-    targets: list[int]  # the number of each hidden verb's form, -1 for all other words
-    helpers: list[int]  # how far the word's nearest auxiliary, marker or subject is, 0 for none
+    shown: list[str]  # lower case; a verb's lemma replaces the verb
+    targets: list[int]  # the index of each hidden verb's form, -1 for all other words
+    helpers: list[int]  # distance to the word's nearest auxiliary, marker or subject, 0 for none
     families: list[Family]  # its relation to its head, and those of its dependents to it, without subtypes
     graph: rg.Graph
 
     @classmethod
     def ask(cls, sentence: conllu.Sentence) -> Question:
-        """Hide the verbs of a sentence, which are told by the tags of the treebank."""
+        """Hide the verbs of a sentence; the treebank's tags say which words are verbs."""
         kinds = zip(sentence.upos, sentence.xpos, strict=True)
         targets = [FORMS.index(tag) if upos == "VERB" and tag in FORMS else -1 for upos, tag in kinds]
         texts = zip(sentence.words, sentence.lemmas, targets, strict=True)
@@ -123,7 +128,7 @@ QUICK_SENTENCES = {"train": 1500, "dev": 200, "test": 600}
 
 
 def ask_all(text: str) -> list[Question]:
-    """The questions of a text in CoNLL-U; sentences without a hidden verb are left out."""
+    """The questions of a text in CoNLL-U; leaves out sentences without a hidden verb."""
     questions = map(Question.ask, conllu.parse(text))
     return [question for question in questions if max(question.targets) >= 0]
 
@@ -135,17 +140,17 @@ def read(path: Path, most: int | None = None) -> list[Question]:
 
 
 def made_up() -> dict[str, list[Question]]:
-    """The questions of the short mode: the same ones every time."""
+    """The questions of the short mode, the same on every call."""
     rng = random.Random(0)
     return {part: ask_all(treebank(sentences, rng)) for part, sentences in QUICK_SENTENCES.items()}
 
 
 # %%
-# Words become numbers, and sentences of about one length are packed end to end: nothing is padded.
+# Words become numbers. Sentences of similar length are packed end to end, without padding.
 
 
 class Vocabulary(dict[str, int]):
-    """Numbers of words; one that training has seen once or never goes by its last three letters, or else as 0."""
+    """Numbers of words; a word seen at most once in training gets the number of its last three letters, or else 0."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         count = Counter(word for question in questions for word in question.shown)
@@ -183,7 +188,7 @@ class Batch:
 
 
 def make_batches(questions: Sequence[Question], vocabulary: Vocabulary, words: int = BATCH_WORDS) -> list[Batch]:
-    """Batches of sentences of about one length, which attention works on together."""
+    """Batches of sentences of similar length, which one call of attention processes together."""
     ordered = sorted(random.Random(0).sample(questions, len(questions)), key=lambda question: len(question.shown))
     ends = accumulate(len(question.shown) for question in ordered)
     parts = groupby(zip(ends, ordered, strict=True), lambda pair: pair[0] // words)
@@ -194,10 +199,10 @@ def make_batches(questions: Sequence[Question], vocabulary: Vocabulary, words: i
 # The labels
 # ----------
 #
-# The rows differ in nothing but the labeler. :class:`~relgraph.Window` without a width lets every pair of a sentence
-# attend, without labels. ``heads`` tells parent, child and the word itself;
-# :func:`~relgraph.labelers.dependency_relations` names the relation and its direction: ``nsubj⁻¹`` where the key is the
-# query's subject, ``nsubj`` where the query is the key's. ``+`` makes a sum: each part has tables of its own.
+# The rows differ only in the labeler. :class:`~relgraph.Window` without a width lets every pair of a sentence attend,
+# without labels. ``heads`` labels parent, child and the word itself; :func:`~relgraph.labelers.dependency_relations`
+# labels the relation and its direction: ``nsubj⁻¹`` where the key is the query's subject, ``nsubj`` where the query is
+# the key's subject. ``+`` adds two labelers: each part has its own tables.
 
 DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.labelers.dependency_relations(self_loop=True)
 HEADS = rg.TreeRelation(("self", "parent", "child"), default="unlabeled")
@@ -214,8 +219,8 @@ VARIANTS: dict[str, rg.Labeler] = {
 # The model
 # ---------
 #
-# Two layers of a Transformer. A layer with a ``labeler`` knows the number of labels and their names; the labels of a
-# batch are made once, and handed to it whenever the batch comes.
+# The model is a Transformer of two layers. A layer with a ``labeler`` knows the number of labels and their names. The
+# training loop makes the labels of a batch once and passes them in whenever it uses the batch.
 
 WIDTH, LAYERS, HIDDEN, DROPOUT = 64, 2, 128, 0.2
 
@@ -233,7 +238,7 @@ class Inflector(nn.Module):
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.dropout = nn.Dropout(DROPOUT)
         self.answer = nn.Linear(WIDTH, len(FORMS))
-        self.encoder.reset_parameters()  # copies of a layer start alike
+        self.encoder.reset_parameters()  # the layers are copies: draw new weights for each
 
     def forward(self, batch: Batch, labels: rg.Labels) -> Tensor:
         """``[T, 6]``."""
@@ -245,16 +250,16 @@ class Inflector(nn.Module):
 # Training
 # --------
 #
-# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
+# ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 4e-3
 STEPS, QUICK_STEPS, SECONDS_A_STEP = 800, 160, 0.04
 
 
 def losses(model: Inflector, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
-    """The loss of every step, without end; in every epoch each batch comes once."""
+    """Yield the loss of each step, without end; each epoch uses every batch once."""
     rng = random.Random(seed)
-    labels = [model.labeler(batch.graph) for batch in batches]  # made once, used in every epoch
+    labels = [model.labeler(batch.graph) for batch in batches]  # made once and used in every epoch
     while True:
         for at in reversed(rng.sample(range(len(batches)), len(batches))):
             hidden = batches[at].targets >= 0
@@ -265,7 +270,7 @@ def losses(model: Inflector, batches: Sequence[Batch], seed: int) -> Iterator[Te
 # What came out
 # -------------
 #
-# Verbs are counted by how far away their nearest helper is. The guesses do not learn a model: they name the form that
+# The table groups verbs by the distance to their nearest helper. The guesses train no model: they name the form that
 # was most frequent with the same relations.
 
 COLUMNS = ("all", "near", "far")
@@ -290,7 +295,7 @@ class Run:
 
 @torch.no_grad()
 def accuracy(model: Inflector, batches: Sequence[Batch]) -> dict[str, float]:
-    """The share of verbs answered right: of all, and of those whose nearest helper is near or far."""
+    """The share of verbs answered correctly: of all verbs, and of those whose nearest helper is near or far."""
     model.eval()
     answers = torch.cat([model(batch, model.labeler(batch.graph)).argmax(-1) for batch in batches])
     targets, helpers = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("targets", "helpers"))
@@ -300,7 +305,7 @@ def accuracy(model: Inflector, batches: Sequence[Batch]) -> dict[str, float]:
 
 
 def guess(train: Sequence[Question], test: Sequence[Question], clue: Callable[[Family], object]) -> float:
-    """The accuracy of the form that is most frequent in training with the same clue, or with any if there is none."""
+    """The accuracy of guessing the form that is most frequent for the same clue, or of all forms if the clue is new."""
 
     def verbs(questions: Sequence[Question]) -> list[tuple[object, int]]:
         pairs = (pair for q in questions for pair in zip(q.families, q.targets, strict=True))
@@ -314,7 +319,7 @@ def guess(train: Sequence[Question], test: Sequence[Question], clue: Callable[[F
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed."""
+    """The table that the command prints."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>15}" for name in COLUMNS) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
@@ -327,9 +332,10 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results; then, of one sentence whose verb is far from its helper, its labels and what that verb looks at; and the
-# relations that hidden verbs of the test set look at, by layer and head. :func:`~relgraph.record_attention` tells what
-# the layers attend to, :mod:`relgraph.plot` draws it.
+# The first picture shows the results (in the short mode, those of the long run). The others show one sentence whose
+# verb is far from its helper, with its labels and with what that verb looks at, and the relations that hidden verbs of
+# the test set look at, by layer and head. :func:`~relgraph.record_attention` records what the layers attend to, and
+# :mod:`relgraph.plot` draws it.
 
 LEAST = 0.02
 
@@ -353,14 +359,17 @@ def relations_seen(model: Inflector, batches: Sequence[Batch]) -> Tensor:
     return torch.stack([mass[:, hidden].mean(1) for mass in masses])
 
 
-@torch.no_grad()
-def draw(
-    folder: Path, runs: Sequence[Run], model: Inflector, one: tuple[Question, int], vocabulary: Vocabulary, mass: Tensor
-) -> None:
-    """All pictures; ``model`` is one of the row ``relations``, ``one`` a verb in its sentence."""
+def draw_results(folder: Path, runs: Sequence[Run]) -> None:
     with picture(folder / "results.png") as ax:
         columns = {f"helper {name}": by_row(runs, lambda run, name=name: run.test[name]) for name in ("near", "far")}
         bars(ax, columns, "Right forms of hidden verbs")
+
+
+@torch.no_grad()
+def draw_model(
+    folder: Path, model: Inflector, one: tuple[Question, int], vocabulary: Vocabulary, mass: Tensor, note: str = ""
+) -> None:
+    """What a model of the row ``relations`` has learned; ``one`` is a verb in its sentence."""
     (question, verb), names = one, model.labeler.names
     with picture(folder / "labels.png", 9, 6) as ax:
         rg.plot.label_matrix(model.labeler(question.graph), names, tokens=question.shown, ax=ax)
@@ -368,13 +377,13 @@ def draw(
     batch = Batch.make([question], vocabulary)
     with rg.record_attention(model, weights=True) as record:
         model(batch, model.labeler(batch.graph))
-    with picture(folder / "tree.png", 11, 5.5, 1, LAYERS) as axes:
+    with picture(folder / "tree.png", 11, 5.5, 1, LAYERS, note=note) as axes:
         for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
             rg.plot.attention_tree(call.weights, question.graph, query=verb, node_names=question.shown, ax=ax)
             ax.set_title(f"What “{question.shown[verb]}” looks at in layer {number}")
     level = mass.amax((0, 1))
     most = (level >= min(LEAST, level.max())).nonzero()[:, 0]
-    with picture(folder / "relations.png", 9, 5) as ax:
+    with picture(folder / "relations.png", 9, 5, note=note) as ax:
         rg.plot.label_mass(mass[..., most], [names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title(f"Attention of hidden verbs by relation, where a head gives it {LEAST:.0%} or more")
 
@@ -383,35 +392,39 @@ def draw(
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def read_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[dict[str, list[Question]], str]:
-    """Train, dev and test, and what they are."""
+    """Train, dev and test, and a word that says which data they are."""
     if arguments.quick and arguments.data is None:
-        print("the sentences and their trees are made up (examples/made_up_trees.py): --quick reads no treebank")
+        print("--quick reads no treebank: the sentences and trees are made up (examples/made_up_trees.py)")
         return made_up(), "made up"
     data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     files = {part: data / "ud-ewt" / f"en_ewt-ud-{part}.conllu.gz" for part in PARTS}
     missing = [str(path) for path in files.values() if not path.is_file()]
     if missing:
-        parser.error(f"--data must name the folder of ud-ewt, but there is no {missing[0]}; --quick needs no files")
+        parser.error(
+            f"--data must name the folder with ud-ewt, but {missing[0]} does not exist; --quick needs no files"
+        )
     most = QUICK_SENTENCES if arguments.quick else {}
     return {part: read(path, most.get(part)) for part, path in files.items()}, "UD English EWT"
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less than a minute, on made-up sentences if no --data")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--data", type=Path, help="folder of ud-ewt (RELGRAPH_DATA, else data)")
-    parser.add_argument("--out", type=Path, default=Path("dependency-trees-out"), help="where everything is written")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
+    parser.add_argument("--data", type=Path, help="folder with ud-ewt (RELGRAPH_DATA, else data)")
+    parser.add_argument("--out", type=Path, default=Path("dependency-trees-out"), help="output folder")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="The form of hidden verbs, by distance, by dependency tree, or both.")
+    parser = argparse.ArgumentParser(
+        description="Predict the form of hidden verbs from word distance, the dependency tree, or both."
+    )
     arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
@@ -435,7 +448,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         validation, test = (accuracy(model, batches[part]) for part in ("dev", "test"))
         return Run(name, seed, validation, test, seconds, found), model
 
-    finished = runs.each(list(VARIANTS), seeds, run)
+    finished = runs.each(list(VARIANTS), seeds, run, tell=lambda run: f"{100 * run.test['all']:.1f} % right")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
@@ -443,10 +458,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, share in guesses.items():
         print(f"most frequent form, given {name}: {100 * share:.1f} %")
     runs.save(guesses=guesses)
+    if arguments.quick:
+        Kept.read("dependency_trees").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done)
     model = Inflector(len(vocabulary) + 1, RELATIONS)
     runs.load(model, "relations", seeds[0])
     mass = relations_seen(model, batches["test"])
-    draw(arguments.out, runs.done, model, far_verb(questions["test"]), vocabulary, mass)
+    note = SHORT_MODEL if arguments.quick else ""
+    draw_model(arguments.out, model, far_verb(questions["test"]), vocabulary, mass, note)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What examples share: training, runs that are kept so that the same command goes on after Ctrl-C, and pictures."""
+"""Code that the examples share: training, runs that continue after Ctrl-C, and pictures."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from translation.files import remove_partial, save_json, whole
 import relgraph as rg
 
 INTERRUPTED = 130
-"""The exit status of a process that Ctrl-C ended, as shells have it."""
+"""The exit status that shells give a process that Ctrl-C ended."""
 
 LINE_EVERY = 30.0
-"""Seconds between two lines about a run that goes on, where there is no terminal for a progress bar."""
+"""Seconds between two progress lines, which replace the progress bar where there is no terminal."""
 
-_bar_line = 0  # where a process of several draws its progress bar
+_bar_line = 0  # the line on which this process draws its progress bar
 
 
 def train(
     model: nn.Module, losses: Iterable[Tensor], steps: int, learning_rate: float, *, warm_up: float = 0.1, title: str
 ) -> list[float]:
-    """Train with AdamW for some steps, with warm-up and linear decay; the loss of every step.
+    """Train with AdamW, warm-up and linear decay; return the loss of each step.
 
     Args:
-        model: what is trained.
-        losses: the loss of each step, computed when it is asked for.
-        steps: how many are taken; fewer if ``losses`` ends before.
-        learning_rate: its peak.
+        model: the model to train.
+        losses: the loss of each step; an iterator that computes it on demand.
+        steps: number of steps; fewer if ``losses`` ends before.
+        learning_rate: the peak rate.
         warm_up: the share of the steps in which the rate rises.
-        title: of the progress bar, or of the lines that take its place where there is no terminal; without one there
-            are none.
+        title: names the progress bar, or the progress lines where there is no terminal; without a title there is
+            neither.
     """
-    # foreach: the same numbers to the bit in four fifths of the time of a loop in Python
+    # foreach gives bitwise the same numbers in four fifths of the time of a Python loop
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, (0.9, 0.98), weight_decay=0.01, foreach=True)
     rising = max(1.0, warm_up * steps)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min((s + 1) / rising, 1 - s / steps))
@@ -84,13 +84,14 @@ def train(
 
 
 class Runs:
-    """The runs of one command, in ``results.json``, and their models beside it.
+    """The runs of one command in ``results.json``, with their models in the same folder.
 
     Args:
-        folder: where to write; made when it is not there.
-        kind: the dataclass of a run; its fields ``variant`` and ``seed`` tell runs apart.
-        settings: what all runs have in common. Runs that stand in the folder count only with the same settings.
-        fresh: begin anew, whatever stands there.
+        folder: where to write; created if missing.
+        kind: the dataclass of a run; ``variant`` and ``seed`` identify a run.
+        settings: what all runs have in common. Runs already in the folder count only if they have the same
+            settings.
+        fresh: start over and ignore runs already in the folder.
 
     Raises:
         ValueError: the folder holds runs with other settings.
@@ -100,7 +101,7 @@ class Runs:
         self.folder, self.kind, self.fresh = folder, kind, fresh
         self.path = folder / "results.json"
         versions = {"python": platform.python_version(), "torch": torch.__version__, "relgraph": rg.__version__}
-        self.settings = json.loads(json.dumps(versions | settings))  # as they will be read
+        self.settings = json.loads(json.dumps(versions | settings))  # as they read back from JSON
         self.done: list[Any] = []
         if self.path.exists() and not fresh:
             self._read()
@@ -115,7 +116,7 @@ class Runs:
             was, wanted = ({name: place.get(name) for name in sorted(other)} for place in (record, self.settings))
             raise ValueError(
                 f"{self.path} must hold runs with these settings, {wanted}, got {was}: "
-                "name another folder by --out, or begin anew by --fresh"
+                "choose another folder with --out, or start over with --fresh"
             )
         self.done = [self.kind(**run) for run in runs]
 
@@ -123,26 +124,26 @@ class Runs:
         self, names: Sequence[str], seeds: Iterable[int], run: Callable[[str, int], tuple[Any, Any]],
         processes: int = 1, tell: Callable[[Any], str] | None = None,
     ) -> bool:  # fmt: skip
-        """Do what is not done yet, all rows of one seed before the next seed; print a line when a run is done.
+        """Make the runs that are missing, all rows of one seed before the next seed; print a line after each run.
 
         Args:
             names: the rows.
-            seeds: of each row.
-            run: makes a row with a seed: the run, and a module whose weights are kept, or None.
-            processes: how many runs are made at once; with several, each in a process of its own.
-            tell: what to print of a run that is done, such as its score.
+            seeds: the seeds of each row.
+            run: trains a row with a seed; returns the run, and a module whose weights to keep, or None.
+            processes: how many runs to make at once; if several, each in its own process.
+            tell: returns what to print about a finished run, such as its score.
 
         Returns:
-            Whether all is done; False after Ctrl-C.
+            True if all runs are done, False after Ctrl-C.
         """
         wanted = [(name, seed) for seed in seeds for name in names]
         stands = {(run.variant, run.seed) for run in self.done}
         left = [pair for pair in wanted if pair not in stands]
         if len(left) < len(wanted):
-            print(f"{len(wanted) - len(left)} of {len(wanted)} runs stand in {self.path} already")
+            print(f"{len(wanted) - len(left)} of {len(wanted)} runs are already in {self.path}")
 
         def keep(pair: tuple[str, int]) -> tuple[Any, float]:
-            """Make a run and write its weights; how many seconds it took."""
+            """Make a run and write its weights; also return how many seconds it took."""
             start = time.perf_counter()
             done, model = run(*pair)
             if isinstance(model, nn.Module):
@@ -155,7 +156,7 @@ class Runs:
         try:
             for done, seconds in side_by_side(keep, left, processes) if processes > 1 else map(keep, left):
                 self.done.append(done)
-                # as asked for, whichever was done first
+                # in the order of the request, whichever ended first
                 self.done.sort(key=lambda run: place.get((run.variant, run.seed), -1))
                 self.save()
                 pair = done.variant, done.seed
@@ -167,37 +168,37 @@ class Runs:
                 )
         except KeyboardInterrupt:
             kept = sum((run.variant, run.seed) in wanted for run in self.done)
-            where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was done yet"
+            where = f"{kept} of {len(wanted)} runs are kept in {self.path}" if kept else "no run was finished"
             command = "the same command without --fresh" if self.fresh else "the same command"
-            print(f"\nstopped: {where}; {command} goes on from there")
+            print(f"\nstopped: {where}; {command} continues from there")
             return False
         return True
 
     def model_path(self, name: str, seed: int) -> Path:
-        """Where the weights of a run's model are kept."""
+        """The file of a run's weights."""
         plain = "".join(c if c.isalnum() else "-" for c in name)
         return self.folder / f"model-{plain}-{seed}.pt"
 
     def load(self, model: nn.Module, name: str, seed: int) -> nn.Module:
-        """The model with the weights that its run ended with."""
+        """Load the weights that the run ended with into the model."""
         model.load_state_dict(torch.load(self.model_path(name, seed), weights_only=True))
         return model.eval()
 
     def save(self, **notes: Any) -> None:
-        """Write all runs, and notes that are worked out from them."""
+        """Write all runs, and notes derived from them."""
         record = {**self.settings, **({"notes": notes} if notes else {}), "runs": [asdict(run) for run in self.done]}
         save_json(self.path, record)
 
 
 def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], float], processes: int) -> str:
-    """How many runs are done, and how long the others take.
+    """How many runs are done, and how long the rest will take.
 
-    A run takes as long as those of its row did, or while there are none as long as the mean of all.
+    The estimate for a run is the mean of its row's finished runs, or of all finished runs while its row has none.
 
     Args:
-        pairs: row and seed of every run of this command.
-        taken: the seconds that finished ones took.
-        processes: how many are made at once.
+        pairs: row and seed of every run that this command makes.
+        taken: how many seconds each finished run took.
+        processes: how many runs are made at once.
     """
     done = f"{len(taken)} of {len(pairs)} runs done"
     waiting = [pair for pair in pairs if pair not in taken]
@@ -212,20 +213,21 @@ def _outlook(pairs: Sequence[tuple[str, int]], taken: Mapping[tuple[str, int], f
 
 
 def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int) -> Iterator[Any]:
-    """Do jobs in processes of their own, so many at once; what each gives, in the order in which they end.
+    """Do jobs in separate processes, several at once; yield the results in the order in which the jobs end.
 
-    A process begins as a copy of this one (fork), so data that this one has read are there. Ctrl-C ends all of them.
+    Each process starts as a copy of this one (fork), so it has the data that this one has read. Ctrl-C ends all of
+    them.
 
     Args:
-        work: does one job; what it gives must pickle.
-        jobs: what it is called with.
+        work: does one job; its result must pickle.
+        jobs: the arguments, one for each call of ``work``.
         processes: how many at once.
 
     Raises:
-        RuntimeError: a job failed, and printed why.
+        RuntimeError: a job failed; its process printed the reason.
     """
     context = multiprocessing.get_context("fork")
-    tqdm.get_lock()  # made before the copies, so that all bars share it
+    tqdm.get_lock()  # created before the copies, so that all bars share it
     waiting, free = deque(jobs), list(reversed(range(processes)))
     running: dict[Connection, tuple[BaseProcess, int]] = {}
     try:
@@ -235,7 +237,7 @@ def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_do, args=(work, waiting.popleft(), theirs, line), daemon=True)
                 with warnings.catch_warnings():
-                    # Python 3.12 warns of threads: numpy's, which a copy does without
+                    # Python 3.12 warns about numpy's threads, which a copy does not need
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
                 theirs.close()
@@ -257,16 +259,16 @@ def side_by_side(work: Callable[[Any], Any], jobs: Iterable[Any], processes: int
 
 
 def _do(work: Callable[[Any], Any], job: Any, result: Connection, line: int) -> None:
-    """What a process does: one job, with its progress bar on a line of its own."""
+    """Do one job in this process, with its progress bar on its own line."""
     global _bar_line
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _bar_line = line
     result.send(work(job))
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is no more: it may have been killed."""
+    """End this process when its parent is gone: something may have killed the parent."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -274,31 +276,31 @@ def _end_with_parent() -> None:
 
 
 def cores() -> int:
-    """How many runs may be made at once, each in a process of its own: the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # elsewhere copies of a process are not safe
+    """How many runs may be made at once, each in its own process: the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # fork is not safe elsewhere
 
 
 def until_stopped(main: Callable[[], int]) -> int:
-    """The status of ``main``; of a Ctrl-C outside of runs too, which loses nothing that was kept."""
+    """Call ``main`` and return its status, or that of Ctrl-C; finished work stays saved."""
     try:
         return main()
     except KeyboardInterrupt:
-        print("\nstopped; what was kept stays, and the same command goes on there")
+        print("\nstopped; finished work is saved, and the same command continues from there")
         return INTERRUPTED
 
 
 def percent(shares: Sequence[float], unit: str = " %") -> str:
-    """Shares as ``96.4 % ± 1.4``: mean and sample standard deviation, the latter if there are several."""
+    """Shares as ``96.4 % ± 1.4``: mean and, for several shares, sample standard deviation."""
     values = [100 * share for share in shares]
     return f"{mean(values):.1f}{unit}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Where the mean of such values lies, as far as these tell: Student's interval, lower and upper end.
+    """Student's confidence interval of the mean: lower and upper end.
 
     Args:
-        values: two or more, one of each seed; differences of two rows are taken seed by seed before.
-        confidence: how often such intervals hold the mean.
+        values: two or more, one for each seed; to compare two rows, pass their differences seed by seed.
+        confidence: how often such intervals contain the true mean.
 
     Raises:
         ValueError: fewer than two values.
@@ -310,12 +312,12 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, 
 
 
 def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "") -> str:
-    """How far one row is ahead of another, as ``+2.1 (-0.3 to +4.5)``: in percent, with the interval if seeds allow.
+    """One row's lead over another in percent, as ``+2.1 (-0.3 to +4.5)``; with several seeds, with its interval.
 
     Args:
-        ours: a share for each seed.
-        theirs: the same of the other row; seeds that both have are compared, each with itself.
-        unit: what follows the mean.
+        ours: one share per seed.
+        theirs: the other row's shares; the comparison pairs the seeds that both rows have.
+        unit: text after the mean.
     """
     gains = [100 * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs]
     if len(gains) < 2:
@@ -325,18 +327,18 @@ def lead(ours: Mapping[int, float], theirs: Mapping[int, float], unit: str = "")
 
 
 def announce(runs: int, seconds: float, folder: Path, processes: int = 1) -> None:
-    """Say what is about to be done, how long that takes on an idle machine and where it is written.
+    """Print what the command is about to do, how long that takes on an idle machine and where it writes.
 
-    Lines of :meth:`Runs.each` correct the estimate by what the first runs took.
+    The lines of :meth:`Runs.each` correct the estimate once the first runs are done.
     """
     what = "1 run" if runs == 1 else f"{runs} runs"
     where = "one idle CPU core" if processes == 1 else f"{processes} idle CPU cores"
     long = spell(max(1, seconds / processes))
-    print(f"{what}, about {long} on {where}; each is written to {folder} when it is done, then pictures", flush=True)
+    print(f"{what}, about {long} on {where}; each is saved to {folder} when it ends; pictures come last", flush=True)
 
 
 def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse: ``int`` or ``float``, above 0 and finite."""
+    """A type for argparse: an ``int`` or ``float`` above 0 and finite."""
 
     def parse(text: str) -> Any:
         value = kind(text)
@@ -344,14 +346,18 @@ def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
         return value
 
-    parse.__name__ = getattr(kind, "__name__", "")  # what argparse calls a value that does not parse
+    parse.__name__ = getattr(kind, "__name__", "")  # argparse prints this name for a value that does not parse
     return parse
 
 
 @contextmanager
-def picture(path: Path, width: float = 8, height: float = 5, rows: int = 1, columns: int = 1) -> Iterator[Any]:
-    """One or several axes to draw on; what is drawn is written to ``path``, which is printed."""
+def picture(
+    path: Path, width: float = 8, height: float = 5, rows: int = 1, columns: int = 1, *, note: str = ""
+) -> Iterator[Any]:
+    """One or several axes to draw on; what is drawn is written to ``path``, which is printed; a note comes on top."""
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    if note:
+        figure.suptitle(note, fontsize=10, color="0.35")
     yield figure.subplots(rows, columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
@@ -389,7 +395,7 @@ def bars(ax: Any, columns: Mapping[str, Mapping[str, Sequence[float]]], title: s
 
 
 def by_row(runs: Sequence[Any], share: Callable[[Any], float]) -> dict[str, list[float]]:
-    """By row, the share that each of its runs has."""
+    """The share of each run, grouped by row."""
     rows: dict[str, list[float]] = {}
     for run in runs:
         rows.setdefault(run.variant, []).append(share(run))

@@ -1,7 +1,7 @@
-"""Functions of Python's own standard library without their names, which are to be written.
+"""Functions of Python's own standard library whose names are hidden, for a model to write them.
 
-The functions are those of ``stdlib_functions.py``: without docstrings, comments and decorators, with ``<str>`` for
-every string, training and test functions of different files, and no function body twice.
+The functions come from ``stdlib_functions.py``: without docstrings, comments and decorators, with ``<str>`` for every
+string. Training and test functions come from different files, and no function body occurs twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZES, QUICK_SIZES = Sizes(15, 80, 0), Sizes(15, 30, 0)
 
 @dataclass(frozen=True)
 class Question:
-    """A function without its name, and the words of the name."""
+    """A function without its name, and the words of that name."""
 
     tokens: tuple[str, ...]
     name: tuple[str, ...]
@@ -37,20 +37,20 @@ class Question:
 
     @classmethod
     def ask(cls, function: Function) -> Question:
-        """Hide the name of a function wherever it occurs; the graph holds no names."""
+        """Hide the name of a function everywhere; the graph holds no names."""
         tokens = tuple(HIDDEN_NAME if token == function.name else token for token in function.tokens)
         graph = graph_of(function.source, function.order)
         return cls(tokens, tuple(subtokens(function.name)), graph, function.path)
 
 
 def has_a_name(function: Function) -> bool:
-    """Whether somebody chose the function's name: those like ``__init__`` are the language's."""
+    """Whether a person chose the function's name; names like ``__init__`` belong to the language."""
     name = function.name
     return any(c.isalpha() for c in name) and not (name.startswith("__") and name.endswith("__"))
 
 
 def read(*, quick: bool = False, validation: bool = False) -> dict[str, list[Question]]:
-    """The questions for training and testing; with ``validation`` training functions take the place of the tests."""
+    """The questions for training and testing; with ``validation``, training functions replace the test functions."""
     parts = load(QUICK_SIZES if quick else SIZES, validation=validation, top=quick)
     return {
         part: [Question.ask(function) for function in functions if has_a_name(function)]
@@ -59,9 +59,9 @@ def read(*, quick: bool = False, validation: bool = False) -> dict[str, list[Que
 
 
 class Words:
-    """Numbers of words: first those of trained names, which can be written, then others of trained functions.
+    """Numbers for words: first words of training names, which can be written, then other words of training functions.
 
-    All further words share ``SPARE`` numbers by a hash.
+    All other words share ``SPARE`` numbers by a hash.
     """
 
     LEAST, SPARE, WIDTH = 3, 64, 4
@@ -84,12 +84,12 @@ class Words:
         return self.numbers.get(word, SPECIAL + len(self.known) + crc32(word.encode()) % self.SPARE)
 
     def of(self, token: str) -> list[int]:
-        """The numbers of a token's first words, filled up."""
+        """The numbers of a token's first words, padded."""
         numbers = [self[word] for word in subtokens(token)[: self.WIDTH]]
         return numbers + [PAD] * (self.WIDTH - len(numbers))
 
     def text(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        """The words of a name."""
+        """The words with these numbers."""
         return tuple(self.known[number - SPECIAL] for number in numbers)
 
 
@@ -112,7 +112,7 @@ class Batch:
 
 
 def groups(questions: Sequence[Question], tokens: int) -> list[list[int]]:
-    """The numbers of functions of about one length, of so many tokens together."""
+    """Groups of functions of similar length, as indices; each group has about ``tokens`` tokens."""
     sizes = [len(question.tokens) for question in questions]
     ordered = sorted(random.Random(0).sample(range(len(sizes)), len(sizes)), key=sizes.__getitem__)
     ends = accumulate(sizes[number] for number in ordered)

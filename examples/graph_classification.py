@@ -1,13 +1,14 @@
 """Molecules: attention along bonds and over all pairs
 ===================================================
 
-Which molecules are mutagenic? PyG's TransformerConv and GPSConv beside relgraph's layers, on the same budget.
+PyG's TransformerConv and GPSConv and relgraph's layers tell mutagenic molecules from others, on one budget.
 
-All rows have the same atoms, mean over atoms, width, depth, optimiser, batches, splits (60/20/20, by seed), seeds and
-about as many parameters; the best validation epoch is tested, once. ``bonds`` attends along bonds, labels being their
-kinds (RelationConv); ``bonds | paths`` over all pairs of a molecule, labels being kinds of bonds, else shortest paths
-(RelationGlobalAttention), made once by AddRelationLabels. ``walks`` adds PyG's random-walk features to the atoms.
-Nine of the rows below with three seeds take 12 minutes on one CPU core, the short mode less than one.
+All rows share the atoms, the mean over atoms, width, depth, optimiser, batches, splits (60/20/20, by seed) and seeds,
+and have about the same number of parameters. The epoch with the best validation score is tested, once. ``bonds``
+attends along bonds, with the kinds of bonds as labels (RelationConv). ``bonds | paths`` attends over all pairs of a
+molecule (RelationGlobalAttention); a pair's label is the kind of its bond, or else the length of its shortest path.
+AddRelationLabels makes these labels once. ``walks`` adds PyG's random-walk features to the atoms. Nine of the rows
+below with three seeds take 12 minutes on one CPU core, the short mode less than one.
 
 .. code-block:: sh
 
@@ -16,8 +17,8 @@ Nine of the rows below with three seeds take 12 minutes on one CPU core, the sho
     python examples/graph_classification.py --rows "PyG GPSConv, walks" "GINE & relgraph pairs, walks" --seeds 5
     python examples/graph_classification.py --rows "relgraph bonds, walks" --seeds 5
 
-Mutagenicity, percent, mean ± standard deviation over three seeds, over five for the last three rows, on which claims
-rest (2026-11, one thread of a busy AMD EPYC, busier for those three; the seeds' splits differ):
+Mutagenicity, percent, mean ± standard deviation over three seeds; over five seeds for the last three rows, on which the
+claims below rest (2026-11, one thread of a busy AMD EPYC, busier for those three; each seed has its own split):
 
 .. code-block:: text
 
@@ -33,27 +34,27 @@ rest (2026-11, one thread of a busy AMD EPYC, busier for those three; the seeds'
     relgraph bonds, walks          83.9 ± 1.8     76.3 ± 0.9      75,553           35
     GINE & relgraph pairs, walks   85.4 ± 2.2     77.2 ± 3.3      76,633           86
 
-Where both libraries read the same, they tie: ``bonds`` against TransformerConv is +0.0 ROC-AUC, against GPSConv -0.1.
-Of all rows GPSConv with walks, the strongest baseline, is best: 2.3 above ``bonds, walks``, with a 95 %
-interval of +1.3 to +3.2 over five seeds. Attention over all pairs gains by
-labels (74 to 78), not by kinds of bonds in them, and stays behind attention along bonds. Nothing was tuned for any row
-(three times the rate, tried for two rows on another split, was worse). Ten epochs are few: most rows still improved,
-and more may change their order. One data set, one size and one budget: this ranks no layers in general.
+Where both libraries get the same input, they tie: ``bonds`` is +0.0 ROC-AUC against TransformerConv and -0.1 against
+GPSConv. The strongest baseline, GPSConv with walks, is the best row: it is 2.3 above ``bonds, walks``, with a 95 %
+interval of +1.3 to +3.2 over five seeds. Attention over all pairs gains from labels (74 to 78), but not from the kinds
+of bonds among them, and stays behind attention along bonds. No row was tuned (three times the rate, tried for two rows
+on another split, was worse). Ten epochs are few: most rows were still improving, and more epochs may change their
+order. This is one data set, one size and one budget; it does not rank layers in general.
 
-``GINE & relgraph pairs, walks`` is GPSConv's layer with labels (``bonds | paths``) on its pairs, and differs from ``PyG
-GPSConv, walks`` by these and initial values alone. It ties: -0.7 (-2.5 to +1.0). So labels on pairs add nothing that
-was measured to walks and GINE. Two rows of
-the command have no figures yet: ``bonds | paths, walks`` is attention over all pairs with walks, and ``bonds & pairs,
-walks`` has RelationConv in GINE's place.
+``GINE & relgraph pairs, walks`` is GPSConv's layer with labels (``bonds | paths``) on its pairs. It differs from ``PyG
+GPSConv, walks`` only in these labels and in initial values. It ties: -0.7 (-2.5 to +1.0). So labels on pairs show no
+measurable gain on top of walks and GINE. Two rows of the command have no figures yet: ``bonds | paths, walks`` attends
+over all pairs with walks, and ``bonds & pairs, walks`` replaces GINE by RelationConv.
 
-**The short mode**, which made the output and the pictures below, is another task: small made-up molecules
-(``examples/made_up_molecules.py``) whose class is planted in the kinds of two bonds, so that rows which do not see
-kinds of bonds can only guess. It shows which rows read what; it says nothing about chemistry. It has one seed, three
-times the rate, and leaves out the rows with walks. In its ten epochs attention over all pairs learns the task only in
-part.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It is a different
+task: small made-up molecules (``examples/made_up_molecules.py``) whose class is planted in the kinds of two bonds, so
+that rows that do not see the kinds of bonds can only guess. It shows which rows see what; it says nothing about
+chemistry. It has one seed and three times the rate, and leaves out the rows with walks. In its ten epochs attention
+over all pairs learns only part of the task.
 
-``--data`` names the folder with ``tudataset-cleaned/`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. It
-writes ``results.json``, models and pictures to ``graph-classification-out/``; after Ctrl-C the same command goes on.
+``--data`` names the folder with ``tudataset-cleaned/`` (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
+command writes ``results.json``, models and pictures to ``graph-classification-out/``. After Ctrl-C the same command
+continues.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from typing import Any
 import torch
 import torch_geometric
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, lead, percent, picture, positive, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from made_up_molecules import ATOMS, BONDS, molecules
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -89,16 +91,16 @@ from relgraph.pyg import AddRelationLabels, RelationConv, RelationGlobalAttentio
 # The task
 # --------
 #
-# A molecule is a graph: atoms are nodes, one-hot by element, and bonds are edges in both directions, one-hot by kind.
-# The real ones come as PyG's :class:`~torch_geometric.datasets.TUDataset`, with graphs that occur twice left out; the
-# made-up ones have the same form. All are split by seed.
+# A molecule is a graph: atoms are nodes, one-hot by element; bonds are edges in both directions, one-hot by kind. Real
+# molecules come as PyG's :class:`~torch_geometric.datasets.TUDataset`, without the graphs that occur twice. The made-up
+# molecules have the same form. The seed decides the split.
 
 DATASETS = ("Mutagenicity", "Tox21_AHR", "AIDS", "PTC_MR", "MUTAG")
 QUICK_GRAPHS = 600
 
 
 def read_graphs(data: Path, name: str, cache: Path) -> TUDataset:
-    """The dataset, unpacked to where PyG looks for it, so that nothing is downloaded."""
+    """The dataset, unpacked where PyG looks for it, so that nothing is downloaded."""
     raw = cache / name / "raw_cleaned"
     raw.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(data / "tudataset-cleaned" / f"{name}.zip") as archive:
@@ -109,7 +111,7 @@ def read_graphs(data: Path, name: str, cache: Path) -> TUDataset:
 
 
 def split(count: int, seed: int) -> tuple[list[int], list[int], list[int]]:
-    """Which graphs are for training (six tenths), validation and test (two tenths each), drawn by seed."""
+    """Draw by seed which graphs are for training (six tenths), validation and test (two tenths each)."""
     order = random.Random(f"split {seed}").sample(range(count), count)
     fifth = count // 5
     return order[2 * fifth :], order[:fifth], order[fifth : 2 * fifth]
@@ -119,15 +121,15 @@ def split(count: int, seed: int) -> tuple[list[int], list[int], list[int]]:
 # The layers
 # ----------
 #
-# All rows have the same frame; what differs is how atoms attend. :class:`relgraph.pyg.RelationConv` attends along
-# edges, as PyG's TransformerConv, and learns vectors for kinds of edges.
-# :class:`relgraph.pyg.RelationGlobalAttention` attends over all pairs of each graph, and pads nothing.
+# All rows share one frame and differ in how atoms attend. :class:`relgraph.pyg.RelationConv` attends along edges, like
+# PyG's TransformerConv, and learns vectors for the kinds of edges. :class:`relgraph.pyg.RelationGlobalAttention`
+# attends over all pairs of each graph, without padding.
 
 WIDTH, HEADS, LAYERS, HIDDEN, DROPOUT = 48, 4, 3, 144, 0.1
 
 
 class Block(nn.Module):
-    """Attention of some kind, then a feed-forward network, each after a norm and added to what came in."""
+    """A row's attention, then a feed-forward network, each with a norm before it and a residual sum."""
 
     def __init__(self, attention: nn.Module, hidden: int = HIDDEN) -> None:
         super().__init__()
@@ -141,23 +143,23 @@ class Block(nn.Module):
         return x + self.drop(self.feed_forward(self.norms[1](x)))
 
     def attend(self, x: Tensor, batch: Data, labels: rg.Labels | None) -> Tensor:
-        """What differs from row to row."""
+        """The attention, which differs from row to row."""
         match self.attention:
             case RelationConv():
                 return self.attention(x, labels)
             case RelationGlobalAttention():
                 return self.attention(x, labels, batch.batch if labels is None else None)
-            case _:  # one of PyG's
+            case _:  # PyG's layers
                 return self.attention(x, batch.edge_index, batch.edge_attr)
 
 
 class Both(nn.Module):
-    """GPSConv's layer, whose attention over all pairs has labels: a layer along bonds and one over all pairs, added."""
+    """GPSConv's layer with labels on its pairs: the sum of a layer along bonds and a layer over all pairs."""
 
     def __init__(self, along_bonds: nn.Module, all_pairs: RelationGlobalAttention, hidden: int) -> None:
         super().__init__()
         self.along_bonds, self.all_pairs = along_bonds, all_pairs
-        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(3))  # as GPSConv
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(3))  # as in GPSConv
         self.feed_forward = nn.Sequential(
             nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(hidden, WIDTH), nn.Dropout(DROPOUT)
         )
@@ -174,16 +176,16 @@ class Both(nn.Module):
 # The labels
 # ----------
 #
-# :class:`~relgraph.EdgeType` labels bonded pairs by the kind of their bond, :class:`~relgraph.ShortestPath` all pairs
-# by how many bonds lie between; ``a | b`` takes the label of b where a has none. The transform
-# :class:`relgraph.pyg.AddRelationLabels` makes labels once a molecule, and PyG's loaders batch them.
+# :class:`~relgraph.EdgeType` labels bonded pairs by the kind of their bond. :class:`~relgraph.ShortestPath` labels all
+# pairs by the number of bonds between them. ``a | b`` takes b's label where a has none. The transform
+# :class:`relgraph.pyg.AddRelationLabels` makes the labels once per molecule, and PyG's loaders batch them.
 
 FARTHEST, WALK = 8, 16
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: how to make a layer, and what graphs get once: labels, and walks as features of atoms."""
+    """A row of the table: how to make a layer, and what to add to each graph once: labels, or walks of its atoms."""
 
     layer: Callable[[], nn.Module]
     labels: AddRelationLabels | None = None
@@ -196,7 +198,7 @@ class Row:
 
 
 def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
-    """All rows, for molecules with so many kinds of bonds, and the kinds' names."""
+    """All rows, for molecules with that many kinds of bonds, whose names may be given."""
     kinds = names or [f"bond {number}" for number in range(bonds)]
 
     def gine() -> nn.Module:
@@ -250,7 +252,7 @@ def make_rows(bonds: int, names: Sequence[str] | None = None) -> dict[str, Row]:
 
 
 class Classifier(nn.Module):
-    """Atoms in, layers of one kind, the mean over atoms, and one number out: above 0 for class 1."""
+    """Embeds atoms, applies layers of one kind, averages over atoms and returns one number: above 0 for class 1."""
 
     def __init__(self, row: Row, atoms: int) -> None:
         super().__init__()
@@ -262,13 +264,13 @@ class Classifier(nn.Module):
         self.answer = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
 
     def forward(self, batch: Data) -> Tensor:
-        """``[G]``, one score a graph."""
+        """``[G]``, one score per graph."""
         labels = None if self.labels is None else relation_labels(batch, self.labels)
         x = self.atom(batch.x)
         if self.walks is not None:
             x = x + self.walks(batch.walks)
         for layer in self.layers:
-            if isinstance(layer, GPSConv):  # brings norms and a feed-forward network of its own
+            if isinstance(layer, GPSConv):  # has its own norms and feed-forward network
                 x = layer(x, batch.edge_index, batch.batch, edge_attr=batch.edge_attr)
             else:
                 x = layer(x, batch, labels)
@@ -279,14 +281,14 @@ class Classifier(nn.Module):
 # Training
 # --------
 #
-# Ten epochs; the weights of the epoch that is best on validation are tested, once.
+# Training takes ten epochs. The weights of the epoch that is best on validation are tested, once.
 
 LEARNING_RATE, QUICK_LEARNING_RATE, WEIGHT_DECAY, BATCH = 1e-3, 3e-3, 0.01, 32
 EPOCHS, SECONDS_A_GRAPH = 10, 0.0008
 
 
 def roc_auc(scores: Tensor, truth: Tensor) -> float:
-    """The chance that a graph of class 1 scores above one of class 0; a tie counts half."""
+    """The probability that a graph of class 1 scores above one of class 0; a tie counts half."""
     high, low = scores[truth == 1], scores[truth == 0].sort().values
     below, not_above = (torch.searchsorted(low, high, right=right) for right in (False, True))
     return ((below + not_above).double().mean() / (2 * len(low))).item()
@@ -294,7 +296,7 @@ def roc_auc(scores: Tensor, truth: Tensor) -> float:
 
 @dataclass
 class Run:
-    """One row trained with one seed; accuracy and ROC-AUC are those of the epoch that was best on validation."""
+    """One row trained with one seed; accuracy and ROC-AUC are those of the epoch with the best validation score."""
 
     variant: str
     seed: int
@@ -323,7 +325,7 @@ def train(
     seed: int,
     learning_rate: float = LEARNING_RATE,
 ) -> Run:
-    """Train, keep the weights of the epoch with the best validation ROC-AUC, and test those once."""
+    """Train, keep the weights of the epoch with the best validation ROC-AUC, and test them once."""
     start, (training, validation, test) = time.process_time(), parts
     loader = DataLoader(training, BATCH, shuffle=True, generator=torch.Generator().manual_seed(seed))
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=WEIGHT_DECAY)
@@ -348,12 +350,12 @@ def train(
 # What came out
 # -------------
 #
-# ROC-AUC is the chance that a molecule of class 1 scores above one of class 0. Rows are compared seed by seed, as a
-# seed has the same split in all rows; which rows are compared was settled before any was run.
+# ROC-AUC is the probability that a molecule of class 1 scores above one of class 0. Rows are compared seed by seed,
+# since all rows share a seed's split. Which rows to compare was decided before any run.
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed."""
+    """The table that the command prints."""
     lines = [f"{'row':<27}{'test ROC-AUC':>14}{'test accuracy':>15}{'parameters':>12}{'CPU seconds':>13}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
@@ -375,7 +377,7 @@ COMPARED = (
 
 
 def comparisons(runs: Sequence[Run]) -> str:
-    """How far one row is ahead of another in ROC-AUC, with the interval over the seeds that both have."""
+    """How far one row is ahead of another in ROC-AUC, with the interval over the seeds that both rows have."""
     rows = {name: {run.seed: run.auc for run in mine} for name, mine in by_row(runs, lambda run: run).items()}
     lines = [
         f"{ours} against {theirs}: {lead(rows[ours], rows[theirs])}"
@@ -389,8 +391,9 @@ def comparisons(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results; then one molecule: its labels, and where attention along bonds goes; and how much attention over all pairs
-# each label gets in test molecules. :func:`~relgraph.record_attention` tells what the layers attend to.
+# The first picture shows the results (in the short mode, those of the long run). The others show one molecule, with its
+# labels and with attention along its bonds, and how much attention over all pairs each label gets in test molecules.
+# :func:`~relgraph.record_attention` records what the layers attend to.
 
 
 def atoms_of(graph: Any, symbols: Sequence[str]) -> list[str]:
@@ -430,19 +433,19 @@ def draw_results(folder: Path, runs: Sequence[Run]) -> None:
         bars(ax, {"": by_row(runs, lambda run: run.auc)}, "Test ROC-AUC: 50 is chance")
 
 
-def draw_bonds(folder: Path, model: Classifier, graphs: Sequence[Any], symbols: Sequence[str]) -> None:
+def draw_bonds(folder: Path, model: Classifier, graphs: Sequence[Any], symbols: Sequence[str], note: str = "") -> None:
     """Attention along the bonds of the first of some molecules."""
     graph = graphs[0]
     plain, atoms = rg.pyg.from_data(graph, edge_type="edge_attr"), atoms_of(graph, symbols)
     assert model.labels is not None
     labeler = model.labels.labeler
-    with picture(folder / "bonds.png", 8, 5.5) as ax:
+    with picture(folder / "bonds.png", 8, 5.5, note=note) as ax:
         weights = along_bonds(model, graph)
         rg.plot.attention_graph(weights, plain, node_names=atoms, labels=labeler(plain), names=labeler.names, ax=ax)
         ax.set_title("Attention along bonds, last layer, mean of heads")
 
 
-def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols: Sequence[str]) -> None:
+def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols: Sequence[str], note: str = "") -> None:
     """Labels of all pairs of the first of some molecules, and the attention that labels get in all of them."""
     assert model.labels is not None
     names = model.labels.labeler.names
@@ -450,7 +453,7 @@ def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols:
         atoms = atoms_of(graphs[0], symbols)
         rg.plot.label_matrix(relation_labels(graphs[0], model.labels), names, tokens=atoms, ax=ax)
         ax.set_title("The label of every pair: the kind of bond, else the length of the shortest path")
-    with picture(folder / "mass.png", 9, 5.5) as ax:
+    with picture(folder / "mass.png", 9, 5.5, note=note) as ax:
         rg.plot.label_mass(label_mass(model, graphs), names, axes="LHR", ax=ax)
         ax.set_title("Attention over all pairs, by label")
 
@@ -459,21 +462,23 @@ def draw_pairs(folder: Path, model: Classifier, graphs: Sequence[Data], symbols:
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Classes of molecules: PyG's and relgraph's layers on one budget.")
-    parser.add_argument("--data", type=Path, help="folder of tudataset-cleaned (RELGRAPH_DATA, else data)")
-    parser.add_argument("--dataset", choices=DATASETS, default="Mutagenicity", help="molecules with kinds of bonds")
-    parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules if no --data")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--epochs", type=positive(int), help=f"training epochs a run ({EPOCHS})")
-    parser.add_argument("--rows", nargs="+", choices=make_rows(1), help="some rows (all, quick those without walks)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("graph-classification-out"), help="where everything is written"
+    parser = argparse.ArgumentParser(
+        description="Classify molecules with PyG's and relgraph's layers on the same budget."
     )
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--data", type=Path, help="folder with tudataset-cleaned (RELGRAPH_DATA, else data)")
+    parser.add_argument("--dataset", choices=DATASETS, default="Mutagenicity", help="which molecules (Mutagenicity)")
+    parser.add_argument("--quick", action="store_true", help="less than a minute; made-up molecules if no --data")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument("--epochs", type=positive(int), help=f"training epochs per run ({EPOCHS})")
+    parser.add_argument(
+        "--rows", nargs="+", choices=make_rows(1), help="the rows to train (all; quick: those without walks)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("graph-classification-out"), help="output folder")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     arguments.made_up = arguments.quick and arguments.data is None
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
@@ -490,9 +495,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def find_graphs(arguments: argparse.Namespace) -> tuple[list[Any], str]:
-    """The molecules, and what they are."""
+    """The molecules, and a name for them."""
     if arguments.made_up:
-        print("the molecules are made up (examples/made_up_molecules.py): --quick reads no data")
+        print("--quick reads no data: the molecules are made up (examples/made_up_molecules.py)")
         return list(molecules(QUICK_GRAPHS, random.Random(0))), "made up"
     dataset = read_graphs(arguments.data, arguments.dataset, arguments.out / "tudataset")
     return list(dataset)[: QUICK_GRAPHS if arguments.quick else None], arguments.dataset
@@ -522,15 +527,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.manual_seed(seed)
         model = Classifier(rows[row], graphs[0].x.shape[1])
         rate = QUICK_LEARNING_RATE if arguments.quick else LEARNING_RATE
-        done = train(row, model, parts, arguments.epochs, seed, rate)
-        print(f"seed {seed}, {row}: {100 * done.auc:.1f} ROC-AUC, {done.seconds:.0f} s", flush=True)
-        return done, model
+        return train(row, model, parts, arguments.epochs, seed, rate), model
 
-    finished = runs.each(arguments.rows, range(arguments.seeds), run)
+    finished = runs.each(arguments.rows, range(arguments.seeds), run, tell=lambda run: f"{100 * run.auc:.1f} % ROC-AUC")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done), comparisons(runs.done), sep="\n")
     if not finished:
         return INTERRUPTED
-    draw_results(arguments.out, runs.done)
+    if arguments.quick:
+        Kept.read("graph_classification").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done)
     symbols = ATOMS if arguments.made_up else [f"{number}:" for number in range(graphs[0].x.shape[1])]
     tested = [number for number in split(len(graphs), 0)[2] if graphs[number]["y"]]
     tested.sort(key=lambda number: abs(graphs[number].num_nodes - 12))  # the first is neither small nor large
@@ -538,7 +546,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if row in arguments.rows:
             model = Classifier(rows[row], graphs[0].x.shape[1])
             runs.load(model, row, 0)
-            draw(arguments.out, model, [ready[row][number] for number in tested], symbols)
+            note = SHORT_MODEL if arguments.quick else ""
+            draw(arguments.out, model, [ready[row][number] for number in tested], symbols, note)
     return 0
 
 

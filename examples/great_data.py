@@ -1,8 +1,7 @@
-"""Variable-misuse questions: GREAT's JSON lines, and misuses planted in Python source of one's own.
+"""Variable-misuse questions, from GREAT's JSON lines or from misuses planted in your own Python source.
 
-A question is a function in which one use of a variable may have been replaced by another variable. Both ways of making
-questions give the same records, whose edges are those of the program with the bug in it: edges of the program as it
-was before would tell the answer.
+A question is a function in which another variable may have replaced one use of a variable. Both sources give the same
+records. Their edges belong to the program that contains the bug: edges of the original program would reveal the answer.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class Record:
     """A function and its question.
 
     Attributes:
-        tokens: of the function as it is shown, with the bug in it. No variable is the first of them.
-        graph: its edges, whose types count ``rg.labelers.GREAT_TYPES``.
-        variables: for each token the number of the local variable that stands there, or -1; numbered as they appear.
-        error: where the bug is; 0 for none.
+        tokens: the function as the model sees it, with the bug; the first token is never a variable.
+        graph: its edges; edge types are indices into ``rg.labelers.GREAT_TYPES``.
+        variables: for each token the number of its local variable, or -1; numbered in order of appearance.
+        error: the token with the bug; 0 for none.
         repair: the variable that belongs there; -1 without a bug.
-        project: where the function comes from; no project is in two parts of the data.
+        project: where the function comes from; each project is in one part of the data only.
     """
 
     tokens: tuple[str, ...]
@@ -51,24 +50,24 @@ class Record:
 
     @property
     def part(self) -> str:
-        """Train, validation or test: decided by the project's name alone."""
+        """Train, validation or test; the project's name decides."""
         bucket = hashlib.sha256(self.project.encode()).digest()[0] % 10
         return next(part for part, buckets in PARTS.items() if bucket in buckets)
 
     @property
     def asks(self) -> bool:
-        """Whether there are two variables to choose from, and the right one is among them."""
+        """Whether there are at least two variables to choose from, including the right one."""
         return max(self.variables, default=0) > 0 and (self.error == 0) == (self.repair < 0)
 
 
 def from_json(line: str) -> Record:
-    """A line of GREAT's data.
+    """Read a line of GREAT's data.
 
-    The candidates' order tells the answer, and so do the names among them, which functions without a bug have alone:
-    only the set of their places is used.
+    The order of the candidates reveals the answer, and so do candidates given by name, which occur only in functions
+    without a bug. So this uses only the set of their places.
 
     Raises:
-        ValueError: an edge whose type is none of ``rg.labelers.GREAT_TYPES``.
+        ValueError: the type of an edge is not in ``rg.labelers.GREAT_TYPES``.
     """
     item = json.loads(line)
     tokens = tuple(item["source_tokens"])
@@ -92,7 +91,7 @@ def _numbered(tokens: Sequence[str], places: Iterable[int]) -> tuple[int, ...]:
 
 
 def _graph(edges: Sequence[tuple[int, int, int, str]], count: int) -> rg.Graph:
-    """Types by name: GREAT's own numbers begin at 1."""
+    """A graph with types looked up by name, because GREAT's own numbers begin at 1."""
     names = [name.removeprefix("enum_") for *_, name in edges]
     unknown = set(names) - set(rg.labelers.GREAT_TYPES)
     if unknown:
@@ -103,7 +102,7 @@ def _graph(edges: Sequence[tuple[int, int, int, str]], count: int) -> rg.Graph:
 
 
 def great_files(place: Path) -> list[Path]:
-    """A file itself; of a folder, or of ``great-varmisuse`` in it, the JSON lines (zipped or not) or GREAT's shards."""
+    """The file itself; or, of a folder or its ``great-varmisuse``, the JSON lines (zipped or not) or GREAT's shards."""
     if place.is_file():
         return [place]
     folder = place / "great-varmisuse" if (place / "great-varmisuse").is_dir() else place
@@ -111,7 +110,7 @@ def great_files(place: Path) -> list[Path]:
 
 
 def read_great(files: Iterable[Path], longest: int) -> Iterator[Record]:
-    """The questions of some files, about functions of up to ``longest`` tokens."""
+    """The questions of some files whose functions have up to ``longest`` tokens."""
     for path in files:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
             records = map(from_json, filter(str.strip, lines))
@@ -119,7 +118,7 @@ def read_great(files: Iterable[Path], longest: int) -> Iterator[Record]:
 
 
 def read_source(files: Iterable[Path], longest: int, rng: random.Random) -> Iterator[Record]:
-    """Two questions a function, one of them with a planted bug; a file is a project."""
+    """Two questions per function, one of them with a planted bug; each file counts as a project."""
     for path in files:
         for function, _ in read_functions(path, "/".join(path.parts[-2:]), Sizes(longest=longest)):
             yield plant(function)
@@ -129,7 +128,7 @@ def read_source(files: Iterable[Path], longest: int, rng: random.Random) -> Iter
 
 
 def plant(function: Function, at: int = 0, wrong: int = -1) -> Record:
-    """A function of Python source with the variable ``wrong`` at the token ``at``; without one, as it is."""
+    """A function of Python source, with the variable ``wrong`` at the token ``at`` if there is a ``wrong``."""
     tokens, variables, source = list(function.tokens), list(function.variables), function.source
     right = -1
     if wrong >= 0:
@@ -139,14 +138,14 @@ def plant(function: Function, at: int = 0, wrong: int = -1) -> Record:
         lines[line] = lines[line][:column] + name + lines[line][column + len(tokens[at]) :]
         tokens[at], variables[at], source = name, wrong, "\n".join(lines)
     graph = graph_of(source, function.order)
-    # Numbered anew: the order of the variables as they were must not tell that one of them is gone.
+    # Renumber the variables: their old order must not reveal that one of them is gone.
     numbered = _numbered(tokens, (place for place, variable in enumerate(variables) if variable >= 0))
     repair = numbered[variables.index(right)] if wrong >= 0 else -1
     return Record(tuple(tokens), graph, numbered, at if wrong >= 0 else 0, repair, function.path)
 
 
 def word_ids(token: str) -> list[int]:
-    """Rows for the words that a token is made of, by a hash, filled up with zeros."""
+    """Row numbers for the words of a token, by a hash, padded with zeros."""
     words = [word for piece in re.findall(r"[^\W\d]\w*|\S", token) for word in subtokens(piece)][:WORDS]
     ids = [1 + zlib.crc32(word.encode()) % (ROWS - 1) for word in words]
     return ids + [0] * (WORDS - len(ids))
@@ -159,10 +158,11 @@ class Batch:
     Attributes:
         words: ``[T, W]``, the words of every token, 0 for none.
         graph: the packed graph.
-        places: ``[B, P]``, where a bug may be: the first token, which means nowhere, then every place of a variable.
+        places: ``[B, P]``, where a bug may be: first the first token, which means nowhere, then every place of a
+            variable.
         owner: ``[B, P]``, the number of the variable at each of ``places``; -1 at the first token and for padding.
         padding: ``[B, P]``, True where there is no place.
-        error: ``[B]``, which of ``places`` the bug is at; 0 for none.
+        error: ``[B]``, the index into ``places`` of the bug; 0 for none.
         repair: ``[B]``, the variable that belongs there; -1 for none.
     """
 

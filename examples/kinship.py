@@ -1,32 +1,34 @@
 """Kinship: relations in a row, as vectors and as maps
 ====================================================
 
-A game after the eight-section systems of Central Australia, in which ego's section settles the sections of all
+A model names the kinship of relatives up to ten links away: labels add vectors, or linear maps as well.
+
+The game is after the eight-section systems of Central Australia, in which ego's section settles the sections of all
 relatives: here father is a flip of a square, mother a quarter turn, and spouse follows from them. What somebody is to
 ego is the product of the links on the way from ego, in their order (father's mother is not mother's father). A model
 must name the kin class, one of eight, of a person some links away. It trains on chains of 2 to 4 links and is tested on
 chains of 5 to 10 in other families. One layer is applied once a link and twice more, its weights shared.
 
-What makes the chains of CLUTRR hard (Sinha et al. 2019) is here too: every person comes with a random name, and there
-are facts that distract, about relatives off the chain, between relatives of it, and about strangers.
+The game keeps what makes the chains of CLUTRR hard (Sinha et al. 2019): every person has a random name, and some facts
+distract. These are about relatives off the chain, between relatives on it, and about strangers.
 
 The strongest simple baseline is PyG's ``RGATConv``, which has a linear map for each relation. Its row has the same
-width, heads, norms, feed-forward network, families and steps. The other rows are relgraph's:
+width, heads, norms, feed-forward network, families and steps as the others. The other rows are relgraph's:
 
-- ``both tables`` is the layer as it comes, a^K and a^V; ``longer`` trains it four times as long; ``a^V alone``,
+- ``both tables`` is the default layer with tables a^K and a^V; ``longer`` trains it four times as long; ``a^V alone``,
   ``a^K alone`` and ``none`` leave tables out;
 - ``maps, tables`` adds ``value_map=True``, a linear map of the values for each label; in ``4 bases, tables`` the labels
   share four maps (``value_map=4``);
-- in rows ``pairs:`` every pair of the family attends, strangers too, not edges alone. These rows have a bias table as
-  well, in which pairs without a fact begin at -4, so that the few facts are seen among them from the beginning.
+- in the rows ``pairs:`` every pair of the family attends, strangers included, instead of edges only. These rows also
+  have a bias table, in which pairs without a fact start at -4, so that the few facts stand out from the beginning.
 
 .. code-block:: sh
 
     python examples/kinship.py            # all rows with five seeds, about eleven minutes on one CPU core
-    python examples/kinship.py --quick    # four rows, one seed, less than a minute
+    python examples/kinship.py --quick    # four rows, one seed, half a minute
 
-Percent right by links, five seeds, mean ± half of the 95 % interval over seeds (Student's), as the first command
-printed (2026-11, one thread of a busy AMD EPYC):
+The first command printed this table: percent right by number of links, five seeds, mean ± half of the 95 % interval
+over seeds (Student's; 2026-11, one thread of a busy AMD EPYC):
 
 .. code-block:: text
 
@@ -46,25 +48,26 @@ printed (2026-11, one thread of a busy AMD EPYC):
     5–10 links, pairs: maps, tables less RGATConv: +12.1 ± 16.3
     5–10 links, pairs: maps, tables less pairs: both tables: +75.0 ± 7.2
 
-In the same 200 steps, maps close the gap between both tables and RGATConv, along edges and over all pairs: both rows
-with maps tie with RGATConv, as the intervals of the differences hold zero. What maps save is training. Both tables,
-trained four times as long, learn the game too, and no figure here says that maps are better then: with 800 steps and
-one seed (``--steps 800 --seeds 1``) RGATConv gives 96.0 on 5 to 10 links, ``maps, tables`` 91.7, both tables 92.7.
-Bases learn later than free maps; two, with one seed, gave 29.7.
+In the same 200 steps, maps close the gap between ``both tables`` and RGATConv, along edges and over all pairs: both
+rows with maps tie with RGATConv, as the intervals of the differences include zero. Maps save training steps. ``both
+tables``, trained four times as long, learns the game too, and no figure here says that maps are better then: with 800
+steps and one seed (``--steps 800 --seeds 1``) RGATConv gives 96.0 on 5 to 10 links, ``maps, tables`` 91.7, and ``both
+tables`` 92.7. Bases learn later than free maps; two bases, with one seed, gave 29.7.
 
-``a^K alone`` and ``none`` stay near guessing, which is 12.5. This is of a game whose inputs are random names, and of as
-many steps. Only where all values are equal is it sure: every mean of them is that value, whatever the labels.
+``a^K alone`` and ``none`` stay near guessing, which gives 12.5, in this game, whose inputs are random names, and with
+this number of steps. Only for equal values is there a proof that they must: every mean of equal values is that value,
+whatever the labels.
 
 Settings were chosen with one seed, in other families than the tested ones, with chains of the same lengths
-(``--validation``): sizes and waiting steps by RGATConv and ``maps, tables``, the start at -4 by the row over all pairs,
-the rate, of 4e-3 and 8e-3, by RGATConv. No other row was tuned. Two things were seen in the tested families: that two
-bases are few, and one run of ``maps, tables`` at 4e-3, which gave 77.3.
+(``--validation``): sizes and waiting steps with RGATConv and ``maps, tables``, the start at -4 with the row over all
+pairs, and the rate, from 4e-3 and 8e-3, with RGATConv. No other row was tuned. Two results were seen in the tested
+families: that two bases are too few, and one run of ``maps, tables`` at 4e-3, which gave 77.3.
 
-**The short mode**, which made the output and the pictures below, plays the same game with fewer and smaller batches,
-fewer waiting steps and one seed. It shows that it runs; rows cannot be ranked by it.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It plays the same
+game with half the steps, smaller batches, fewer waiting steps and one seed, so it cannot rank the rows.
 
-It writes ``results.json``, models and pictures to ``kinship-out/`` (``--quick``: ``kinship-out/quick/``); after Ctrl-C
-the same command goes on.
+The command writes ``results.json``, models and pictures to ``kinship-out/`` (``--quick``: ``kinship-out/quick/``).
+After Ctrl-C the same command continues.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ from statistics import mean
 
 import torch
 from example_runs import INTERRUPTED, Runs, announce, interval, picture, positive, train, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu
 from torch_geometric.nn import RGATConv
@@ -90,31 +94,31 @@ import relgraph as rg
 # The task
 # --------
 #
-# A kin class is a symmetry of the square: some quarter turns, and perhaps a flip. There are eight, and composing two of
-# them gives a third, which depends on their order.
+# A kin class is a symmetry of the square: some quarter turns, perhaps after a flip. There are eight. Composing two
+# gives a third, which depends on their order.
 
-Section = tuple[int, int]  # quarter turns of a square, and whether it is flipped before
+Section = tuple[int, int]  # quarter turns of a square, and whether a flip comes before them
 
 LINKS: dict[str, Section] = {"father": (0, 1), "mother": (1, 0), "spouse": (3, 1)}
 CLASSES = 8
 
 
 def compose(a: Section, b: Section) -> Section:
-    """First the link ``a``, then ``b``: after a flip turns go the other way."""
+    """First link ``a``, then link ``b``: after a flip, turns go the other way."""
     return (a[0] + (-b[0] if a[1] else b[0])) % 4, a[1] ^ b[1]
 
 
 def inverse(a: Section) -> Section:
-    """The way back; flips undo themselves."""
+    """The way back; a flip undoes itself."""
     return a if a[1] else (-a[0] % 4, 0)
 
 
 # %%
-# A family grows from ego, one relative at a time, and each new relative comes with one fact: a relative of somebody who
-# is there already, or that person's child. First comes a chain of links, then relatives of anybody, then facts between
-# two persons who are there already, last a few strangers, who are related to each other alone. As in the societies
-# that have sections, "father" is every man of the father's section: so a fact may join any two persons whose sections
-# fit.
+# A family grows from ego, one relative at a time. Each new relative comes with one fact: this person is a father,
+# mother or spouse of somebody in the family, or such a person's child. First comes a chain of links, then relatives of
+# anybody, then facts between two persons already in the family, and last a few strangers, who are related only to each
+# other. As in societies that have sections, "father" means every man of the father's section. So a fact may join any
+# two persons whose sections fit.
 
 STRANGERS, UNRELATED = 4, -1
 
@@ -124,11 +128,11 @@ class Family:
     """Persons in the order in which they were added; person 0 is ego.
 
     Attributes:
-        male: of each person.
-        section: of each person, ego's being (0, 0); of strangers, the first of them being (0, 0).
-        away: how many links each person is from ego on the shortest way; ``UNRELATED`` for strangers.
+        male: for each person, whether male.
+        section: the section of each person; (0, 0) for ego, and for the first of the strangers.
+        away: for each person the number of links from ego on the shortest way; ``UNRELATED`` for strangers.
         facts: ``(key, query, link)``: the key is the query's father, mother or spouse.
-        taken: ``(person, link)``: whose father, mother or spouse is known.
+        taken: ``(person, link)``: the person's father, mother or spouse is known.
     """
 
     male: list[bool] = field(default_factory=list)
@@ -139,7 +143,7 @@ class Family:
 
     @classmethod
     def grow(cls, links: int, rng: random.Random) -> Family:
-        """A random family with a person so many links away from ego, and distracting persons and facts."""
+        """A random family with a person ``links`` links from ego, and with distracting persons and facts."""
         family = cls()
         person = family.begin(0, rng)
         for _ in range(links):
@@ -154,14 +158,14 @@ class Family:
         return family
 
     def begin(self, away: int, rng: random.Random) -> int:
-        """A person who is no relative of anybody so far."""
+        """Add a person who is not yet related to anybody."""
         self.male.append(rng.random() < 0.5)
         self.section.append((0, 0))
         self.away.append(away)
         return len(self.male) - 1
 
     def add(self, person: int, rng: random.Random) -> int:
-        """A new relative: a child, or a father, mother or spouse who is not known yet."""
+        """Add a relative: a child, or a father, mother or spouse who is not known yet."""
         free = [link for link in LINKS if (person, link) not in self.taken]
         link = rng.choice([*free, "child", "child"])
         new, male, away = len(self.male), self.male[person], self.away[person]
@@ -178,7 +182,7 @@ class Family:
         return new
 
     def link_back(self, rng: random.Random) -> None:
-        """A fact between two relatives who are there already, if there is one that brings nobody closer to ego."""
+        """Add a fact between two relatives already in the family, if there is one that brings nobody closer to ego."""
         count = len(self.male)
         joined = {frozenset(fact[:2]) for fact in self.facts}
         for query in rng.sample(range(count), count):
@@ -214,10 +218,11 @@ class Family:
 # The labels
 # ----------
 #
-# Facts are typed edges. :class:`relgraph.EdgeType` gives each type a label, another one against the edge's direction,
-# and one to a person's edge to itself. Either edges alone attend, or every pair of the family, strangers too, with a
-# label for pairs without a fact. A person comes with a name, a random vector. A query is about two persons: ego's input
-# has a mark, and the answer is read from the other. So one pass asks about everybody.
+# Facts are typed edges. :class:`relgraph.EdgeType` gives each type a label, another label for the opposite direction,
+# and one label for a person's edge to itself. A row attends either over edges only, or over every pair of the family,
+# strangers included, with a label for pairs without a fact. Each person has a name, which is a random vector. A query
+# is about two persons: ego's input has a mark, and the other person's output gives the answer. So one pass asks about
+# everybody.
 
 EDGES = rg.EdgeType([*LINKS], inverse=True, self_loop=True)
 PAIRS = rg.EdgeType([*LINKS], inverse=True, self_loop=True, default="none")
@@ -233,7 +238,7 @@ def graph(family: Family) -> rg.Graph:
 
 @dataclass(frozen=True)
 class Batch:
-    """Families of one size, grown around chains of as many links.
+    """Families of one size, grown around chains of equal length.
 
     Attributes:
         packed: the facts as edges, families end to end.
@@ -266,20 +271,20 @@ class Batch:
 # The model
 # ---------
 #
-# One layer is applied again and again, its weights shared. In all rows it is attention, then a feed-forward network of
-# the same size, each with a residual sum and a norm.
+# The model applies one layer repeatedly, with shared weights. In all rows the layer is attention, then a feed-forward
+# network of the same size, each with a residual sum and a norm.
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a row's layer is made of.
+    """The layer of a row.
 
     Attributes:
-        tables: kinds of tables.
-        value_map: whether each label has a map of the values, or how many bases these maps share.
+        tables: which tables it has.
+        value_map: whether each label has its own map of the values, or how many bases these maps share.
         pairs: whether every pair of the family attends.
         rgat: whether the attention is PyG's RGATConv.
-        longer: how many times as many steps are trained.
+        longer: by how much the number of training steps is multiplied.
     """
 
     tables: tuple[str, ...] = ()
@@ -323,7 +328,7 @@ class RGATLayer(nn.Module):
 
 
 def make_layer(row: Row) -> nn.Module:
-    """The layer of a row; pairs without a fact begin with a low bias, so that facts are looked at first."""
+    """The layer of a row; pairs without a fact start with a low bias, so that attention goes to facts first."""
     if row.rgat:
         return RGATLayer()
     labeler = PAIRS if row.pairs else EDGES
@@ -343,13 +348,13 @@ def make_layer(row: Row) -> nn.Module:
 
 
 def without_ids(labels: rg.EdgeLabels) -> rg.Labels:
-    """The same edges, which say who attends and nothing else: for a layer without tables."""
+    """The same edges without label ids, for a layer without tables."""
     ids = torch.full_like(labels.ids, -1)
     return rg.labels.padded(rg.EdgeLabels(labels.edge_index, ids, 0, q_len=labels.q_len, ptr=labels.k_ptr))
 
 
 class Kin(nn.Module):
-    """One layer, applied again and again to persons with names, of whom one is marked as ego."""
+    """One layer, applied repeatedly to persons with names, one of whom is marked as ego."""
 
     def __init__(self, row: Row) -> None:
         super().__init__()
@@ -359,7 +364,7 @@ class Kin(nn.Module):
         self.answer = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, batch: Batch, steps: int, quiet: int = 0) -> Tensor:
-        """Scores after each step, ``[steps, G, N, CLASSES]``; ``quiet`` more steps pass before ego is marked."""
+        """Scores after each step, ``[steps, G, N, CLASSES]``, after ``quiet`` steps in which ego is not marked."""
         labels = batch.pairs if self.row.pairs else batch.edges
         if self.row.rgat:
             labels = batch.packed
@@ -382,10 +387,11 @@ class Kin(nn.Module):
 # Training
 # --------
 #
-# Everybody 2 to 4 links away is asked about at every step, from one step after the news can have come to them. In long
-# chains persons wait longer for news than in any that is trained. So some steps pass before ego is marked, up to eight
-# at the end of training and fewer before; they have no gradients. ``train`` in ``example_runs.py`` takes the losses one
-# by one: AdamW with warm-up and linear decay. No family is trained twice by a model; all rows of a seed see the same.
+# Training asks about everybody 2 to 4 links away, at every step from one step after the news can have reached them. In
+# long chains, persons wait longer for the news than in any training chain. So the model runs some steps before it marks
+# ego, without gradients: up to eight of them at the end of training, fewer before. ``train`` in ``example_runs.py``
+# takes the losses: AdamW with warm-up and linear decay. A model never trains twice on a family; all rows of a seed see
+# the same families.
 
 TRAINED, TESTED = (2, 3, 4), tuple(range(2, 11))
 LONG = TESTED[len(TRAINED) :]
@@ -397,11 +403,11 @@ class Size:
     """How much is trained and tested.
 
     Attributes:
-        steps: of training.
-        families: in a batch.
-        tested: families for each length.
-        spare: up to so many steps of the layer after the last answer is due.
-        quiet: up to so many before ego is marked.
+        steps: training steps.
+        families: families per batch.
+        tested: test families for each length.
+        spare: at most this many steps of the layer after the last answer is due.
+        quiet: at most this many steps before ego is marked.
     """
 
     steps: int
@@ -411,19 +417,19 @@ class Size:
     quiet: int
 
 
-FULL, QUICK = Size(200, 12, 60, 1, 8), Size(200, 8, 40, 1, 2)
+FULL, QUICK = Size(200, 12, 60, 1, 8), Size(100, 8, 40, 1, 2)
 SECONDS_A_STEP = 0.05
 
 
 @lru_cache(maxsize=2)
 def batches(size: Size, seed: int) -> list[Batch]:
-    """What is trained: a batch for each step."""
+    """The training data: one batch for each step."""
     rng = random.Random(f"train {seed}")
     return [Batch.make(max(TRAINED), size.families, rng) for _ in range(size.steps)]
 
 
 def losses(model: Kin, size: Size, seed: int) -> Iterator[Tensor]:
-    """The loss of every step."""
+    """Yield the loss of each step."""
     rng = random.Random(f"steps {seed}")
     for step, batch in enumerate(batches(size, seed)):
         count = max(TRAINED) + SLACK + rng.randint(0, size.spare)
@@ -437,8 +443,9 @@ def losses(model: Kin, size: Size, seed: int) -> Iterator[Tensor]:
 # What came out
 # -------------
 #
-# Right answers are counted by the number of links, in families that are the same for all rows and seeds. An interval is
-# Student's, of 95 %, over the seeds; that of a difference between two rows is over the differences of their seeds.
+# The table counts right answers by the number of links, in families that are the same for all rows and seeds. An
+# interval is Student's 95 % interval over the seeds; the interval of a difference between two rows uses the differences
+# of each seed.
 
 COMPARED = (
     ("maps, tables", "RGATConv"),
@@ -450,7 +457,7 @@ COMPARED = (
 
 @dataclass
 class Run:
-    """One variant trained with one seed; the share of right answers by the number of links."""
+    """One row trained with one seed; the share of right answers by the number of links."""
 
     variant: str
     seed: int
@@ -459,24 +466,24 @@ class Run:
     losses: list[float] = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Numbers of links are strings in JSON."""
+        """JSON turns the numbers of links into strings; turn them back."""
         self.right = {int(links): share for links, share in self.right.items()}
 
     def mean(self, group: Sequence[int] = LONG) -> float:
-        """The mean share over some lengths."""
+        """The mean share over several lengths."""
         return mean(self.right[links] for links in group)
 
 
 @lru_cache(maxsize=1)
 def asked(families: int, seed: str) -> dict[int, Batch]:
-    """Families of their own for each length."""
+    """Separate families for each length."""
     rng = random.Random(seed)
     return {links: Batch.make(links, families, rng) for links in TESTED}
 
 
 @torch.no_grad()
 def accuracy(model: Kin, families: int, seed: str) -> dict[int, float]:
-    """For each length the share of right answers about persons so many links away."""
+    """For each length, the share of right answers about persons that many links away."""
     right = {}
     for links, batch in asked(families, seed).items():
         answer = model(batch, links + SLACK + 1)[-1].argmax(-1)
@@ -485,7 +492,7 @@ def accuracy(model: Kin, families: int, seed: str) -> dict[int, float]:
 
 
 def with_interval(shares: Sequence[float], sign: str = "") -> str:
-    """Mean and, if there are several, half the width of the interval; in percent."""
+    """The mean in percent and, for several shares, half the width of the interval."""
     values = [100 * share for share in shares]
     if len(values) < 2:
         return f"{mean(values):{sign}.1f}"
@@ -493,7 +500,7 @@ def with_interval(shares: Sequence[float], sign: str = "") -> str:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The tables that are printed: percent right by the number of links, and differences between rows."""
+    """The tables that the command prints: percent right by the number of links, and differences between rows."""
     groups = {"2–4": TRAINED, "5–6": (5, 6), "7–8": (7, 8), "9–10": (9, 10), "5–10": LONG}
     lines = [f"{'row':<20}" + "".join(f"{name:>13}" for name in groups) + f"{'parameters':>12}{'CPU seconds':>13}"]
     done = {run.variant for run in runs}
@@ -514,8 +521,9 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Accuracy by the number of links; the labels of one small family; and how much attention each label gets in the row
-# ``maps, tables``, as the layer is applied again and again to families of chains with four links.
+# The first picture shows the results (in the short mode, those of the long run). The others show the labels of one
+# small family, and how much attention each label gets in the row ``maps, tables``, as the layer is applied repeatedly
+# to families with chains of four links.
 
 
 def draw_results(folder: Path, runs: Sequence[Run]) -> None:
@@ -537,7 +545,7 @@ def draw_results(folder: Path, runs: Sequence[Run]) -> None:
 
 
 @torch.no_grad()
-def draw_model(folder: Path, model: Kin) -> None:
+def draw_model(folder: Path, model: Kin, note: str = "") -> None:
     """One family's labels, and what ``model``, which attends along edges with labels, looks at."""
     family = Family.grow(2, random.Random(1))
     with picture(folder / "family.png", 8, 6) as ax:
@@ -546,9 +554,9 @@ def draw_model(folder: Path, model: Kin) -> None:
     batch, steps = Batch.make(max(TRAINED), 20, random.Random("pictures")), max(TRAINED) + SLACK
     with rg.record_attention(model) as record:
         model(batch, steps)
-    (calls,) = record.values()  # of the one layer
+    (calls,) = record.values()  # of the single layer
     masses = [call.label_mass.mean((0, 2)) for call in calls if isinstance(call.label_mass, Tensor)]
-    with picture(folder / "attention.png", 9, 6) as ax:
+    with picture(folder / "attention.png", 9, 6, note=note) as ax:
         rg.plot.label_mass(torch.stack(masses), EDGES.names, axes="LHR", ax=ax)
         ax.set_title("Attention by label, each time that the one layer is applied")
 
@@ -557,23 +565,33 @@ def draw_model(folder: Path, model: Kin) -> None:
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training: less than a minute")
-    parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"some of: {', '.join(VARIANTS)}")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (5, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--rate", type=positive(float), default=LEARNING_RATE, help=f"peak ({LEARNING_RATE})")
-    parser.add_argument("--validation", action="store_true", help="count in families for choosing, not the tested ones")
-    parser.add_argument("--out", type=Path, help="where all is written (kinship-out, quick kinship-out/quick)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--quick", action="store_true", help="four rows, one seed, less training; half a minute")
+    parser.add_argument(
+        "--rows", nargs="+", choices=VARIANTS, metavar="ROW", help=f"the rows to train, some of: {', '.join(VARIANTS)}"
+    )
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (5, quick 1)")
+    parser.add_argument(
+        "--steps", type=positive(int), help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})"
+    )
+    parser.add_argument(
+        "--rate", type=positive(float), default=LEARNING_RATE, help=f"peak learning rate ({LEARNING_RATE})"
+    )
+    parser.add_argument(
+        "--validation", action="store_true", help="evaluate on validation families, not on the test families"
+    )
+    parser.add_argument("--out", type=Path, help="output folder (kinship-out, quick kinship-out/quick)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Kin classes along a chain of relatives, by several layers.")
+    parser = argparse.ArgumentParser(
+        description="Predict kin classes along a chain of relatives, with several kinds of layers."
+    )
     arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "kinship-out/quick") if arguments.quick else (FULL, "kinship-out")
@@ -592,23 +610,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(name: str, seed: int) -> tuple[Run, Kin]:
         row = VARIANTS[name]
         size = replace(usual, steps=steps * row.longer)
-        batches(size, seed)  # grown once for all rows of a seed, and not part of their time
+        batches(size, seed)  # made once for all rows of a seed, outside the measured time
         torch.manual_seed(seed)
         model, start = Kin(row), time.process_time()
         found = train(model, losses(model, size, seed), size.steps, arguments.rate, title=f"{name}, seed {seed}")
         seconds = time.process_time() - start
         return Run(name, seed, accuracy(model, size.tested, families), seconds, found), model
 
-    finished = runs.each(rows, seeds, run)
+    finished = runs.each(rows, seeds, run, tell=lambda run: f"{100 * run.mean():.1f} % right at 5 to 10 links")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     print(f"results: {runs.path}")
-    draw_results(runs.folder, runs.done)
+    if arguments.quick:
+        Kept.read("kinship").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done)
     if "maps, tables" in rows:
         model = Kin(VARIANTS["maps, tables"])
         runs.load(model, "maps, tables", seeds[0])
-        draw_model(runs.folder, model)
+        draw_model(runs.folder, model, SHORT_MODEL if arguments.quick else "")
     return 0
 
 

@@ -1,20 +1,22 @@
 """What labels look like, and what is learned about them
 =====================================================
 
-A label says what key j is to query i. The first half draws the label matrices of nine labelings. The second half
-trains three small models, a few seconds each, and looks at what their tables and their attention have become.
+Nine labelings as matrices, and what three small models learn about the labels that they get.
 
-Every picture is one call of ``relgraph.plot``; the numbers behind it are computed here.
+A label says what key j is to query i. The first half draws the label matrices. The second half trains the models, a few
+seconds each, and looks at what their tables and their attention have become.
+
+Each picture is one call of ``relgraph.plot``; the script computes the numbers behind it.
 
 .. code-block:: sh
 
     python examples/label_pictures.py
 
-draws the same pictures without a screen, about half a minute, and writes each when it is drawn to
-``label-pictures-out/`` (``--out`` names another folder).
+draws the same pictures without a screen in about half a minute and writes them to ``label-pictures-out/`` one by one
+(``--out`` names another folder).
 """
 
-# sphinx_gallery_thumbnail_number = 3
+# sphinx_gallery_thumbnail_number = 5
 
 from __future__ import annotations
 
@@ -37,13 +39,13 @@ WORDS = ["She", "gave", "the", "old", "dog", "a", "bone"]
 
 parser = argparse.ArgumentParser(description="Pictures of labels, of tables and of attention.")
 parser.add_argument("--out", type=Path, default=Path("label-pictures-out"), help="folder for the pictures")
-parser.add_argument("--quick", action="store_true", help="changes nothing: it is short as it is")
+parser.add_argument("--quick", action="store_true", help="changes nothing: the example is always short")
 FOLDER = parser.parse_args().out
 FOLDER.mkdir(parents=True, exist_ok=True)
 
 
 def named(ax: Axes, name: str, title: str) -> None:
-    """A title above the picture, which is written to a file of that name."""
+    """Set the title of a picture and write it to a file of that name."""
     ax.set_title(title, fontsize=10, family="monospace")
     ax.figure.savefig(FOLDER / f"{name}.png", dpi=120)
     plt.close(ax.figure)
@@ -52,21 +54,21 @@ def named(ax: Axes, name: str, title: str) -> None:
 # %%
 # Sequences
 # ---------
-# Shaw's labels are the clipped distance j - i. Rows are queries, columns are keys: what lies right of the diagonal
-# comes later in the sequence. Beyond the clip, all distances of one side share a label.
+# Shaw's labels are the clipped distance j - i. Rows are queries and columns are keys: right of the diagonal, keys come
+# later in the sequence than the query. Beyond the clip, all distances on one side share a label.
 
 clipped = rg.ClippedDistance(2)
 named(rg.plot.label_matrix(clipped(7), clipped.names, tokens=WORDS), "clipped-distance", repr(clipped))
 
 # %%
-# T5's buckets hold one distance each near the diagonal, and ever more of them farther out.
+# T5's buckets hold one distance each near the diagonal, and more and more distances farther away.
 
 buckets = rg.BucketedDistance()
 named(rg.plot.label_matrix(buckets(150), buckets.names), "buckets", "BucketedDistance()")
 
 # %%
-# A window lets only near pairs attend. Restricted to it, labels stay as they are and far pairs do not attend: they are
-# hatched. White would be a pair that attends without a label.
+# A window lets only near pairs attend. It keeps the labels of these pairs. The picture hatches the far pairs, which do
+# not attend. A white pair would attend without a label.
 
 near = rg.ClippedDistance(3) & rg.Window(8, 0)
 named(rg.plot.label_matrix(near(24), near.names), "window", repr(near))
@@ -74,8 +76,8 @@ named(rg.plot.label_matrix(near(24), near.names), "window", repr(near))
 # %%
 # Trees
 # -----
-# The same sentence as a dependency tree. A word looks at its head under the relation's name, at a dependent under the
-# inverse, ⁻¹. Most pairs have no edge and attend without a label.
+# This is the same sentence as a dependency tree. When a word looks at its head, the label is the relation's name; when
+# it looks at a dependent, the label is the inverse relation, ⁻¹. Most pairs have no edge and attend without a label.
 
 heads, relations = [1, -1, 4, 4, 1, 6, 1], ["nsubj", "root", "det", "amod", "iobj", "det", "obj"]
 kinds = torch.tensor([rg.labelers.UD_RELATIONS.index(relation) for relation in relations])
@@ -84,13 +86,13 @@ syntax = rg.labelers.dependency_relations()
 named(rg.plot.label_matrix(syntax(sentence), syntax.names, tokens=WORDS), "dependencies", "dependency_relations()")
 
 # %%
-# Where the tree is silent, the distance can speak: ``a | b`` takes b's label where a has none.
+# Pairs without a relation in the tree can get their distance as label: ``a | b`` takes b's label where a has none.
 
 both = syntax | rg.ClippedDistance(2)
 named(rg.plot.label_matrix(both(sentence), both.names, tokens=WORDS), "priority", "tree | ClippedDistance(2)")
 
 # %%
-# Kinship in the tree labels every pair. Two sentences packed end to end stay apart, with a frame around each.
+# Kinship in the tree labels every pair. Two sentences packed end to end do not attend to each other; each has a frame.
 
 kinship = rg.TreeRelation()
 pair = rg.Graph.batch([rg.Graph.from_parents(torch.tensor(parents)) for parents in (heads, [1, -1, 4, 4, 1])])
@@ -100,7 +102,7 @@ named(ax, "tree", "TreeRelation()")
 # %%
 # Graphs
 # ------
-# Paracetamol without its hydrogens: eleven atoms, a ring. Labels are lengths of shortest paths.
+# This is paracetamol without its hydrogens: eleven atoms and a ring. Labels are lengths of shortest paths.
 
 ATOMS = ["C", "C", "O", "N", "C", "C", "C", "C", "O", "C", "C"]
 BONDS = [(0, 1), (1, 2), (1, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (7, 9), (9, 10), (10, 4)]
@@ -119,8 +121,8 @@ named(rg.plot.label_matrix(hops(molecule), hops.names, tokens=ATOMS), "shortest-
 # %%
 # Schemas
 # -------
-# A question beside the tables and columns that it asks about. RAT-SQL's relations tell words, columns and tables apart,
-# and which of them match. Of its 51 labels only those in the picture get a colour.
+# A question comes with the tables and columns of a database. RAT-SQL's relations distinguish words, columns and tables
+# and say which of them match. There are 51 labels; only those in the picture get a colour.
 
 schema = rg.labelers.Schema(
     ["which", "singer", "has", "the", "highest", "age"],
@@ -136,8 +138,8 @@ named(rg.plot.label_matrix(linking(schema), linking.names, tokens=items), "schem
 # %%
 # Grids, products and sums
 # ------------------------
-# On a grid a label holds two distances. ``GridRows(1) * GridColumns(1)`` is one table of nine labels, the same as
-# ``Grid(1)``; their sum is two tables of three, one picture each.
+# On a grid, a label combines two distances. ``GridRows(1) * GridColumns(1)`` is one table of nine labels, the same as
+# ``Grid(1)``. Their sum is two tables of three labels each, with one picture per table.
 
 grid = rg.labelers.GridRows(1) * rg.labelers.GridColumns(1)
 named(rg.plot.label_matrix(grid(3, 4), grid.names), "product", "GridRows(1) * GridColumns(1)")
@@ -153,11 +155,11 @@ for part, ax in enumerate(axes):
 # %%
 # Trained tables
 # --------------
-# One layer of relation attention, two heads, the answer read off at every position. It sees no positions and no graph,
-# only labels.
+# The model is one layer of relation attention with two heads, and gives an answer at every position. It sees no
+# positions and no graph, only labels.
 
 SYMBOLS, WIDTH, HEADS, STEPS = 12, 32, 2, 250
-Batch = tuple[Tensor, rg.Labels, Tensor]  # symbols [T], labels, answers [T] with -100 where nothing is asked
+Batch = tuple[Tensor, rg.Labels, Tensor]  # symbols [T], labels, answers [T]; -100 means no question
 
 
 class Reader(nn.Module):
@@ -180,7 +182,7 @@ class Reader(nn.Module):
 
 
 def train(labeler: rg.Labeler, answers: int, make: Callable[[random.Random], Batch], title: str) -> Reader:
-    """A reader after a few seconds of training; prints how often it is right about inputs that it has not seen."""
+    """Train a reader for a few seconds; print how often it is right on inputs that it has not seen."""
     torch.manual_seed(0)
     rng, reader = random.Random(0), Reader(labeler, answers)
     optimizer = torch.optim.Adam(reader.parameters(), lr=1e-2)
@@ -196,8 +198,8 @@ def train(labeler: rg.Labeler, answers: int, make: Callable[[random.Random], Bat
 
 
 # %%
-# The first task is to fetch: at an even symbol the answer is the symbol three places before, at an odd one that two
-# places after. What must be looked at depends on the symbol; where it stands is told by the label.
+# The first task is to fetch a symbol: at an even symbol the answer is the symbol three places before, at an odd symbol
+# the one two places after. The symbol decides where to look, and the label says which key is there.
 
 LENGTH, COUNT = 20, 24
 distance = rg.ClippedDistance(6)
@@ -216,18 +218,19 @@ def sequences(rng: random.Random) -> Batch:
 fetcher = train(distance, SYMBOLS, sequences, "fetch a symbol")
 
 # %%
-# The key table holds a row for each distance. The two that matter have become the longest; rows start at about 1.
+# The key table has one row per distance. The rows of the two useful distances have become the longest; all rows start
+# with length about 1.
 
 tables = fetcher.attention.tables
 named(rg.plot.table_norms(tables.key), "norms", "key table: length of each row")
 
 # %%
-# All other rows have grown alike. Those two differ from them, and from each other.
+# All other rows have become similar. The two useful rows differ from them, and from each other.
 
 named(rg.plot.table_similarity(tables.key), "similarity", "key table: cosines of its rows")
 
 # %%
-# The mass of a label is the attention that it receives. By heads, averaged over many queries:
+# The mass of a label is the attention that it receives. The picture shows it per head, averaged over many queries:
 
 symbols, labels, wanted = sequences(random.Random("look"))
 _, mass = fetcher.look(symbols, labels)
@@ -236,8 +239,8 @@ named(rg.plot.label_mass(mass, distance.names, axes="HNR"), "mass", "attention b
 # %%
 # Attention over tokens
 # ---------------------
-# One sequence, all its pairs: rows with even symbols look three to the left, the others two to the right. Near the
-# ends, where nothing is asked, attention goes anywhere.
+# The picture shows all pairs of one sequence: rows with even symbols look three to the left, the others two to the
+# right. Near the ends, where there is no question, attention goes anywhere.
 
 one = symbols[:LENGTH]
 weights, _ = fetcher.look(one, distance(LENGTH))
@@ -245,15 +248,15 @@ tokens = [str(symbol) for symbol in one.tolist()]
 named(rg.plot.attention_tokens(weights, tokens), "attention-tokens", "attention, mean of heads")
 
 # %%
-# The same for one query, number 9:
+# The same picture for one query, number 9:
 
 named(rg.plot.attention_tokens(weights, tokens, query=9), "attention-query", "attention of position 9")
 
 # %%
 # Attention over a tree
 # ---------------------
-# In random trees every node is asked for the symbol of its grandparent. Labels count the steps up to the lowest common
-# ancestor and down from there; the grandparent is ``↑2↓0``.
+# In random trees, the model must name the symbol of each node's grandparent. Labels count the steps up to the lowest
+# common ancestor and down from there; the grandparent is ``↑2↓0``.
 
 steps = rg.UpDown(3)
 
@@ -274,7 +277,7 @@ def trees(rng: random.Random) -> Batch:
 climber = train(steps, SYMBOLS, trees, "name the grandparent")
 
 # %%
-# The tree of ``x = a + b * f(c)``, and where the model looks for ``c``:
+# The next picture shows the tree of ``x = a + b * f(c)``, and where the node ``c`` looks:
 
 NODES = ["=", "x", "+", "a", "*", "b", "f()", "c"]
 expression = rg.Graph.from_parents(torch.tensor([-1, 0, 0, 2, 2, 4, 4, 6]))
@@ -285,7 +288,7 @@ named(ax, "attention-tree", "where c looks")
 # %%
 # Attention over a graph
 # ----------------------
-# In random graphs with a ring, atoms are asked whether a nitrogen is exactly two bonds away.
+# In random graphs with a ring, the model must say for each atom whether a nitrogen is exactly two bonds away.
 
 NITROGEN = 1
 SYMBOL_OF = {"C": 0, "N": NITROGEN, "O": 2}
@@ -309,8 +312,8 @@ def molecules(rng: random.Random) -> Batch:
 chemist = train(hops, 2, molecules, "find nitrogen two bonds away")
 
 # %%
-# Paracetamol was not among them. Atom 5 looks at its nitrogen, which is two bonds away. Arrows have the colour of
-# their label.
+# Paracetamol was not among the training graphs. Atom 5 looks at the nitrogen, which is two bonds away. Arrows have the
+# colour of their label.
 
 symbols = torch.tensor([SYMBOL_OF[atom] for atom in ATOMS])
 weights, mass = chemist.look(symbols, hops(molecule))
@@ -319,11 +322,11 @@ ax = rg.plot.attention_graph(weights, molecule, query=5, node_names=atoms, label
 named(ax, "attention-graph", "where atom 5 looks")
 
 # %%
-# Without a query, shades are the attention that each atom receives, and arrows follow the bonds.
+# Without a query, shades show the attention that each atom receives, and arrows follow the bonds.
 
 named(rg.plot.attention_graph(weights, molecule, node_names=atoms), "attention-received", "attention received")
 
 # %%
-# Every picture has been written, too.
+# The script has also written every picture to a file.
 
 print(f"{len(list(FOLDER.glob('*.png')))} pictures in {FOLDER}")

@@ -1,12 +1,13 @@
-"""Made-up molecules whose class follows from the kinds of bonds in one group of atoms, as PyG's data.
+"""Made-up molecules as PyG data; the kinds of bonds in one group of atoms determine the class.
 
-A skeleton of carbon, with a ring here and there, carries one of two groups, by class, at a carbon of its own:
+A skeleton of carbon, sometimes with a ring, carries one of two groups, depending on the class. The group brings its own
+carbon:
 
     class 1    O=C–N    as in an amide: oxygen by a double bond, nitrogen by a single one
     class 0    O–C=N    the same atoms, with the bonds swapped
 
-Decoys are spread over both classes alike: oxygen or nitrogen alone, by a single or a double bond. So who does not see
-kinds of bonds sees the same graphs in both classes, and who counts atoms or bonds counts the same.
+Both classes get the same decoys: single atoms of oxygen or nitrogen, by a single or a double bond. So a model that does
+not see the kinds of bonds sees the same graphs in both classes, and counts of atoms or bonds are equal.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from torch_geometric.data import Data
 
 ATOMS, BONDS = ("C", "N", "O"), ("single", "double")
 DECOYS = (("O", "single"), ("O", "double"), ("N", "single"), ("N", "double"))
-"""An atom, and its bond to the skeleton."""
+"""Each decoy is an atom, and its bond to the skeleton."""
 
 Bond = tuple[int, int, str]
 
 
 def molecules(count: int, rng: random.Random) -> list[Data]:
-    """So many molecules, every other one of class 1."""
+    """This many molecules, every other one of class 1."""
     return [molecule(number % 2, rng) for number in range(count)]
 
 
@@ -52,7 +53,7 @@ def molecule(kind: int, rng: random.Random) -> Data:
 
 
 def _skeleton(rng: random.Random) -> list[Bond]:
-    """A tree of six to nine carbons with short branches, in half of the molecules with a ring of five or six."""
+    """A tree of six to nine carbons with short branches; half of the molecules also have a ring of five or six."""
     bonds = [(0, 1, "single")]
     for new in range(2, rng.randint(6, 9)):
         bonds.append((new - (2 if rng.random() < 0.2 else 1), new, "single"))

@@ -11,11 +11,11 @@ import relgraph as rg
 
 SYMBOLS, LENGTH, BATCH, STEPS, LEARNING_RATE = 12, 16, 16, 60, 1e-2
 BACK = 2
-"""How many places before each place the symbol stands that is asked for there."""
+"""The model names the symbol this many places before each place."""
 
 
 class Copier(nn.Module):
-    """Names, at each place of a text, the symbol that stands ``BACK`` places before it."""
+    """Names, at each place of a text, the symbol ``BACK`` places before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ class Copier(nn.Module):
 
 
 def copying_loss(scores: Tensor, texts: Tensor) -> Tensor:
-    """Mean cross-entropy at all places that have a symbol ``BACK`` places before them."""
+    """Mean cross-entropy at all places with a symbol ``BACK`` places before them."""
     return cross_entropy(scores[:, BACK:].flatten(0, 1), texts[:, :-BACK].flatten())
 
 
 def made_up_texts() -> TensorDataset:
-    """Texts for all steps, ``BATCH`` for each."""
+    """Texts for all steps, ``BATCH`` per step."""
     generator = torch.Generator().manual_seed(0)
     return TensorDataset(torch.randint(SYMBOLS, (STEPS * BATCH, LENGTH), generator=generator))
 
 
 def losses_of_a_plain_loop() -> list[float]:
-    """The loss of each step where one process trains with whole batches."""
+    """The loss of each step when one process trains on whole batches."""
     torch.manual_seed(0)
     model = Copier()
     optimizer, found = torch.optim.Adam(model.parameters(), LEARNING_RATE), []
@@ -54,7 +54,7 @@ def losses_of_a_plain_loop() -> list[float]:
 
 
 def report(losses: list[float], processes: int) -> None:
-    """Print how training went, and how far it is from the plain loop."""
+    """Print the losses, and how far they are from those of the plain loop."""
     plain = losses_of_a_plain_loop()
     off = max(abs(a - b) / b for a, b in zip(losses, plain, strict=True))
     print(f"processes: {processes}")

@@ -1,8 +1,8 @@
-"""Made-up sentences with their dependency trees, in CoNLL-U: a verb's form follows from the tree, not from neighbours.
+"""Made-up sentences with dependency trees, in CoNLL-U: the tree, not the neighbours, determines a verb's form.
 
-A verb has the form that its own auxiliary asks for; without one it is past beside its own ``yesterday``, and otherwise
-agrees with its own subject. Relative clauses, with subjects, auxiliaries and adverbs of their own, part a verb from
-what settles its form:
+A verb takes the form that its own auxiliary requires. Without an auxiliary it is in the past tense if it has its own
+``yesterday``, and otherwise agrees with its own subject. Relative clauses, which have their own subjects, auxiliaries
+and adverbs, separate a verb from the words that determine its form:
 
     has the farmer that the singers near the lake are call help the guests yesterday ?
         call: VBG, for ``are`` is its auxiliary; help: VBN, for ``has`` is.
@@ -21,7 +21,7 @@ PLACES = ("lake", "house", "river", "garden", "tower", "forest")
 VERBS = ("follow", "help", "greet", "visit", "answer", "call", "thank", "join", "trust", "warn")
 ENDINGS = {"VB": "", "VBP": "", "VBZ": "s", "VBD": "ed", "VBN": "ed", "VBG": "ing"}
 AUXILIARIES = {"VB": ("will", "will", "will"), "VBN": ("have", "has", "have"), "VBG": ("be", "is", "are")}
-"""By the form that they ask for: the lemma, the singular and the plural."""
+"""For each form the auxiliaries that require it: the lemma, the singular and the plural."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Word:
     right: list[tuple[str, Word]] = field(default_factory=list)
 
     def in_order(self, relation: str = "root", head: Word | None = None) -> Iterator[tuple[Word, str, Word | None]]:
-        """Every word below this one and itself, as spoken: the word, its relation to its head, and the head."""
+        """Every word of this subtree in spoken order: the word, its relation to its head, and the head."""
         for side in (self.left, self.right):
             if side is self.right:
                 yield self, relation, head
@@ -45,7 +45,7 @@ class Word:
 
 
 def treebank(sentences: int, rng: random.Random) -> str:
-    """So many sentences in CoNLL-U."""
+    """This many sentences in CoNLL-U."""
     return "".join(written(sentence(rng)) for _ in range(sentences))
 
 
@@ -61,7 +61,7 @@ def written(root: Word) -> str:
 
 
 def sentence(rng: random.Random) -> Word:
-    """A statement or a question, in which the auxiliary comes first."""
+    """A statement, or a question that begins with the auxiliary."""
     plural = rng.random() < 0.5
     subject = someone(plural, rng, clauses=1)
     verb = verb_of(plural, rng, question=rng.random() < 0.3, subject=subject)
@@ -70,7 +70,7 @@ def sentence(rng: random.Random) -> Word:
 
 
 def someone(plural: bool, rng: random.Random, clauses: int = 0) -> Word:
-    """A noun phrase, most often with a relative clause where one is allowed."""
+    """A noun phrase, usually with a relative clause where one is allowed."""
     noun = _noun(rng.choice(PEOPLE), plural)
     if rng.random() < 0.3:
         place = _noun(rng.choice(PLACES), rng.random() < 0.5)
@@ -82,7 +82,7 @@ def someone(plural: bool, rng: random.Random, clauses: int = 0) -> Word:
 
 
 def verb_of(plural: bool, rng: random.Random, *, question: bool, subject: Word) -> Word:
-    """A verb in the form that agrees with its subject, or that its auxiliary or its adverb asks for."""
+    """A verb in the form that its auxiliary or adverb requires, or that agrees with its subject."""
     form = rng.choice([*AUXILIARIES] if question else [*AUXILIARIES, "VBD", "present", "present", "present"])
     form = ("VBP" if plural else "VBZ") if form == "present" else form
     lemma = rng.choice(VERBS)

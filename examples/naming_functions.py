@@ -3,16 +3,16 @@
 
 A Transformer reads functions as graphs, of syntax and data flow, and writes their names, word by word.
 
-The functions are those of Python's own standard library. The name is hidden wherever it occurs, also where the
-function calls itself; docstring, comments, decorators and the text of strings are not shown:
+The functions come from Python's own standard library. The name is hidden everywhere, also where the function calls
+itself. Docstrings, comments, decorators and the text of strings are left out:
 
 .. code-block:: text
 
     def <name>(self, /, *args, **kwargs):
         return self._bind(args, kwargs, partial=True)          →  bind partial
 
-Encoder and decoder are one :class:`relgraph.RelationTransformer`, whose source is a packed batch of graphs; names are
-found by beam search. The rows differ only in the encoder's labels: none, clipped distances, or the relations of the
+Encoder and decoder form one :class:`relgraph.RelationTransformer`, whose source is a packed batch of graphs; beam
+search finds the names. The rows differ only in the encoder's labels: none, clipped distances, or the relations of the
 program, where only tokens with a relation attend. All rows with three seeds take about six minutes of one CPU core, the
 short mode less than one.
 
@@ -22,9 +22,9 @@ short mode less than one.
     python examples/naming_functions.py --quick
     python examples/naming_functions.py --validate --variants relations "relations, else distance"
 
-Percent on 1,671 test functions of 81 files, of which nothing was trained on (4,616 training functions, of 15 to 80
-tokens): names right as a whole, and F1 of their words, which search by a beam of 4 found, and F1 of greedy search. Mean
-± standard deviation of three seeds, as the first command printed (AMD EPYC, one thread of a busy machine, Python
+The first command printed this table: percent on 1,671 test functions from 81 files that training never saw (4,616
+training functions, of 15 to 80 tokens). The columns are exact names and F1 of their words with beam search (beam of 4),
+and F1 with greedy search; mean ± standard deviation of three seeds (AMD EPYC, one thread of a busy machine, Python
 3.11.7, torch 2.13, November 2026):
 
 .. code-block:: text
@@ -36,23 +36,24 @@ tokens): names right as a whole, and F1 of their words, which search by a beam o
     most frequent name           1.7           1.4
     nearest function             6.6          10.6
 
-**A tie.** In F1, relations lead no relations by 0.8 points (95 % interval -0.1 to 1.5, by drawing files anew) and
-distances by 0.2 (-0.5 to 0.8); in exact names, 0.0 (-0.4 to 0.5) and -0.3 (-0.8 to 0.0). Beam and greedy search differ
-by less than the spread of the seeds. No row beats a guess that trains no model: the name of the training function whose
-words are most alike. That guess is exact more often, because it repeats whole names from training. Much of a name
-cannot be known here: 27 % of the words of test names occur in no training name, and 73 % do not occur in the function.
-Published figures of this task come from far more functions and cannot be compared.
+**A tie.** In F1, ``relations`` leads ``no relations`` by 0.8 points (95 % interval -0.1 to 1.5, by a bootstrap over
+files) and ``distance`` by 0.2 (-0.5 to 0.8); in exact names by 0.0 (-0.4 to 0.5) and -0.3 (-0.8 to 0.0). Beam and
+greedy search differ by less than the spread of the seeds. No row beats a guess that trains no model: the name of the
+training function with the most similar words. That guess is exact more often, because it repeats whole names from
+training. Much of a name cannot be known here: 27 % of the words of test names occur in no training name, and 73 % do
+not occur in the function. Published figures of this task come from far more functions and cannot be compared.
 
-Settings were chosen on functions of files held out of training, with relations and one seed. There, 400 steps on
-functions of up to 80 tokens gave an F1 of 15.8 where only tokens with a relation attend, and of 14.5 where all attend,
-by relation or else by distance. On functions of up to 50 tokens longer training gave no more: 15.9 after 450 steps (all
-attend), 15.7 after 1,000. Without copying, first tries had 5 and 11. A beam with a length penalty of 2 had 0.8 points
-more than with 0.6. Dropout was 0.3 in the first comparison; 0.2 was not compared.
+Settings were chosen on functions from files held out of training, with relations and one seed. There, 400 steps on
+functions of up to 80 tokens gave an F1 of 15.8 if only tokens with a relation attend, and 14.5 if all tokens attend,
+with their relation or else their distance as label. On functions of up to 50 tokens longer training gave no more: 15.9
+after 450 steps (all attend), 15.7 after 1,000. First tries without copying gave 5 and 11. A beam with a length penalty
+of 2 scored 0.8 points more than with 0.6. Dropout was 0.3 in the first comparison; 0.2 was not compared.
 
-**The short mode**, which made the output and the pictures below, reads functions of up to 30 tokens in the library's
-top modules, and takes 60 steps with one seed. It shows that all of it works; the order of its rows says nothing.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It reads functions
+of up to 30 tokens in the library's top modules, and takes 60 steps with one seed. The order of its rows means nothing.
 
-It writes ``results.json``, models and pictures to ``naming-functions-out/``; after Ctrl-C the same command goes on.
+The command writes ``results.json``, models and pictures to ``naming-functions-out/``. After Ctrl-C the same command
+continues.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ import example_runs
 import torch
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from function_names import Batch, Question, Words, groups, read
+from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import subtokens
 from torch import Tensor, nn
 from torch.nn.functional import embedding, nll_loss, normalize
@@ -91,9 +93,9 @@ from examples.translation.vocabulary import PAD, SPECIAL
 # --------
 #
 # ``examples/function_names.py`` makes the questions. The tokens of a function are the nodes of its graph:
-# :func:`relgraph.interop.python.read` hangs them in the syntax tree and adds control flow and data flow. Identifiers
-# and names are made of words: ``maxLine_2`` is ``max``, ``line``, ``2``. A name is written in words of names that were
-# trained on, and in no others; 78 % of the words of validation names are among these.
+# :func:`relgraph.interop.python.read` places them in the syntax tree and adds control flow and data flow. Identifiers
+# and names consist of words: ``maxLine_2`` is ``max``, ``line``, ``2``. The model writes a name only in words of
+# training names, which include 78 % of the words of validation names.
 
 BATCH_TOKENS = 1000
 
@@ -101,10 +103,10 @@ BATCH_TOKENS = 1000
 # The labels
 # ----------
 #
-# The rows differ in the labels of the encoder and in nothing else. :class:`~relgraph.Window` lets every pair of a
-# function attend, without labels. :class:`~relgraph.CodeRelations` has two labels for each type of edge, one a
-# direction; with ``default=None`` only pairs with an edge attend. The last row runs only if ``--variants`` names it:
-# every pair attends, with its relation as label, or else with its distance.
+# The rows differ only in the labels of the encoder. :class:`~relgraph.Window` lets every pair of a function attend,
+# without labels. :class:`~relgraph.CodeRelations` has two labels for each type of edge, one per direction; with
+# ``default=None`` only pairs with an edge attend. The last row runs only if ``--variants`` names it: every pair
+# attends, with its relation as label, or else its distance.
 
 DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.CodeRelations(default=None)
 VARIANTS: dict[str, rg.Labeler] = {
@@ -119,15 +121,16 @@ ROWS = ("no relations", "distance", "relations")
 # The model
 # ---------
 #
-# :class:`~relgraph.RelationTransformer` reads graphs packed end to end; its decoder has clipped distances between the
-# words written. Each next word is known or copied: places of the function get scores, as all words do, and
-# the probabilities of a word's places are added to its own (copying for this task: Allamanis et al. 2016).
+# The encoder of a :class:`~relgraph.RelationTransformer` reads graphs packed end to end; the decoder's labels are
+# clipped distances between the words written so far. The model either generates the next word or copies it: it scores
+# all words, and all places of the function, and adds the probabilities of a word's places to the word's own (copying
+# for this task: Allamanis et al. 2016).
 
 WIDTH, HEADS, LAYERS, HIDDEN, DROPOUT = 64, 4, (2, 1), 128, 0.2
 
 
 class Namer(nn.Module):
-    """Reads functions as graphs and writes names: words that it knows, or words of the function."""
+    """Reads functions as graphs and writes names from known words or words of the function."""
 
     def __init__(self, words: Words, labeler: rg.Labeler) -> None:
         super().__init__()
@@ -151,7 +154,7 @@ class Namer(nn.Module):
         return self.decode(batch.names[:, :-1], *self.encode(batch, labels))
 
     def encode(self, batch: Batch, labels: rg.Labels | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """From packed graphs the memory ``[B, M, E]``, its padding, ``[B, M]``, and its words, ``[B, M, W]``."""
+        """Encode packed graphs: the memory ``[B, M, E]``, its padding ``[B, M]``, and its words ``[B, M, W]``."""
         count = (batch.words != PAD).sum(-1, keepdim=True)
         nodes = self.words(batch.words) / count.sqrt() + self.kinds(batch.graph.node_type)
         labels = self.labeler(batch.graph) if labels is None else labels
@@ -179,7 +182,7 @@ class Namer(nn.Module):
 # Training
 # --------
 #
-# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
+# ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 4e-3
 STEPS, QUICK_STEPS = 400, 60
@@ -187,14 +190,14 @@ SECONDS_A_STEP = 0.1
 
 
 def loss_of(chances: Tensor, names: Tensor) -> Tensor:
-    """The mean over words of names and their ends; ``names`` are ``[B, N]``, log-probabilities ``[B, N - 1, V]``."""
+    """The mean over the words and ends of names; ``names`` are ``[B, N]``, log-probabilities ``[B, N - 1, V]``."""
     return nll_loss(chances.flatten(0, 1), names[:, 1:].flatten(), ignore_index=PAD)
 
 
 def losses(model: Namer, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
-    """The loss of every step, without end; in every epoch each batch comes once."""
+    """Yield the loss of each step, without end; each epoch uses every batch once."""
     rng = random.Random(seed)
-    labels = [model.labeler(batch.graph) for batch in batches]  # made once, used in every epoch
+    labels = [model.labeler(batch.graph) for batch in batches]  # made once and used in every epoch
     while True:
         for at in reversed(rng.sample(range(len(batches)), len(batches))):
             yield loss_of(model(batches[at], labels[at]), batches[at].names)
@@ -204,8 +207,8 @@ def losses(model: Namer, batches: Sequence[Batch], seed: int) -> Iterator[Tensor
 # Writing names
 # -------------
 #
-# The beam search is that of ``examples/translation``. It asks ``decode`` for the scores of next words, given what
-# ``encode`` returned and a cache. A beam of one is greedy.
+# The beam search comes from ``examples/translation``. It calls ``decode`` for the scores of next words, with the output
+# of ``encode`` and a cache. A beam of one is greedy search.
 
 WAYS = {"beam": Search(beam=4, length_penalty=2.0), "greedy": Search(beam=1)}
 LONGEST_NAME = 8
@@ -228,31 +231,31 @@ def write(model: Namer, questions: Sequence[Question], words: Words, how: Search
 # What came out
 # -------------
 #
-# The usual figures of the task: names that are right as a whole, and F1 of their words in any order, where the words of
-# all functions are counted together (Allamanis et al. 2016; Alon et al. 2019). Two guesses train no model: the name
-# that training functions have most often, and that of the training function whose words are most alike.
+# The table has the usual figures of this task: the share of names that are exactly right, and F1 of their words in any
+# order, counted over all functions together (Allamanis et al. 2016; Alon et al. 2019). Two guesses train no model: the
+# most frequent name of the training functions, and the name of the training function with the most similar words.
 
 
 def count(answer: Sequence[str], name: Sequence[str]) -> tuple[int, int, int, int, int]:
-    """Whether the name is right, one, and how many of its words are right, were written, were wanted."""
+    """Whether the name is right, the number one, and how many words are right, were written, and were wanted."""
     right = (Counter(answer) & Counter(name)).total()
     return int(tuple(answer) == tuple(name)), 1, right, len(answer), len(name)
 
 
 def scores(counts: Tensor) -> dict[str, Tensor]:
-    """The exact matches' share and F1 of sums of :func:`count`, ``[..., 5]``."""
+    """The share of exact matches and the F1, from sums of :func:`count`, ``[..., 5]``."""
     exact, functions, right, written, wanted = counts.double().unbind(-1)
     return {"exact": exact / functions, "F1": 2 * right / (written + wanted)}
 
 
 def score(answers: Sequence[Name], questions: Sequence[Question]) -> dict[str, float]:
-    """The scores of an answer to each question."""
+    """The scores of the answers, one per question."""
     counted = [count(answer, question.name) for answer, question in zip(answers, questions, strict=True)]
     return {column: value.item() for column, value in scores(torch.tensor(counted).sum(0)).items()}
 
 
 def guesses(train: Sequence[Question], test: Sequence[Question]) -> dict[str, list[Name]]:
-    """The most frequent name, and the name of the nearest function by cosines of its words' tf-idf."""
+    """The most frequent name, and the name of the nearest function by cosines of its words' tf-idf vectors."""
     ((usual, _),) = Counter(question.name for question in train).most_common(1)
     bags = [Counter(word for token in q.tokens for word in subtokens(token)) for q in (*train, *test)]
     spread = Counter(word for bag in bags[: len(train)] for word in bag)
@@ -268,7 +271,7 @@ def guesses(train: Sequence[Question], test: Sequence[Question]) -> dict[str, li
 
 @dataclass
 class Run:
-    """One variant trained with one seed: its scores by way of searching, and the names that the beam found."""
+    """One row trained with one seed: its scores for each way of searching, and the names that the beam found."""
 
     variant: str
     seed: int
@@ -279,9 +282,10 @@ class Run:
 
 
 def ahead(runs: Sequence[Run], questions: Sequence[Question], row: str) -> dict[str, dict[str, list[float]]]:
-    """By other row and column, how far ``row`` is ahead of it, and from where to where 95 % of that lie.
+    """For each other row and column: the lead of ``row``, and its 95 % interval.
 
-    Files are drawn anew 2,000 times, as functions of one file are alike; a row's seeds count as further answers.
+    The interval is a bootstrap over files with 2,000 draws, since functions of one file are alike; a row's seeds count
+    as further answers.
     """
     files = {path: number for number, path in enumerate(dict.fromkeys(question.path for question in questions))}
     owner = torch.tensor([files[question.path] for question in questions])
@@ -306,7 +310,7 @@ COLUMNS = {"exact": ("beam", "exact"), "F1": ("beam", "F1"), "greedy F1": ("gree
 
 
 def report(runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> str:
-    """The table that is printed."""
+    """The table that the command prints."""
     lines = [f"{'variant':<20}" + "".join(f"{name:>14}" for name in COLUMNS) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
@@ -322,8 +326,9 @@ def report(runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> str:
 # Pictures
 # --------
 #
-# Results; of one function that was named right, its labels, and what each word of its name looks at; and how long the
-# rows of the tables are that each relation has learned.
+# The first picture shows the results (in the short mode, those of the long run). The others show one function that was
+# named right, with its labels and with what each word of its name looks at, and the length of each relation's rows in
+# the tables.
 
 SHOWN_TOKENS = 25
 
@@ -335,9 +340,7 @@ def shown(questions: Sequence[Question], answers: Sequence[str]) -> Question:
     return min(several, key=lambda pair: (not pair[1], abs(len(pair[0].tokens) - SHOWN_TOKENS)))[0]
 
 
-@torch.no_grad()
-def draw(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> None:
-    """The results."""
+def draw_results(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]) -> None:
     with picture(folder / "results.png", 8, 4) as ax:
         columns = {column: by_row(runs, lambda run, c=column: run.test["beam"][c]) for column in ("exact", "F1")}
         for column, rows in columns.items():
@@ -347,7 +350,7 @@ def draw(folder: Path, runs: Sequence[Run], guessed: dict[str, dict[str, float]]
 
 
 @torch.no_grad()
-def draw_relations(folder: Path, model: Namer, question: Question, words: Words) -> None:
+def draw_relations(folder: Path, model: Namer, question: Question, words: Words, note: str = "") -> None:
     """Of a model with relations: what they are in one function, what its name looks at, and the tables' norms."""
     name, tokens = " ".join(question.name), list(question.tokens)
     with picture(folder / "labels.png", 10, 7.5) as ax:
@@ -359,12 +362,12 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words)
         model(batch, model.labeler(batch.graph))
     *_, (last,) = (calls for name, calls in record.items() if name.endswith("multihead_attn"))
     weights: Any = last.weights
-    with picture(folder / "attention.png", 10, 3) as ax:
+    with picture(folder / "attention.png", 10, 3, note=note) as ax:
         ax.imshow(weights[0].mean(0).numpy(), cmap="Blues", vmin=0, aspect="auto")
         ax.set_xticks(range(len(tokens)), tokens, rotation=90)
         ax.set_yticks(range(len(question.name) + 1), [*question.name, "<end>"])
         ax.set_title("What each word of the name looks at (last layer, mean of heads)")
-    with picture(folder / "norms.png", 10, 4) as ax:
+    with picture(folder / "norms.png", 10, 4, note=note) as ax:
         layer: Any = model.transformer.encoder.layers[0]
         rg.plot.table_norms(layer.self_attn.tables.value, ax=ax)
         ax.set_title("What relations add to values in the first layer")
@@ -374,22 +377,24 @@ def draw_relations(folder: Path, model: Namer, question: Question, words: Words)
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="less than a minute, on small functions")
-    parser.add_argument("--validate", action="store_true", help="ask about functions held out of training, no test")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=ROWS, help="the rows (the first three)")
-    parser.add_argument("--out", type=Path, default=Path("naming-functions-out"), help="where everything is written")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--quick", action="store_true", help="small functions; less than a minute")
+    parser.add_argument("--validate", action="store_true", help="test on validation functions, held out of training")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, default=ROWS, help="the rows to train (the first three)"
+    )
+    parser.add_argument("--out", type=Path, default=Path("naming-functions-out"), help="output folder")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Names of functions, written from their graphs.")
+    parser = argparse.ArgumentParser(description="Write the names of functions from their graphs.")
     arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
@@ -417,8 +422,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         test = {way: score(mine, questions["test"]) for way, mine in answers.items()}
         return Run(name, seed, test, seconds, [" ".join(answer) for answer in answers["beam"]], found), model
 
-    finished = runs.each(arguments.variants, seeds, run)
+    finished = runs.each(arguments.variants, seeds, run, tell=lambda run: f"F1 {100 * run.test['beam']['F1']:.1f} %")
     guessed = {name: score(mine, questions["test"]) for name, mine in guesses(**questions).items()}
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done, guessed))
     if not finished:
         return INTERRUPTED
@@ -426,12 +433,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for column, (by, low, high) in columns.items():
             print(f"relations ahead of {name}, {column}: {100 * by:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
     runs.save(guesses=guessed)
-    draw(arguments.out, runs.done, guessed)
+    if arguments.quick:
+        Kept.read("naming_functions").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done, guessed)
     if "relations" in arguments.variants:
         model = Namer(words, VARIANTS["relations"])
         runs.load(model, "relations", seeds[0])
         answers = next(run.answers for run in runs.done if (run.variant, run.seed) == ("relations", seeds[0]))
-        draw_relations(arguments.out, model, shown(questions["test"], answers), words)
+        note = SHORT_MODEL if arguments.quick else ""
+        draw_relations(arguments.out, model, shown(questions["test"], answers), words, note)
     return 0
 
 

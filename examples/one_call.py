@@ -1,8 +1,8 @@
-"""One call of a small T5 encoder in a process that does nothing else: its CPU seconds and its peak of memory.
+"""Measure one call of a small T5 encoder, in its own process: CPU seconds and peak memory.
 
     python examples/one_call.py forward 2048 patched
 
-prints JSON. A peak is a property of a process: what one call has needed, the next one finds there. So
+prints JSON. Peak memory belongs to a process: memory that one call has allocated stays there for the next call. So
 ``patched_memory.py`` starts this file once for each point of its picture.
 """
 
@@ -29,17 +29,17 @@ import relgraph as rg
 CALLS = ("forward", "training step")
 PATCHED = "patched"
 WAYS = ("eager", "sdpa", PATCHED)
-"""The attention implementations that transformers has for T5, and relgraph's in their place."""
+"""The attention implementations that transformers has for T5, and relgraph's replacement."""
 
 TOKENS, LAYERS, HEADS, WIDTH = 1000, 2, 4, 128
 FEW = 16
-"""A length at which a call needs next to nothing, but loads all that later calls need."""
+"""A length at which a call needs almost no memory, but loads everything that later calls need."""
 
 MIB = 2**20
 
 
 def encoder(way: str) -> T5EncoderModel:
-    """A T5 encoder with random weights, which are the same for all ways."""
+    """A T5 encoder with random weights, the same for all ways."""
     torch.manual_seed(0)
     config = T5Config(
         vocab_size=TOKENS, d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=4 * WIDTH, num_layers=LAYERS, num_heads=HEADS,
@@ -52,10 +52,10 @@ def encoder(way: str) -> T5EncoderModel:
 
 
 def ways() -> list[str]:
-    """All ways of this version of transformers: T5 has ``sdpa`` from 5.0 on."""
+    """All ways that this version of transformers has: T5 has ``sdpa`` from 5.0 on."""
     found = []
     for way in WAYS:
-        with suppress(ValueError):  # it names what it does not have
+        with suppress(ValueError):  # this version does not have it
             encoder(way)
             found.append(way)
     return found
@@ -67,7 +67,7 @@ def tokens(length: int) -> Tensor:
 
 
 def once(model: T5EncoderModel, text: Tensor, call: str) -> Tensor:
-    """The last hidden states ``[1, N, WIDTH]``; a training step computes all gradients as well."""
+    """The last hidden states ``[1, N, WIDTH]``; a training step also computes all gradients."""
     if call == "forward":
         with torch.no_grad():
             return model(text).last_hidden_state
@@ -78,9 +78,9 @@ def once(model: T5EncoderModel, text: Tensor, call: str) -> Tensor:
 
 
 def held_mib() -> float:
-    """What this process holds now; what was freed is given back first, where the C library can do that."""
+    """The memory that this process holds now, after it returns freed memory where the C library can."""
     status = Path("/proc/self/statm")
-    if not status.exists():  # other systems tell the highest alone; before the call that is nearly the same
+    if not status.exists():  # other systems only report the peak; before the call that is nearly the same
         return highest_mib()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -88,13 +88,13 @@ def held_mib() -> float:
 
 
 def forget_peak() -> None:
-    """Let Linux count the highest memory from now on."""
+    """Make Linux count the peak from now on."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def highest_mib() -> float:
-    """The most that this process has held."""
+    """The most memory that this process has held."""
     status = Path("/proc/self/status")
     if status.exists():  # Linux counts the memory of the process that started this one into ru_maxrss
         (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
@@ -104,7 +104,7 @@ def highest_mib() -> float:
 
 
 def measured(call: str, length: int, way: str, repeats: int) -> dict[str, float]:
-    """The peak of the first call beyond what is held before it, and the median CPU seconds of those after it."""
+    """The peak of the first call above the memory held before it, and the median CPU seconds of the calls after it."""
     model, text = encoder(way), tokens(length)
     once(model, tokens(FEW), call)
     held = held_mib()
@@ -113,7 +113,7 @@ def measured(call: str, length: int, way: str, repeats: int) -> dict[str, float]
     peak = highest_mib()
     seconds = []
     for _ in range(repeats):
-        start = time.process_time()  # of this process: others on the machine do not count
+        start = time.process_time()  # counts this process only
         once(model, text, call)
         seconds.append(time.process_time() - start)
     return {"mib": round(max(peak - held, 0.0), 1), "process_mib": round(peak, 1), "seconds": round(median(seconds), 4)}
@@ -130,12 +130,12 @@ def processor() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description="CPU seconds and peak memory of one call of a small T5 encoder, as JSON."
+        description="Measure CPU seconds and peak memory of one call of a small T5 encoder; print JSON."
     )
     parser.add_argument("call", choices=CALLS)
-    parser.add_argument("length", type=int, help="tokens")
+    parser.add_argument("length", type=int, help="number of tokens")
     parser.add_argument("way", choices=WAYS)
-    parser.add_argument("--repeats", type=int, default=3, help="calls that are timed (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="number of timed calls (3)")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     print(json.dumps(measured(given.call, given.length, given.way, given.repeats)))

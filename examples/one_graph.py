@@ -1,9 +1,10 @@
 """One graph on several processes: camps of a network of agreement and disagreement, found by its edges.
 
-Everybody belongs to one of two camps. An edge says that two people agree or disagree; most who agree share a camp, but
-one edge in ten is wrong. Of some people the camp is known. A model must name the camp of the others, so it must follow
-edges and their kinds: who does not see kinds sees a random graph. Every step trains on the whole graph, so that a
-larger graph needs more processes, not smaller batches. Two models, and what each can split:
+Each person belongs to one of two camps. An edge says that two people agree or disagree. People who agree usually share
+a camp, but one edge in ten is wrong. The camps of some people are known, and the model must find the camps of the
+others. To do so it must follow edges and see their kinds: without the kinds, the graph is random. Every step trains on
+the whole graph, so a larger graph needs more processes, not smaller batches. There are two models, each with its own
+ways to split:
 
     --model edges    attention along edges (RelationConv)          --parallel nodes
     --model pairs    attention over all pairs, with the kind of    --parallel context-allgather, context-ring or
@@ -13,9 +14,9 @@ larger graph needs more processes, not smaller batches. Two models, and what eac
     torchrun --nproc-per-node 2 examples/one_graph.py --parallel nodes
     torchrun --nproc-per-node 2 examples/one_graph.py --model pairs --parallel context-ring
 
-All commands of a model print the same losses up to rounding. With ``nodes`` each process holds some people and the
-edges into them, and gets the features of those at the other end of its edges before each layer. With the others it
-holds some people, and attention sees all of them.
+All commands of one model print the same losses up to rounding. With ``nodes``, each process holds some people and the
+edges into them; before each layer it fetches the features of the people at the other end of its edges. With the other
+ways, each process holds some people, and attention sees all people.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from translation.processes import Processes, processes
 import relgraph as rg
 
 KINDS = rg.EdgeType(["agree", "disagree"])
-"""Labels of edges alone."""
+"""Labels of edges only."""
 PAIRS = rg.EdgeType(["agree", "disagree"], self_loop=True, default="none")
 """Labels of all pairs."""
 DEGREE, WRONG, KNOWN, TRAINED = 10, 0.1, 0.2, 0.5
@@ -45,18 +46,18 @@ TABLES, NO_EDGE = ("key", "value", "bias"), -4.0
 NODES = "nodes"
 METHODS = {f"context-{method}": method for method in ("allgather", "ring", "ulysses")}
 MODES = {"edges": (NODES,), "pairs": tuple(METHODS)}
-"""How each model can be split."""
+"""The ways to split each model."""
 
 
 @dataclass
 class Network:
-    """People and what is between them.
+    """People and what they think of each other.
 
     Attributes:
-        graph: the people, with an edge in both directions between two of whom something is known.
-        x: ``[N, 3]``, one-hot: in the first camp, in the second, or not known.
+        graph: the people, with edges in both directions between any two whose opinion is known.
+        x: ``[N, 3]``, one-hot: first camp, second camp, or not known.
         camp: ``[N]``, 0 or 1.
-        trained: ``[N]``, of whom the camp is asked in training; in the test it is asked of all other unknown ones.
+        trained: ``[N]``, whose camp training asks for; the test asks for all other unknown camps.
     """
 
     graph: rg.Graph
@@ -74,7 +75,7 @@ class Network:
         wrong = torch.rand(one.shape, generator=draws) < WRONG
         disagree = ((camp[one] != camp[other]) ^ wrong).long()
         edges = torch.stack([torch.cat([one, other]), torch.cat([other, one])])
-        # of two edges between the same people the first one counts
+        # keep the first of several edges between the same people
         place = edges[0] * people + edges[1]
         order = place.argsort(stable=True)
         first = order[torch.cat([torch.ones(1).bool(), place[order].diff() != 0])]
@@ -86,7 +87,7 @@ class Network:
 
     @property
     def tested(self) -> Tensor:
-        """``[N]``, of whom the camp is asked in the test."""
+        """``[N]``, whose camp the test asks for."""
         return (self.x[:, 2] == 1) & ~self.trained
 
 
@@ -117,24 +118,24 @@ class OverPairs(nn.Module):
             WIDTH, HEADS, 2 * WIDTH, 0.0, num_labels=PAIRS.num_labels, names=PAIRS.names, tables=TABLES
         )
         tables: Any = layer.self_attn.tables
-        with torch.no_grad():  # so that the few edges are seen among all pairs from the beginning
+        with torch.no_grad():  # so that the few edges stand out among all pairs from the beginning
             tables.bias.rows[PAIRS.names.index("none")] = NO_EDGE
         self.layers = rg.RelationEncoder(layer, LAYERS)
 
     def forward(self, x: Tensor, labels: rg.Labels, _: Callable[[Tensor], Tensor]) -> Tensor:
-        """As of :class:`AlongEdges`."""
+        """As in :class:`AlongEdges`."""
         return self.last(self.layers(self.first(x)[None], labels=labels)[0])
 
 
 @dataclass
 class Part:
-    """What a process works on; on one process it is the whole.
+    """What a process works on; a single process works on everything.
 
     Attributes:
         rows: ``[n]``, its people.
-        labels: of the edges into them, or of all pairs.
-        with_halo: adds the features of people at the other end of its edges, whom other processes hold.
-        region: what forward and backward stand in.
+        labels: labels of the edges into these people, or of all pairs.
+        with_halo: adds the features of people at the other end of its edges that other processes hold.
+        region: the context manager around forward and backward.
     """
 
     rows: Tensor
@@ -150,7 +151,7 @@ def whole(network: Network, model: str) -> Part:
 
 
 def cut(network: Network, mode: str, mine: Processes) -> Part:
-    """The part of this process, so that all have about as much work."""
+    """The part of this process; all parts cost about the same."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (mine.world,))
@@ -158,7 +159,7 @@ def cut(network: Network, mode: str, mine: Processes) -> Part:
     layout = rg.distributed.Layout.by_cost(rg.distributed.row_costs(labels), mine.world)
     rows = layout.positions(mine.rank)
     if mode != NODES:
-        # the labels stay whole: they are cut where they are used
+        # every process keeps all labels; attention takes the rows that it needs
         region = partial(rg.distributed.context_parallel, mesh, method=METHODS[mode], layout=layout)
         return Part(rows, labels, lambda x: x, region)
     graph = network.graph
@@ -168,7 +169,7 @@ def cut(network: Network, mode: str, mine: Processes) -> Part:
 
 
 def train(network: Network, part: Part, model: nn.Module, steps: int, mine: Processes) -> list[float]:
-    """Train on the whole graph in each step; the loss of every step, the mean over all people that are asked about."""
+    """Train on the whole graph in each step; return each step's loss, the mean over all training people."""
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     asked = network.trained[part.rows]
     count, losses = int(network.trained.sum()), []
@@ -176,7 +177,7 @@ def train(network: Network, part: Part, model: nn.Module, steps: int, mine: Proc
         optimizer.zero_grad()
         with part.region():
             scores = model(network.x[part.rows], part.labels, part.with_halo)
-            # this process's part of the mean: losses and gradients of all processes add up to those of one
+            # dividing by the count of all processes makes losses and gradients add up to those of one process
             loss = cross_entropy(scores[asked], network.camp[part.rows][asked], reduction="sum") / count
             loss.backward()
         if mine.world > 1:
@@ -189,7 +190,7 @@ def train(network: Network, part: Part, model: nn.Module, steps: int, mine: Proc
 
 @torch.no_grad()
 def accuracy(network: Network, part: Part, model: nn.Module, mine: Processes) -> float:
-    """The share of people with an unknown camp, not trained on, whose camp is named."""
+    """The share of right answers for people with unknown camps outside training."""
     with part.region():
         scores = model(network.x[part.rows], part.labels, part.with_halo)
     tested = network.tested[part.rows]
@@ -199,21 +200,23 @@ def accuracy(network: Network, part: Part, model: nn.Module, mine: Processes) ->
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Camps of a network, found by one graph on several processes.")
-    parser.add_argument("--model", choices=MODES, default="edges", help="along edges or over all pairs (edges)")
+    parser = argparse.ArgumentParser(
+        description="Find the two camps of a network, with one graph on several processes."
+    )
+    parser.add_argument("--model", choices=MODES, default="edges", help="attend along edges or over all pairs (edges)")
     modes = [mode for of_model in MODES.values() for mode in of_model]
     parser.add_argument("--parallel", choices=modes, help="how the processes of torchrun split the graph")
-    parser.add_argument("--people", type=int, default=500, help="how many there are (500)")
-    parser.add_argument("--steps", type=int, default=60, help="of training (60)")
-    parser.add_argument("--seed", type=int, default=0, help="of network and model (0)")
+    parser.add_argument("--people", type=int, default=500, help="number of people (500)")
+    parser.add_argument("--steps", type=int, default=60, help="training steps (60)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of network and model (0)")
     return parser.parse_args(argv)
 
 
 def run(arguments: argparse.Namespace, mine: Processes) -> list[float]:
-    """Train as asked for, and print; the losses.
+    """Train as the command line asks, print the losses and return them.
 
     Raises:
-        ValueError: processes without a way to split the model, or the other way round.
+        ValueError: several processes without a way to split the model, or a way to split with a single process.
     """
     mode, model = arguments.parallel, arguments.model
     if mine.world > 1 and mode not in MODES[model]:

@@ -1,6 +1,8 @@
 """A T5 that reads 8,192 tokens on a laptop
 ========================================
 
+One line makes a T5 encoder read 8,192 tokens in 95 MiB, where transformers needs 3.1 GiB.
+
 T5 adds a learned number to each score, which depends on the distance of query and key. The code of transformers writes
 these numbers out for all pairs: N² per head, and scores and weights of the same size beside them. With twice the text
 that is four times the memory. One line has the same model computed by relgraph, which keeps the table of 32 rows:
@@ -10,15 +12,15 @@ that is four times the memory. One line has the same model computed by relgraph,
     rg.interop.transformers.patch(model)
 
 The model here is a tiny T5 encoder with random weights, made from its config: 2 layers, width 128, 4 heads. Nothing is
-downloaded. Weights do not change time or memory.
+downloaded. The values of the weights do not affect time or memory.
 
 .. code-block:: sh
 
     python examples/patched_memory.py            # about five minutes on one CPU core
-    python examples/patched_memory.py --quick    # two short lengths, about half a minute
+    python examples/patched_memory.py --quick    # one length, about twenty seconds
 
-What the first command printed (2026-11, one thread of a busy AMD EPYC, transformers 5.23): MiB and CPU seconds of
-a call, by eager attention and by ``sdpa`` of transformers, and patched.
+The first command printed this table (2026-11, one thread of a busy AMD EPYC, transformers 5.23): MiB and CPU seconds
+per call, for transformers' eager attention, its ``sdpa``, and the patched model.
 
 .. code-block:: text
 
@@ -34,21 +36,21 @@ a call, by eager attention and by ``sdpa`` of transformers, and patched.
     training step    4,096        1,269   7.10        1,528   6.73          124   1.30
     training step    8,192            –      –            –      –          244   3.98
 
-From 4,096 to 8,192 tokens a forward pass of theirs needs four times the memory, the patched one twice. At 8,192 tokens
-that is 3.1 GiB against 95 MiB, for a model of two layers and four heads; T5-small has eight heads. A training step of
-the patched model at 8,192 tokens needs 244 MiB. Time still grows with the square of the length, as all pairs attend:
-at 8,192 tokens 1.2 CPU seconds, theirs 9 to 13.
+From 4,096 to 8,192 tokens, a forward pass of transformers needs four times the memory, the patched one twice. At 8,192
+tokens that is 3.1 GiB against 95 MiB, for a model of two layers and four heads; T5-small has eight heads. A training
+step of the patched model at 8,192 tokens needs 244 MiB. Time still grows with the square of the length, since all pairs
+attend: at 8,192 tokens the patched model takes 1.2 CPU seconds and transformers 9 to 13.
 
-The short mode measures two short lengths. Its picture is drawn from the figures of the long run above, which are in
+The short mode measures one length. Its picture shows the figures of the long run above, which are in
 ``examples/kept/patched_memory.json``.
 
-Each point is measured in a process of its own (``examples/one_call.py``). MiB are the peak of the first call beyond
-what the process holds before: PyTorch, transformers and the weights, about 450 MiB. Seconds are CPU seconds on one
-thread: the median of three more calls, from 4,096 tokens on of one more. The processes run one after the other, so
+A separate process measures each point (``examples/one_call.py``). MiB are the peak of the first call above what the
+process held before, which is PyTorch, transformers and the weights: about 450 MiB. Seconds are CPU seconds on one
+thread: the median of three more calls, or one more call from 4,096 tokens on. The processes run one after the other, so
 ratios of seconds are rough. :doc:`The benchmarks </benchmarks>` take ratios within rounds, and measure T5-small.
 
-Figures are written to ``patched-memory-out/results.json`` (``--quick``: ``patched-memory-out/quick/``) point by point;
-after Ctrl-C the same command goes on.
+The command writes its figures to ``patched-memory-out/results.json`` (``--quick``: ``patched-memory-out/quick/``) point
+by point. After Ctrl-C the same command continues.
 """
 
 from __future__ import annotations
@@ -77,12 +79,11 @@ KEPT = HERE / "kept" / "patched_memory.json"
 # One line
 # --------
 #
-# The patched model is the same model: the same weights, the same answers up to rounding. The report says what was
-# replaced.
+# The patched model has the same weights and gives the same answers up to rounding. The report says what was replaced.
 
 
 def same_answers(length: int) -> None:
-    """Print what is patched, and how far the answers are apart."""
+    """Print what was patched, and how far the answers differ."""
     text, model = tokens(length), encoder("eager").eval()
     wanted = once(model, text, "forward")
     print(rg.interop.transformers.patch(model))
@@ -94,20 +95,21 @@ def same_answers(length: int) -> None:
 # What is measured
 # ----------------
 #
-# A forward pass without gradients, and a training step (forward and backward), at growing length. Theirs trains up to
-# half the longest text only: beyond that it needs more memory than most laptops have.
+# The command measures a forward pass without gradients, and a training step (forward and backward), at growing length.
+# Transformers' own attention trains only up to half the longest text: beyond that it needs more memory than most
+# laptops have.
 
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured.
+    """What the command measures.
 
     Attributes:
-        lengths: of the texts.
-        calls: what is computed.
-        ways: how it is computed.
-        repeats: how many calls are timed; of texts of 4,096 tokens and more, whose calls take seconds, one.
-        theirs_trains: the longest text of a training step without relgraph.
+        lengths: lengths of the texts.
+        calls: what to compute.
+        ways: how to compute it.
+        repeats: number of timed calls; one for texts of 4,096 tokens and more, whose calls take seconds.
+        theirs_trains: the longest text for a training step without relgraph.
     """
 
     lengths: tuple[int, ...]
@@ -118,9 +120,9 @@ class Size:
 
 
 FULL = Size((512, 1024, 2048, 4096, 8192), CALLS, tuple(ways()), 3, 4096)
-QUICK = Size((512, 2048), ("forward",), (FULL.ways[-2], PATCHED), 1, 2048)
+QUICK = Size((2048,), ("forward",), (FULL.ways[-2], PATCHED), 1, 2048)
 LONG = 4096
-SECONDS = {"full": 300, "quick": 30}
+SECONDS = {"full": 300, "quick": 20}
 
 
 @dataclass
@@ -128,11 +130,11 @@ class Point:
     """One call of one way at one length.
 
     Attributes:
-        variant: call, tokens and way, in one text.
+        variant: call, tokens and way, as one string.
         seed: always 0.
         mib: the peak of the call.
-        process_mib: the peak with all that the process held before.
-        seconds: of the CPU, for a call.
+        process_mib: the peak including what the process held before.
+        seconds: CPU seconds per call.
     """
 
     variant: str
@@ -160,27 +162,26 @@ def points(size: Size) -> list[str]:
 
 
 def measured(variant: str, seed: int, repeats: int) -> Point:
-    """A point, measured by a new process, and printed."""
+    """A point, measured by a new process."""
     call, length, way = variant.split(", ")
     command = [sys.executable, str(HERE / "one_call.py"), call, length, way, "--repeats"]
     command.append(str(repeats if int(length) < LONG else 1))
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{variant} could not be measured:\n{done.stderr}")
-    point = Point(variant, seed, **json.loads(done.stdout.splitlines()[-1]))
-    print(f"{call}, {int(length):,} tokens, {way}: {point.mib:,.0f} MiB, {point.seconds:.2f} CPU seconds", flush=True)
-    return point
+    return Point(variant, seed, **json.loads(done.stdout.splitlines()[-1]))
 
 
 # %%
 # The table and the picture
 # -------------------------
 #
-# On logarithmic axes a straight line of slope 2 grows with the square of the length, one of slope 1 with the length.
+# On logarithmic axes, a line of slope 2 grows with the square of the length, and a line of slope 1 grows with the
+# length.
 
 
 def report(measured: Sequence[Point]) -> str:
-    """The table that is printed: MiB and seconds of each way."""
+    """The table that the command prints: MiB and seconds of each way."""
     found = {point.place: point for point in measured}
     columns = [way for way in FULL.ways if any(place[2] == way for place in found)]
     lines = [f"{'':<15}{'tokens':>7}" + "".join(f"{way + ' MiB':>13}{'s':>7}" for way in columns)]
@@ -221,10 +222,12 @@ def draw(folder: Path, record: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Memory and time of a T5 encoder against length, patched and not.")
-    parser.add_argument("--quick", action="store_true", help="two short lengths; the picture is of the long run")
-    parser.add_argument("--out", type=Path, help="where all is written (patched-memory-out, quick .../quick)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever --out holds")
+    parser = argparse.ArgumentParser(
+        description="Measure memory and time of a T5 encoder at growing length, patched and unpatched."
+    )
+    parser.add_argument("--quick", action="store_true", help="one length; the picture shows the long run")
+    parser.add_argument("--out", type=Path, help="output folder (patched-memory-out, quick .../quick)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     size, out = (QUICK, "patched-memory-out/quick") if arguments.quick else (FULL, "patched-memory-out")
@@ -235,14 +238,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     announce(len(points(size)), SECONDS["quick" if arguments.quick else "full"], runs.folder)
     same_answers(size.lengths[0])
-    finished = runs.each(points(size), [0], lambda name, seed: (measured(name, seed, size.repeats), None))
+    finished = runs.each(
+        points(size), [0], lambda name, seed: (measured(name, seed, size.repeats), None),
+        tell=lambda point: f"{point.mib:,.0f} MiB, {point.seconds:.2f} CPU seconds",
+    )  # fmt: skip
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     runs.save(processor=processor(), date=time.strftime("%Y-%m"))
     print(f"results: {runs.path}")
     if arguments.quick:
-        print("the picture shows the long run, whose figures are kept")
+        print("the picture shows the long run, from its kept figures")
     draw(runs.folder, json.loads((KEPT if arguments.quick else runs.path).read_text(encoding="utf-8")))
     return 0
 

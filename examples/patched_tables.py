@@ -1,20 +1,23 @@
 """What a patched model has learned
 ================================
 
-A tiny T5 with random weights is patched, learns a task that asks for four distances, and is asked what it has learned:
-which distance each head prefers, by its table and by where it looks. Nothing is downloaded.
+A patched T5 learns a task that asks for four distances; pictures show which head took which of them.
 
-T5 knows positions by one table alone: a number per head and bucket of the distance, added to the scores. While the
-model trains, relgraph computes its attention; afterwards :func:`relgraph.interop.transformers.convert` gives the layer
-and the names of its labels, which ``relgraph.plot`` draws.
+It is a tiny T5 with random weights, and what it has learned is seen twice: in its table, and in where it looks.
+Nothing is downloaded.
+
+T5 knows positions only from one table: it has a number per head and bucket of the distance, which T5 adds to the
+scores. While the model trains, relgraph computes its attention. Afterwards
+:func:`relgraph.interop.transformers.convert` returns the layer and the names of its labels, which ``relgraph.plot``
+draws.
 
 .. code-block:: sh
 
     python examples/patched_tables.py            # five seeds, about half a minute of one CPU core
     python examples/patched_tables.py --quick    # one seed, about fifteen seconds
 
-What the first command printed (2026-11, one thread of a busy AMD EPYC): how many answers are right in texts that were
-not seen, how much of all attention goes to the four distances, and for each distance the head that looks there most.
+The first command printed the following (2026-11, one thread of a busy AMD EPYC): how many answers are right in unseen
+texts, the share of all attention at the four distances, and for each distance the head that looks there most.
 
 .. code-block:: text
 
@@ -30,11 +33,11 @@ not seen, how much of all attention goes to the four distances, and for each dis
         -6 head 0 (85 %), -2 head 2 (99 %), 1 head 1 (100 %), 4 head 3 (90 %)
     mean: right 99.6 % ± 0.8, at the four distances 99.9 % ± 0.1
 
-All seeds look where the task asks them to. Which head takes which distance is chance, and not every head keeps to one:
-with seed 1, no head gives more than 49 % of its attention to distance 1, and 1.8 % of the answers are wrong.
+All seeds look where the task requires. Chance decides which head takes which distance, and not every head keeps to one
+distance: with seed 1, no head gives more than 49 % of its attention to distance 1, and 1.8 % of the answers are wrong.
 
-Both modes train seed 0 alike and draw it, so the pictures below are those of either. Each is written when it is drawn,
-to ``patched-tables-out/`` (``--out`` names another folder).
+Both modes train seed 0 in the same way and draw it, so both give the pictures below. The script writes each picture
+when it is drawn, to ``patched-tables-out/`` (``--out`` names another folder).
 """
 
 # sphinx_gallery_thumbnail_number = 1
@@ -55,16 +58,16 @@ from transformers import T5Config, T5EncoderModel
 
 import relgraph as rg
 
-parser = argparse.ArgumentParser(description="The tables and the attention of a patched T5 that was trained.")
+parser = argparse.ArgumentParser(description="Draw the tables and the attention of a patched T5 after training.")
 parser.add_argument("--out", type=Path, default=Path("patched-tables-out"), help="folder for the pictures")
-parser.add_argument("--quick", action="store_true", help="seed 0 alone")
+parser.add_argument("--quick", action="store_true", help="only seed 0")
 arguments = parser.parse_args()
 arguments.out.mkdir(parents=True, exist_ok=True)
 torch.set_num_threads(1)
 
 
 def named(ax: Axes, name: str, title: str) -> None:
-    """A title above the picture, which is written to a file of that name."""
+    """Set the title of a picture and write it to a file of that name."""
     ax.set_title(title, fontsize=10)
     ax.figure.savefig(arguments.out / f"{name}.png", dpi=120)
     plt.close(ax.figure)
@@ -73,16 +76,16 @@ def named(ax: Axes, name: str, title: str) -> None:
 # %%
 # The task
 # --------
-# A text is 24 random symbols. At each place the model names four others: those six and two places before it, and those
-# one and four places after it. All that helps is to look at these distances.
+# A text is 24 random symbols. At each place the model names four other symbols: six and two places before it, and one
+# and four places after it. To answer, it has to look at exactly these distances.
 
 DISTANCES = (-6, -2, 1, 4)
 SYMBOLS, LENGTH, TEXTS = 16, 24, 16
-NOT_ASKED = -100  # what cross_entropy leaves out
+NOT_ASKED = -100  # cross_entropy ignores it
 
 
 def texts(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Texts ``[TEXTS, LENGTH]``, and the symbols that are asked for, ``[TEXTS, LENGTH, 4]``."""
+    """Texts ``[TEXTS, LENGTH]``, and the symbols to name, ``[TEXTS, LENGTH, 4]``."""
     symbols = torch.randint(SYMBOLS, (TEXTS, LENGTH), generator=generator)
     places = torch.arange(LENGTH)[:, None] + torch.tensor(DISTANCES)
     asked = symbols[:, places.clamp(0, LENGTH - 1)]
@@ -92,8 +95,8 @@ def texts(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 # %%
 # The model
 # ---------
-# One layer of T5 with as many heads as distances, and one linear map to the answers. ``patch`` comes before training;
-# it would work after it too.
+# The model is one T5 layer with as many heads as distances, and one linear map to the answers. ``patch`` comes before
+# training here; it also works after it.
 
 
 class Namer(nn.Module):
@@ -108,7 +111,7 @@ class Namer(nn.Module):
 
     @property
     def attention(self) -> nn.Module:
-        """T5's own module, which holds the table."""
+        """T5's attention module, which holds the table."""
         return self.encoder.get_submodule(self.report.patched[0].name)
 
     def forward(self, symbols: Tensor) -> Tensor:
@@ -122,13 +125,13 @@ class Namer(nn.Module):
 
 
 # %%
-# Numbers of the table must become large to single out one of 24 keys, so the table learns ten times as fast.
+# The numbers in the table must become large to single out one of 24 keys, so the table learns ten times as fast.
 
 STEPS, RATE, RATE_OF_TABLE = 300, 1e-2, 1e-1
 
 
 def trained(seed: int) -> Namer:
-    """A model after a few seconds of training."""
+    """Train a model for a few seconds."""
     torch.manual_seed(seed)
     model, generator = Namer(), torch.Generator().manual_seed(seed)
     table = model.attention.relative_attention_bias.weight
@@ -146,10 +149,10 @@ print(f"training {STEPS} steps, about ten seconds", flush=True)
 model = trained(0)
 print(model.report)
 new = texts(torch.Generator().manual_seed(1000))
-print(f"right in texts that it has not seen: {percent([model.right(*new)])}")
+print(f"right in unseen texts: {percent([model.right(*new)])}")
 
 # %%
-# The model is the same without relgraph: what it has learned is in its own weights.
+# The model also works without relgraph: its own weights hold what it has learned.
 
 rg.interop.transformers.unpatch(model.encoder)
 print(f"computed by transformers: {percent([model.right(*new)])}")
@@ -158,9 +161,9 @@ _ = rg.interop.transformers.patch(model.encoder)
 # %%
 # The table, head by head
 # -----------------------
-# ``convert`` makes a layer with a copy of the weights, and the labeler that names the rows. A bias means something in
-# comparison alone: a softmax does not see what all keys have in common. T5 has a bucket of its own for each distance
-# below 8; farther ones share buckets.
+# ``convert`` makes a layer with a copy of the weights, and the labeler that names the rows. Only differences of a
+# head's biases matter, since adding the same number to all scores does not change a softmax. T5 has a separate bucket
+# for each distance below 8; larger distances share buckets.
 
 layer, labeler = rg.interop.transformers.convert(model.attention)
 named(rg.plot.table_norms(layer.tables.bias), "table", f"T5's table after training; asked for: {DISTANCES}")
@@ -168,8 +171,8 @@ named(rg.plot.table_norms(layer.tables.bias), "table", f"T5's table after traini
 # %%
 # Where it looks
 # --------------
-# The table is one part of the score, the product of query and key is the other. The mass of a label counts both: the
-# attention that its pairs receive, here of the queries which have keys at all four distances.
+# The table is one part of the score; the product of query and key is the other. The mass of a label reflects both: it
+# is the attention that the label's pairs receive, here from queries with keys at all four distances.
 
 
 @torch.no_grad()
@@ -190,13 +193,13 @@ mass = mass[:, :, INNER]
 named(rg.plot.label_mass(mass, labeler.names), "mass", "attention by head and distance")
 
 # %%
-# The same in figures. A head that looked at all keys alike would give each distance one part in 24, 4 %.
+# Here are the figures. A head that looked at all keys equally would give each distance one part in 24, 4 %.
 
 rows = [labeler.names.index(str(distance)) for distance in DISTANCES]
 
 
 def shares(mass: Tensor) -> Tensor:
-    """The share of attention that each head gives to each distance that is asked for, ``[H, 4]``."""
+    """The share of attention that each head gives to each distance of the task, ``[H, 4]``."""
     return mass.mean((0, 2))[:, rows]
 
 
@@ -207,7 +210,7 @@ for head, row in enumerate(shares(mass).tolist()):
 # %%
 # One text
 # --------
-# The mean of the heads: four diagonals, one for each distance.
+# The mean over heads shows four diagonals, one for each distance.
 
 tokens = [chr(ord("A") + symbol) for symbol in new[0][0].tolist()]
 named(rg.plot.attention_tokens(weights[0], tokens), "attention", "attention over one text, mean of heads")
@@ -215,8 +218,8 @@ named(rg.plot.attention_tokens(weights[0], tokens), "attention", "attention over
 # %%
 # Other seeds
 # -----------
-# For each seed: how many answers are right, how much of all attention goes to the four distances, and the head that
-# looks at each most.
+# For each seed the script prints how many answers are right, the share of all attention at the four distances, and the
+# head that looks at each distance most.
 
 seeds = range(1 if arguments.quick else 5)
 found: list[tuple[float, float]] = []

@@ -4,22 +4,22 @@
 Small Transformers fill in hidden variables in Python's standard library, with and without relations.
 
 The task is variable misuse: one use of a local variable in a function is hidden, and the model points at the variable
-that belongs there. The rows of the table differ only in what attention knows about how tokens stand to each other:
+that belongs there. The rows of the table differ only in what attention knows about the relation between two tokens:
 
-- nothing,
-- sinusoids added to the input,
-- relative: a learned key and value vector for each clipped distance (Shaw, Uszkoreit, Vaswani 2018),
-- code relations: such vectors for each relation of syntax and data flow (Hellendoorn et al. 2020), and for the distance
-  between tokens that have no other relation.
+- none: nothing;
+- sinusoidal: only the sinusoids that are added to the input;
+- relative: a learned key and value vector for each clipped distance (Shaw, Uszkoreit, Vaswani 2018);
+- code relations: a learned key and value vector for each relation of syntax and data flow (Hellendoorn et al. 2020),
+  and for the distance between tokens that have no such relation.
 
 .. code-block:: sh
 
-    python examples/quickstart.py              # a few minutes on two CPU cores, a row on each
-    python examples/quickstart.py --quick      # about a minute, too short to learn much
+    python examples/quickstart.py              # a few minutes on two CPU cores, one row per core
+    python examples/quickstart.py --quick      # half a minute, too short to learn much
     python examples/quickstart.py --seeds 3    # mean and spread of three runs
     python examples/quickstart.py --validate   # how each row's settings were chosen, on functions held out of training
 
-Right answers to 2,571 questions about functions in files that were not trained on, as ``--seeds 3`` printed (mean ±
+Right answers to 2,571 questions about functions in files outside the training set, as ``--seeds 3`` printed (mean ±
 standard deviation, range; one thread, Python 3.11.7's standard library, November 2026):
 
 .. code-block:: text
@@ -29,16 +29,17 @@ standard deviation, range; one thread, Python 3.11.7's standard library, Novembe
     relative          60.5 % ± 1.6 (59.0–62.2)
     code relations    70.4 % ± 1.3 (69.1–71.8)
 
-Guessing gives 34.3 %, and the best of the rules that do not learn, "least often seen", 58.8 %. By three seeds, code
-relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), and 11.6 above the rule. Distances and
-sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the interval covers none
-of these. docs/results.md says how settings were chosen.
+Guessing gives 34.3 %. The best rule that does not learn, "least often seen", gives 58.8 %. With three seeds, code
+relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), and 11.6 points above that rule.
+Distances and sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the
+interval does not cover other choices of these. docs/results.md says how settings were chosen.
 
-**The short mode**, which made the output and the pictures below, trains an eighth of the steps and asks an eighth of
-the questions. It shows that all of it works: no row reaches the best rule yet, and their order says nothing.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It reads only the
+top modules of the library and trains a twentieth of the steps. No row reaches the best rule yet, and their order means
+nothing.
 
-It writes ``results.json``, models and pictures to ``quickstart-out/`` (``--quick`` and ``--validate``: to folders of
-these names in it); after Ctrl-C the same command goes on.
+The command writes ``results.json``, models and pictures to ``quickstart-out/`` (``--quick`` and ``--validate``: to
+folders of these names in it). After Ctrl-C the same command continues.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ from example_runs import (
     train,
     until_stopped,
 )
+from kept_results import SHORT, SHORT_MODEL, Kept
 from stdlib_functions import Batch, Question, Questions, Vocabulary, guesses, load
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -81,16 +83,16 @@ from relgraph.interop.python import EDGE_TYPES
 # The task
 # --------
 #
-# Functions are read from the standard library of the Python that runs this (``stdlib_functions.py``): nothing is
-# downloaded. A function is its tokens; one token is hidden. Files of training and test functions are apart, and no
-# function body occurs twice.
+# The functions come from the standard library of the Python that runs this script (``stdlib_functions.py``): nothing is
+# downloaded. A function is a list of tokens, one of which is hidden. Training and test functions come from different
+# files, and no function body occurs twice.
 
 BATCH_TOKENS = 1200
 
 
 @dataclass(frozen=True)
 class Data:
-    """Training functions, and test or validation questions that are the same for every run."""
+    """Training functions, and test or validation questions, the same for every run."""
 
     train: Questions
     test: Questions
@@ -98,15 +100,14 @@ class Data:
 
     @classmethod
     def read(cls, quick: bool = False, validation: bool = False) -> Data:
-        """The standard library of this Python, with up to two questions a test function; far fewer for a quick run."""
-        train, test = load(validation=validation)
+        """Two questions a test function of this Python's standard library; for a quick run one, of its top modules."""
+        train, test = load(validation=validation, top=quick)
         vocabulary = Vocabulary(train)
         tests = Questions(test, vocabulary)
-        asked = tests.draw(random.Random(0), 1)[::4] if quick else tests.draw(random.Random(0), 2)
-        return cls(Questions(train, vocabulary), tests, asked)
+        return cls(Questions(train, vocabulary), tests, tests.draw(random.Random(0), 1 if quick else 2))
 
     def training(self, seed: int) -> Iterator[Batch]:
-        """Batches without end; in every epoch each function comes once, with a hole drawn afresh."""
+        """Yield batches without end; each epoch has every function once, with a newly drawn hole."""
         rng = random.Random(seed)
         while True:
             for questions in self.train.split(self.train.draw(rng), BATCH_TOKENS, rng):
@@ -131,9 +132,9 @@ class Data:
 # The labels
 # ----------
 #
-# :class:`relgraph.ClippedDistance` labels any two tokens. Code relations are edges of a graph over the tokens, read
-# from the function **with its variable hidden** (``code_relations.py``): edges of the original would tell the answer.
-# Where two tokens have no relation, ``|`` falls back to the distance.
+# The relative row uses :class:`relgraph.ClippedDistance`, which labels two tokens by their distance. Code relations are
+# edges of a graph over the tokens, read from the function **with its variable hidden** (``code_relations.py``): edges
+# of the original function would reveal the answer. Where two tokens have no relation, ``|`` falls back to the distance.
 
 DISTANCE = rg.ClippedDistance(8)
 CODE = rg.EdgeType(EDGE_TYPES, inverse=True, default="unlabeled", duplicates="first") | DISTANCE
@@ -145,27 +146,27 @@ def distances(batch: Batch) -> rg.Labels:
 
 
 def code_relations(batch: Batch) -> rg.Labels:
-    """The relation between two tokens in the function with its variable hidden, or where there is none the distance."""
+    """The relation between two tokens in the function with its variable hidden, or else their distance."""
     holes = batch.hole.tolist()
     graphs = [question_graph(function, hole) for function, hole in zip(batch.functions, holes, strict=True)]
     return rg.labels.padded(CODE(rg.Graph.batch(graphs)), batch.words.shape[1])
 
 
 # %%
-# A row of the table is one choice of labels, with a learning rate and a spread of its own.
+# Each row of the table is one choice of labels, with its own learning rate and spread of the initial word vectors.
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table: what the model is told about where tokens stand.
+    """One row of the table: what the model knows about the positions of tokens.
 
     Attributes:
-        name: how the row is called.
-        labeler: how many labels there are, and their names; None for attention without tables.
-        make_labels: the labels of a batch.
+        name: the name of the row.
+        labeler: the number of labels, and their names; None for attention without tables.
+        make_labels: makes the labels of a batch.
         sinusoids: whether sinusoids are added to the input.
-        learning_rate: its peak. This and the next were chosen for each row alone, on validation functions.
-        embedding_std: the spread of a word's first vector.
+        learning_rate: the peak rate. This and the next were chosen for each row on validation functions.
+        embedding_std: the spread of the initial word vectors.
     """
 
     name: str
@@ -187,8 +188,8 @@ VARIANTS = (
 # The model
 # ---------
 #
-# Three :class:`relgraph.RelationEncoderLayer`. A token's vector is the sum of its words' vectors; the variables of the
-# function are scored against the hole.
+# The model has three layers of :class:`relgraph.RelationEncoderLayer`. A token's vector is the sum of its words'
+# vectors. The model scores each variable of the function for the hole.
 
 WIDTH, HEADS, LAYERS, HIDDEN = 96, 2, 3, 192
 
@@ -196,7 +197,7 @@ WIDTH, HEADS, LAYERS, HIDDEN = 96, 2, 3, 192
 class Pointer(nn.Module):
     """A Transformer over the tokens of a function that scores each of its variables for the hole.
 
-    The score of a variable is the mean, over the places where it stands, of a product with the hole's vector.
+    A variable's score is the mean, over its places, of the product of the place's vector with the hole's vector.
     """
 
     def __init__(self, words: int, variant: Variant) -> None:
@@ -212,7 +213,7 @@ class Pointer(nn.Module):
         self.answers = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, batch: Batch) -> Tensor:
-        """``[B, C]``, one score a variable; -inf where a function has fewer."""
+        """``[B, C]``, one score per variable; -inf where a function has fewer variables."""
         x = self.norm(self.states(batch))
         hole = x[torch.arange(x.shape[0]), batch.hole]
         scores = torch.einsum("bd,bnd->bn", self.asks(hole), self.answers(x)) / WIDTH**0.5
@@ -222,7 +223,7 @@ class Pointer(nn.Module):
         return (total / times.clamp(min=1)).masked_fill(times == 0, float("-inf"))
 
     def states(self, batch: Batch) -> Tensor:
-        """What comes out of the last layer, ``[B, N, WIDTH]``."""
+        """The output of the last layer, ``[B, N, WIDTH]``."""
         labels = self.variant.make_labels(batch)
         count = (batch.words > 0).sum(-1, keepdim=True).clamp(min=1)
         words = self.embedding(batch.words.flatten(0, 1)).unflatten(0, batch.words.shape[:2])
@@ -236,24 +237,24 @@ class Pointer(nn.Module):
 # Training
 # --------
 #
-# In every epoch each function comes once, with a hole drawn afresh. ``train`` in ``example_runs.py`` takes the losses
-# one by one: AdamW with warm-up and linear decay.
+# In every epoch each function comes once, with a newly drawn hole. ``train`` in ``example_runs.py`` trains on these
+# losses with AdamW, warm-up and linear decay.
 
 WARM_UP = 0.08
-STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 100, 250
-# means of the four rows: of a training step, and of a batch of test questions
+STEPS, QUICK_STEPS, VALIDATION_STEPS = 800, 40, 250
+# means over the four rows, for a training step and for a batch of test questions
 SECONDS_A_STEP, SECONDS_A_TEST = 0.09, 0.034
 
 
 def fit(model: Pointer, batches: Iterator[Batch], steps: int, title: str = "") -> list[float]:
-    """Train for some steps; the loss of every step."""
+    """Train for some steps; return the loss of each step."""
     losses = (cross_entropy(model(batch), batch.target) for batch in batches)
     return train(model, losses, steps, model.variant.learning_rate, warm_up=WARM_UP, title=title)
 
 
 @dataclass
 class Run:
-    """One variant trained with one seed."""
+    """One row trained with one seed."""
 
     variant: str
     seed: int
@@ -264,7 +265,7 @@ class Run:
 
 
 def build(variant: Variant, words: int, seed: int) -> Pointer:
-    """A model whose weights, but for the tables and the embedding's scale, are every variant's with this seed."""
+    """A model; with the same seed all variants share weights, except tables and the embedding's scale."""
     torch.manual_seed(seed)
     plain = Pointer(words, replace(VARIANTS[0], embedding_std=variant.embedding_std))
     model = Pointer(words, variant)
@@ -274,7 +275,7 @@ def build(variant: Variant, words: int, seed: int) -> Pointer:
 
 @torch.no_grad()
 def accuracy(model: Pointer, data: Data) -> float:
-    """The share of test questions that the model answers right."""
+    """The share of test questions that the model answers correctly."""
     return sum((model(batch).argmax(-1) == batch.target).sum().item() for batch in data.testing()) / len(data.asked)
 
 
@@ -290,13 +291,13 @@ def run(variant: Variant, data: Data, steps: int, seed: int) -> tuple[Run, Point
 
 
 # %%
-# Settings were chosen by trying the same ones for every row, on validation functions.
+# ``--validate`` tries the same settings for every row, on validation functions. This chose the settings above.
 
 LEARNING_RATES, EMBEDDING_STDS = (1e-3, 2e-3, 4e-3), (0.25, 1.0)
 
 
 def settings(variant: Variant) -> list[Variant]:
-    """A row with every setting that is tried for it, which are the same for all rows."""
+    """A row with every setting to try, the same settings for all rows."""
     return [
         replace(variant, name=f"{variant.name}, rate {rate:g}, std {std:g}", learning_rate=rate, embedding_std=std)
         for rate, std in product(LEARNING_RATES, EMBEDDING_STDS)
@@ -304,7 +305,7 @@ def settings(variant: Variant) -> list[Variant]:
 
 
 def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: Data) -> int:
-    """The number of steps that all runs together take about so many minutes for."""
+    """The number of steps with which all runs together take about ``minutes``."""
     start = time.perf_counter()
     for variant in variants:
         fit(build(variant, len(data.train.vocabulary), 0), data.training(0), 10)
@@ -316,12 +317,12 @@ def steps_within(minutes: float, variants: Sequence[Variant], seeds: int, data: 
 # What came out
 # -------------
 #
-# All rows and seeds answer the same test questions. The rules beside them know where variables stand, and learn
-# nothing.
+# All rows and seeds answer the same test questions. The table also has rules that learn nothing and only know where
+# variables occur.
 
 
 def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
-    """The table that is printed."""
+    """The table that the command prints."""
     lines = [f"{'variant':<36}{'parameters':>12}{'accuracy':>28}{'seconds':>10}"]
     for name in dict.fromkeys(r.variant for r in runs):
         mine = [r for r in runs if r.variant == name]
@@ -338,9 +339,9 @@ def report(runs: Sequence[Run], baselines: dict[str, float]) -> str:
 # Pictures
 # --------
 #
-# Results and losses; for every row that has labels, how long each label's vectors are, and how much attention each
-# label gets on test functions; and the labels of one short function. At the start of training all vectors are about 1
-# long.
+# The first picture shows the results (in the short mode, those of the long run) and the training losses. The others
+# show, for every row with labels, the length of each label's vectors and the attention that each label gets on test
+# functions, and the labels of one short function. At the start of training all vectors have a length of about 1.
 
 FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
 
@@ -376,13 +377,13 @@ def draw_labels(path: Path, data: Data) -> None:
 
 
 def _joined(parts: Any, dim: int) -> Tensor:
-    """The parts of a sum of labels side by side; what is no sum as it is."""
+    """The parts of a sum of labels, concatenated; a single part stays unchanged."""
     return torch.cat(tuple(parts), dim) if isinstance(parts, (tuple, list)) else parts
 
 
 @torch.no_grad()
 def label_mass(model: Pointer, batch: Batch) -> Tensor:
-    """The attention that each label receives, ``[LAYERS, HEADS, R]``, averaged over tokens."""
+    """The attention that each label receives, averaged over tokens: ``[LAYERS, HEADS, R]``."""
     with rg.record_attention(model) as record:
         model(batch)
     masses = [_joined(calls[0].label_mass, -1) for calls in record.values()]
@@ -390,12 +391,12 @@ def label_mass(model: Pointer, batch: Batch) -> Tensor:
 
 
 @torch.no_grad()
-def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
+def draw(folder: Path, model: Pointer, data: Data, batches: int = 20, note: str = "") -> None:
     """A model's tables, and the attention that each label receives on test functions."""
     assert model.variant.labeler is not None
     names, row = model.variant.labeler.names, model.variant.name.replace(" ", "-")
     names = [str(n) for part in names for n in part] if isinstance(names[0], tuple) else list(names)
-    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2) as axes:
+    with picture(folder / f"tables-{row}.png", 13, 8, LAYERS, 2, note=note) as axes:
         attention = [module for module in model.modules() if isinstance(module, rg.RelationAttention)]
         for number, (layer, panels) in enumerate(zip(attention, axes, strict=True)):
             assert layer.tables is not None
@@ -409,7 +410,7 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
     asked = list(data.testing())
     mass = torch.stack([label_mass(model, batch) for batch in asked[:: max(1, len(asked) // batches)]]).mean(0)
     near = [label for label, name in enumerate(names) if name not in FARTHEST]
-    with picture(folder / f"attention-{row}.png", 11, 4.5) as ax:
+    with picture(folder / f"attention-{row}.png", 11, 4.5, note=note) as ax:
         rg.plot.label_mass(mass[..., near], [names[label] for label in near], axes="LHR", ax=ax)
         ax.set_title(f"{model.variant.name}: attention by label, but for the clipped distances, which get the rest")
 
@@ -418,42 +419,42 @@ def draw(folder: Path, model: Pointer, data: Data, batches: int = 20) -> None:
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Hidden variables in Python's standard library, found with and without labels for attention."
+        description="Fill in hidden variables in Python's standard library, with and without labels for attention."
     )
     names = [variant.name for variant in VARIANTS]
     steps = f"{STEPS}, quick {QUICK_STEPS}, validate {VALIDATION_STEPS}"
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=positive(int), help=f"training steps per row ({steps})")
-    length.add_argument("--minutes", type=positive(float), help="train for about so long in all")
-    parser.add_argument("--quick", action="store_true", help="a short run that shows that all of it works")
+    length.add_argument("--minutes", type=positive(float), help="minutes of training, for all runs together")
+    parser.add_argument("--quick", action="store_true", help="a short run that shows that everything works")
     parser.add_argument(
         "--validate", action="store_true", help="try settings for every row on functions held out of training"
     )
-    parser.add_argument("--seeds", type=positive(int), default=1, help="runs of each row (1), with seeds 0, 1, ...")
-    parser.add_argument("--variants", nargs="+", choices=names, default=names, help="the rows (all)")
+    parser.add_argument("--seeds", type=positive(int), default=1, help="runs per row (1), with seeds 0, 1, ...")
+    parser.add_argument("--variants", nargs="+", choices=names, default=names, help="the rows to train (all)")
     parser.add_argument(
-        "--threads", type=positive(int), default=1, help="of torch (1); more help if the machine is idle"
+        "--threads", type=positive(int), default=1, help="threads of torch (1); more help on an idle machine"
     )
     parser.add_argument(
-        "--processes", type=positive(int), help="runs that are made at once (one a core; 1 with --quick, --minutes)"
+        "--processes", type=positive(int), help="runs at once (one per core; 1 with --quick or --minutes)"
     )
-    parser.add_argument("--out", type=Path, help="where all is written (quickstart-out, or quick or validate in it)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--out", type=Path, help="output folder (quickstart-out, or quick or validate in it)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     if arguments.threads > 1 and (arguments.processes or 1) > 1:
-        # a copy of a process cannot go on with the threads that torch has started
+        # a copy of a process does not have the threads that torch has started
         parser.error(f"--processes must be 1 with several --threads, got {arguments.processes}")
     return arguments
 
 
 def keep(arguments: argparse.Namespace, data: Data) -> Runs:
-    """The runs that stand in the folder already, if they were made by the same command."""
+    """The runs already in the folder, if the same command made them."""
     modes = [mode for mode in ("quick", "validate") if getattr(arguments, mode)]
     usual = QUICK_STEPS if arguments.quick else VALIDATION_STEPS if arguments.validate else STEPS
     settings = {
@@ -470,7 +471,7 @@ def keep(arguments: argparse.Namespace, data: Data) -> Runs:
 
 
 def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
-    """Train every row with every seed; whether all was done."""
+    """Train every row with every seed; return whether all are done."""
     variants = [variant for variant in VARIANTS if variant.name in arguments.variants]
     if arguments.validate:
         variants = [setting for variant in variants for setting in settings(variant)]
@@ -481,7 +482,7 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
         steps = stands[0] if stands else steps_within(arguments.minutes, variants, arguments.seeds, data)
     print(
         f"{len(data.train.functions)} training functions, {len(data.asked)} questions about "
-        f"{len(data.test.functions)} functions of other files of Python {platform.python_version()}'s "
+        f"{len(data.test.functions)} functions from other files of Python {platform.python_version()}'s "
         f"standard library; {steps} steps per row"
     )
     left = count - len({(run.variant, run.seed) for run in runs.done} & asked)
@@ -502,21 +503,25 @@ def train_rows(arguments: argparse.Namespace, data: Data, runs: Runs) -> bool:
 
 def show(arguments: argparse.Namespace, data: Data, runs: Runs) -> None:
     """Pictures of the results, and of what the first seed of every row with labels has learned."""
-    draw_results(runs.folder, runs.done, data.baselines())
+    if arguments.quick:
+        Kept.read("quickstart").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done, data.baselines())
     for variant in VARIANTS:
         if variant.name in arguments.variants and variant.labeler is not None:
             model = build(variant, len(data.train.vocabulary), 0)
             runs.load(model, variant.name, 0)
-            draw(runs.folder, model, data)
+            draw(runs.folder, model, data, note=SHORT_MODEL if arguments.quick else "")
     if CODE in [variant.labeler for variant in VARIANTS if variant.name in arguments.variants]:
         draw_labels(runs.folder / "labels.png", data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train every row, print the table, write the results and draw them."""
+    """Train every row, print the table, write the results and draw the pictures."""
     arguments = parse_arguments(argv)
     torch.set_num_threads(arguments.threads)
-    print("reading the functions of the standard library, about 12 s on an idle CPU core", flush=True)
+    seconds = 5 if arguments.quick else 12
+    print(f"reading the functions of the standard library, about {seconds} s on an idle CPU core", flush=True)
     try:
         data = Data.read(arguments.quick, arguments.validate)
         try:
@@ -527,6 +532,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finished = train_rows(arguments, data, runs)
         if runs.done:
             baselines = data.baselines()
+            if arguments.quick:
+                print(SHORT)
             print(report(runs.done, baselines))
             runs.save(baselines=baselines)
             print(f"results: {runs.path}")

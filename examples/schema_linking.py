@@ -3,29 +3,29 @@
 
 A small model finds the column that a question asks for, with and without RAT-SQL's relations.
 
-Databases and questions are made up. Every table has a key, and often a foreign key to another table; some column names
-stand in several tables. A question names a column and a table, between words without meaning, and says by a word
-whether the column is in that table (``of``) or in the one that this table's foreign key refers to (``behind``):
+Databases and questions are made up. Every table has a key, and often a foreign key to another table. Some column names
+occur in several tables. A question names a column and a table, among words without meaning. One word says whether the
+column is in that table (``of``) or in the table that its foreign key refers to (``behind``):
 
 .. code-block:: text
 
     dofi dobi reke behind lula   →  the column reke in the table that dobi refers to
 
-Each table with a foreign key has the column asked for, and so does the table it refers to; so names alone do not
-settle the answer. Every word has a random vector that is never trained, and words of test questions occur in none of
-training. Columns stand table by table, so distances tell a little of which table a column belongs to. The strongest
-baseline without relations knows which names match: each column and table knows whether its name occurs in the
-question, and each column whether its table's name does. That settles ``of``. What a key refers to is known by the
-relations alone.
+Each table with a foreign key has a column with the name in the question, and so does the table that it refers to, so
+names cannot settle the answer. Every word has a random vector that is never trained, and no word of a test question
+occurs in training. Columns come table by table, so distances say a little about which table a column belongs to. The
+strongest baseline without relations knows which names match: each column and table knows whether its name occurs in the
+question, and each column knows whether its table's name does. That settles ``of``. Only the relations say what a key
+refers to.
 
 .. code-block:: sh
 
     python examples/schema_linking.py            # three seeds, about seven minutes on one CPU core
     python examples/schema_linking.py --seeds 5  # about eleven
-    python examples/schema_linking.py --quick    # one seed, about a minute
+    python examples/schema_linking.py --quick    # two rows, one seed, half a minute
 
-Percent right, five seeds, mean ± standard deviation, as the second command printed (one thread of a busy AMD EPYC,
-November 2026):
+The second command printed this table: percent right, five seeds, mean ± standard deviation (one thread of a busy AMD
+EPYC, November 2026):
 
 .. code-block:: text
 
@@ -36,25 +36,25 @@ November 2026):
     schema relations         100.0 % ± 0.0     100.0 % ± 0.0     100.0 % ± 0.0
     all that names tell             60.9 %           100.0 %            29.7 %
 
-The last line is no model but a bound, worked out from the test questions: for ``behind``, every other table has a
-column of that name, and nothing but the key says which is meant. The row with matches comes close to that bound:
-relations are 39.6 points ahead of it (+37.7 to +41.5 by the seeds), and 39 ahead of the bound. Nearly all of that is in
-``behind``, and follows from the share of such questions, here 267 of 480. It says that relations carry what names
-cannot, and not how much they gain on questions of real users: the more of those are settled by names, the less. Nor
-does it cover names that match in part, or relations that are wrong.
+The last line is not a model but a bound, worked out from the test questions: for ``behind``, every other table has a
+column of that name, and only the key says which one is meant. The row with name matches comes close to that bound.
+Relations are 39.6 points ahead of that row (+37.7 to +41.5 over the seeds), and 39 points ahead of the bound. Nearly
+all of the lead comes from ``behind`` and depends on the share of such questions, here 267 of 480. So relations carry
+what names cannot. The figures do not say how much relations gain on questions of real users: the more questions names
+can settle, the smaller the gain. They also do not cover names that match in part, or wrong relations.
 
-Training and test questions are the same for all seeds, so that ± covers initial values and the order of batches only.
-All 480 questions right leave up to 0.6 % of wrong answers open at 95 %. A random column of the name asked for is right
-in 22.8 %: the first two rows tie, and know no more than that. Layers, rate and steps were settled with the row ``schema
-relations`` alone, on other questions: at half the steps its seeds differed widely in questions with ``behind`` (26 to
-100 %). The row with matches was not tuned; no tuning could lift it above the bound.
+Training and test questions are the same for all seeds, so ± covers only initial values and the order of batches. With
+all 480 questions right, an error rate of up to 0.6 % remains possible at 95 % confidence. A random column of the right
+name is correct in 22.8 %: the first two rows tie with this and know no more. Layers, rate and steps were tuned only for
+the row ``schema relations``, on other questions: with half the steps its seeds differed widely on questions with
+``behind`` (26 to 100 %). The row with matches was not tuned; no tuning could lift it above the bound.
 
-**The short mode**, which made the output and the pictures below, trains on fewer questions for fewer steps. That is
-enough to learn ``of``, for which a column must find its table, but not ``behind``, which needs a foreign key as well.
-The rows that know neither relations nor matches have not even learned to compare names by then.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It trains
+``distance, name match`` and ``schema relations``, on fewer questions for fewer steps. That is enough to learn ``of``,
+for which a column must find its table, but not ``behind``, which also needs a foreign key.
 
-It writes ``results.json``, models and pictures to ``schema-linking-out/`` (``--quick``: ``schema-linking-out/quick/``);
-after Ctrl-C the same command goes on.
+The command writes ``results.json``, models and pictures to ``schema-linking-out/`` (``--quick``:
+``schema-linking-out/quick/``). After Ctrl-C the same command continues.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ from example_runs import (
     train,
     until_stopped,
 )
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -91,15 +92,15 @@ import relgraph as rg
 # The task
 # --------
 #
-# A database is a chain of four or five tables, each of which refers to the next one by a foreign key. Two column names
-# stand in all of them. :class:`relgraph.labelers.Schema` holds a question with the columns, tables and keys.
+# A database is a chain of four or five tables. Each refers to the next by a foreign key. All tables share two column
+# names. :class:`relgraph.labelers.Schema` holds a question with the columns, tables and keys.
 
 WORDS, MARKS = 2000, ("of", "behind")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A schema with its question, and the number of the column that is asked for."""
+    """A schema with its question, and the index of the right column."""
 
     schema: rg.labelers.Schema
     target: int
@@ -107,7 +108,7 @@ class Question:
 
 
 def make_question(rng: random.Random, words: Sequence[str]) -> Question:
-    """A random database and a question about it, from words of which each has one use."""
+    """A random database and a question about it; every word has one use only."""
     fresh = iter(rng.sample(words, 40))
     names = [next(fresh) for _ in range(rng.randint(4, 5))]
     shared = [next(fresh) for _ in range(2)]
@@ -135,11 +136,11 @@ def make_question(rng: random.Random, words: Sequence[str]) -> Question:
 
 
 # %%
-# Words are four letters that say nothing. Those of training and those of the test have nothing in common.
+# Words are four letters without meaning. Training and test share no words.
 
 
 def spell(number: int) -> str:
-    """A word of its own for each number below :data:`WORDS`."""
+    """A different word for each number below :data:`WORDS`."""
     letters = []
     for choice in ("bdfgklmnprst", "aeiou", "bdfgklmnprst", "aeiou"):
         number, at = divmod(number, len(choice))
@@ -158,18 +159,18 @@ NUMBER = {word: number for number, word in enumerate((*MARKS, *map(spell, range(
 # The labels
 # ----------
 #
-# :class:`relgraph.labelers.SchemaRelations` names what two items are to each other, as RAT-SQL does: a column of a
-# table, a foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are
-# packed end to end, and no pair crosses from one to another.
+# Like RAT-SQL, :class:`relgraph.labelers.SchemaRelations` labels what two items are to each other: a column of a table,
+# a foreign key, a word that matches a name. The other rows have the distance, or no labels at all. Questions are packed
+# end to end, and no pair crosses from one question to another.
 #
-# What a match of names is worth by itself is seen in a row that gets it as a feature of items, not of pairs: a column
-# or table knows whether its name occurs in the question, and a column also whether its table's name does.
+# One row shows what name matches are worth without relations. It gets them as features of items, not of pairs: a column
+# or table knows whether its name occurs in the question, and a column also knows whether its table's name does.
 
 RELATIONS, DISTANCE = rg.labelers.SchemaRelations(), rg.ClippedDistance(8)
 
 
 def match_names(schema: rg.labelers.Schema) -> list[tuple[bool, bool]]:
-    """For each word, column and table: whether its name occurs in the question, and whether its table's name does."""
+    """For each word, column and table: does its name occur in the question, and does its table's name?"""
     asked = set(schema.question)
     tables = [name in asked for (name,) in schema.tables]
     columns = [(name in asked, table is not None and tables[table]) for table, (name,) in schema.columns]
@@ -178,7 +179,7 @@ def match_names(schema: rg.labelers.Schema) -> list[tuple[bool, bool]]:
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions packed end to end: words, kinds and labels of all T positions, and what is asked for, one each."""
+    """Questions packed end to end: words, kinds and labels of all T positions, and one target per question."""
 
     words: Tensor  # the marks are 0 and 1
     kinds: Tensor  # 0 for a word of the question, 1 for a column, 2 for a table
@@ -190,7 +191,7 @@ class Batch:
 
     @property
     def borders(self) -> rg.DistanceLabels:
-        """Which positions belong to one question, and no ids: for a layer without tables."""
+        """Labels without ids that say which positions belong to one question, for a layer without tables."""
         return rg.DistanceLabels(self.relations.q_len, lookup=[-1], left=0, ptr=self.relations.k_ptr)
 
     def parts(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -220,16 +221,16 @@ class Batch:
 
 
 def make_batches(count: int, size: int, seed: int, part: str) -> list[Batch]:
-    """Batches of so many questions; the words of the parts ``"train"`` and ``"test"`` have nothing in common."""
+    """Batches of ``size`` questions; the parts ``"train"`` and ``"test"`` share no words."""
     rng, words = random.Random(f"{part} {seed}"), words_of(part)
     return [Batch.make([make_question(rng, words) for _ in range(size)], NUMBER) for _ in range(count)]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: what attention knows of a pair, and whether items know which names match.
+    """One row: what attention knows about a pair, and whether items know which names match.
 
-    All rows have the packed batch's borders.
+    In all rows attention stays within a question of the packed batch.
     """
 
     name: str
@@ -252,7 +253,7 @@ VARIANTS = {
 # The model
 # ---------
 #
-# An encoder over words, columns and tables. Word vectors are random and stay as they are.
+# The model is an encoder over words, columns and tables. Word vectors are random and stay fixed.
 
 WIDTH, HEADS, LAYERS, HIDDEN = 64, 4, 4, 128
 
@@ -267,17 +268,17 @@ class Pointer(nn.Module):
         labeler = variant.labeler
         layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, "gelu", norm_first=True, labeler=labeler)
         self.variant = variant
-        # Not trained, and the same for every seed: a word is known by its vector, and its vector says nothing else.
+        # Fixed and the same for every seed: a vector identifies its word and says nothing else.
         vectors = torch.randn(WORDS + len(MARKS), WIDTH, generator=torch.Generator().manual_seed(0))
         self.register_buffer("vectors", vectors)
         self.kinds = nn.Embedding(3, WIDTH)
         self.matches = nn.Linear(2, WIDTH, bias=False) if variant.matches else None
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
         self.score = nn.Linear(WIDTH, 1)
-        self.encoder.reset_parameters()  # copies of a layer start alike
+        self.encoder.reset_parameters()  # the layers are copies: draw new weights for each
 
     def forward(self, batch: Batch) -> Tensor:
-        """``[B, C]``, one score a column; -inf where a schema has fewer."""
+        """``[B, C]``, one score per column; -inf where a schema has fewer columns."""
         x = self.vectors[batch.words] + self.kinds(batch.kinds)
         if self.matches is not None:
             x = x + self.matches(batch.matches)
@@ -290,8 +291,8 @@ class Pointer(nn.Module):
 # Training
 # --------
 #
-# A question's columns compete in one softmax. Batches are drawn again and again from those that were made at the start.
-# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
+# A question's columns compete in one softmax. Training draws batches again and again from those made at the start.
+# ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 3e-3
 
@@ -301,10 +302,10 @@ class Size:
     """How much is trained and tested.
 
     Attributes:
-        steps: of training.
-        questions: in a batch.
-        batches: of training.
-        tests: batches of the test.
+        steps: training steps.
+        questions: questions per batch.
+        batches: number of training batches.
+        tests: number of test batches.
     """
 
     steps: int
@@ -313,12 +314,13 @@ class Size:
     tests: int
 
 
-FULL, QUICK = Size(700, 24, 150, 20), Size(320, 12, 150, 30)
+FULL, QUICK = Size(700, 24, 150, 20), Size(280, 12, 150, 30)
+QUICK_ROWS = ("distance, name match", "schema relations")
 SECONDS_A_STEP = {FULL: 0.048, QUICK: 0.04}
 
 
 def losses(model: Pointer, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
-    """The loss of every step, without end."""
+    """Yield the loss of each step, without end."""
     rng = random.Random(seed)
     while True:
         batch = rng.choice(batches)
@@ -329,13 +331,13 @@ def losses(model: Pointer, batches: Sequence[Batch], seed: int) -> Iterator[Tens
 # What came out
 # -------------
 #
-# Besides the rows there are two rules: any column with the name asked for, and all that names can tell. The second
-# takes the column of that name in the table that is named, or for ``behind`` one of those in other tables.
+# The table adds two rules: any column with the right name, and everything that names can say. The second rule takes the
+# column of that name in the named table, or for ``behind`` one of those in other tables.
 
 
 @dataclass
 class Run:
-    """One variant trained with one seed."""
+    """One row trained with one seed."""
 
     variant: str
     seed: int
@@ -348,19 +350,19 @@ class Run:
 
 @torch.no_grad()
 def hits(model: Pointer, batches: Sequence[Batch]) -> dict[str, float]:
-    """The share of questions answered right: of all, and of either mark."""
+    """The share of questions answered correctly: of all, and of each mark."""
     return by_mark(batches, torch.cat([model(batch).argmax(-1) == batch.target for batch in batches]).double())
 
 
 def by_mark(batches: Sequence[Batch], shares: Tensor) -> dict[str, float]:
-    """The mean over all questions, and over those of either mark."""
+    """The mean over all questions, and over those of each mark."""
     behind = torch.cat([batch.behind for batch in batches])
     parts = {"accuracy": shares, "of": shares[~behind], "behind": shares[behind]}
     return {name: part.mean().item() for name, part in parts.items()}
 
 
 def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
-    """How often two rules are right, of all questions and of either mark."""
+    """How often two rules are right, over all questions and for each mark."""
     chances: dict[str, list[float]] = {"a column of that name": [], "all that names tell": []}
     for batch in batches:
         for (matches, kinds), behind in zip(batch.parts(batch.matches), batch.behind.tolist(), strict=True):
@@ -371,7 +373,7 @@ def guesses(batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed, and how far relations are ahead of the other rows."""
+    """The table that the command prints, and how far relations are ahead of the other rows."""
     lines = [f"{'variant':<22}" + "".join(f"{name:>16}" for name in ("accuracy", *MARKS)) + f"{'seconds':>9}"]
     rows = by_row(runs, lambda run: run)
     for name, mine in rows.items():
@@ -391,12 +393,13 @@ def report(runs: Sequence[Run]) -> str:
 # Pictures
 # --------
 #
-# Results; then, of one test question, the labels, and what the column that it asks for looks at; and the labels that
-# get most attention in all test questions, by layer and head.
+# The first picture shows the results (in the short mode, those of the long run). The others show one test question,
+# with its labels and with what the column that it asks for looks at, and the labels that get most attention in all test
+# questions, by layer and head.
 
 
 def items(schema: rg.labelers.Schema) -> list[str]:
-    """What stands at every position: words, columns with their tables, tables."""
+    """The item at every position: words, columns with their tables, tables."""
     tables = [name for (name,) in schema.tables]
     columns = [f"{tables[table]}.{name}" for table, (name,) in schema.columns if table is not None]  # here all have one
     return [*schema.question, *columns, *tables]
@@ -404,7 +407,7 @@ def items(schema: rg.labelers.Schema) -> list[str]:
 
 @torch.no_grad()
 def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
-    """``[L, H, R]``, the attention that each label gets, averaged over all positions."""
+    """The attention that each label gets, ``[L, H, R]``, averaged over all positions."""
     with rg.record_attention(model) as record:
         for batch in batches:
             model(batch)
@@ -412,8 +415,9 @@ def label_mass(model: Pointer, batches: Sequence[Batch]) -> Tensor:
     return torch.stack([torch.cat(masses, 1).mean(1) for masses in layers])
 
 
-def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
+def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> None:
     """A bar for each mark and row, and what names can tell of ``behind``."""
+    guess = baselines["all that names tell"]["behind"]
     with picture(folder / "results.png", 9, 4) as ax:
         columns = {mark: by_row(runs, lambda run, mark=mark: getattr(run, mark)) for mark in MARKS}
         ax.axvline(100 * guess, color="0.4", linestyle=":", label="behind, by all that names tell")
@@ -422,7 +426,7 @@ def draw_results(folder: Path, runs: Sequence[Run], guess: float) -> None:
 
 
 @torch.no_grad()
-def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
+def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch], note: str = "") -> None:
     """One question, and what ``model`` has learned; it must be one with relations."""
     question = make_question(random.Random(4), words_of("test"))
     tokens, batch = items(question.schema), Batch.make([question], NUMBER)
@@ -432,14 +436,14 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
         ax.set_title(f"“{asked}” asks for {tokens[answer]}: what every two items are to each other")
     with rg.record_attention(model, weights=True) as record:
         model(batch)
-    with picture(folder / "attention.png", 9, 7, LAYERS, 1) as axes:
+    with picture(folder / "attention.png", 9, 7, LAYERS, 1, note=note) as axes:
         for number, (ax, (call,)) in enumerate(zip(axes, record.values(), strict=True)):
             rg.plot.attention_tokens(call.weights, tokens, query=answer, ax=ax)
             ax.set(title=f"What {tokens[answer]} looks at in layer {number}", xlabel="", ylabel="attention")
             ax.tick_params(labelbottom=number == LAYERS - 1)
     mass = label_mass(model, tests)
     most = mass.amax((0, 1)).topk(14).indices.sort().values
-    with picture(folder / "mass.png", 9, 6) as ax:
+    with picture(folder / "mass.png", 9, 6, note=note) as ax:
         rg.plot.label_mass(mass[..., most], [RELATIONS.names[label] for label in most], axes="LHR", ax=ax)
         ax.set_title("Attention by label: the fourteen labels that get most in any head")
 
@@ -448,31 +452,36 @@ def draw_model(folder: Path, model: Pointer, tests: Sequence[Batch]) -> None:
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    parser.add_argument("--quick", action="store_true", help="one seed, fewer steps and questions: about a minute")
-    parser.add_argument("--rows", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="some rows (all)")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--out", type=Path, help="where all is written (schema-linking-out, quick its folder quick)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser.add_argument("--quick", action="store_true", help="two rows, one seed, less training; half a minute")
+    parser.add_argument("--rows", nargs="+", choices=VARIANTS, metavar="ROW", help="the rows to train (all, quick two)")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument(
+        "--steps", type=positive(int), help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})"
+    )
+    parser.add_argument("--out", type=Path, help="output folder (schema-linking-out, quick: its folder quick)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="The column that a question asks for, with and without relations.")
+    parser = argparse.ArgumentParser(
+        description="Find the column that a question asks for, with and without relations."
+    )
     arguments = parse_arguments(parser, argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "schema-linking-out/quick") if arguments.quick else (FULL, "schema-linking-out")
     size = replace(usual, steps=arguments.steps or usual.steps)
+    rows = list(arguments.rows or (QUICK_ROWS if arguments.quick else VARIANTS))
     seeds = range(arguments.seeds or (1 if arguments.quick else 3))
     try:
         runs = Runs(arguments.out or Path(out), Run, {"quick": arguments.quick, **asdict(size)}, fresh=arguments.fresh)
     except ValueError as error:
         parser.error(str(error))
-    count = len(arguments.rows) * len(seeds)
+    count = len(rows) * len(seeds)
     announce(count, count * size.steps * SECONDS_A_STEP[usual], runs.folder)
     training = make_batches(size.batches, size.questions, 0, "train")
     tests = make_batches(size.tests, size.questions, 0, "final")
@@ -484,7 +493,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         seconds = time.process_time() - start
         return Run(name, seed, **hits(model, tests), seconds=seconds, losses=found), model
 
-    finished = runs.each(arguments.rows, seeds, run)
+    finished = runs.each(rows, seeds, run, tell=lambda run: f"{100 * run.accuracy:.1f} % right")
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
@@ -493,11 +504,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: " + ", ".join(f"{column} {100 * share:.1f} %" for column, share in shares.items()))
     runs.save(baselines=baselines)
     print(f"results: {runs.path}")
-    draw_results(runs.folder, runs.done, baselines["all that names tell"]["behind"])
-    if "schema relations" in arguments.rows:
+    if arguments.quick:
+        Kept.read("schema_linking").draw(runs.folder)
+    else:
+        draw_results(runs.folder, runs.done, baselines)
+    if "schema relations" in rows:
         model = Pointer(VARIANTS["schema relations"])
         runs.load(model, "schema relations", seeds[0])
-        draw_model(runs.folder, model, tests)
+        draw_model(runs.folder, model, tests, SHORT_MODEL if arguments.quick else "")
     return 0
 
 

@@ -1,9 +1,9 @@
 """The functions of Python's own standard library as data for the variable-misuse task.
 
-A function is its lexical tokens. One use of a local variable is hidden, and the question is which of the function's
-local variables belongs there (Allamanis, Brockschmidt, Khademi 2018; Hellendoorn et al. 2020).
-Training and test functions come from different files, and no function body occurs twice. Settings are chosen on
-validation functions, which are training functions of files that are held out while choosing.
+A function is a list of lexical tokens. One use of a local variable is hidden, and the question is which of the
+function's local variables belongs there (Allamanis, Brockschmidt, Khademi 2018; Hellendoorn et al. 2020). Training and
+test functions come from different files, and no function body occurs twice. Settings are chosen on validation
+functions: training functions from files that are held out while choosing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 SKIPPED = {"__pycache__", "dist-packages", "ensurepip", "idlelib", "lib-dynload", "lib2to3", "site-packages", "test"}
 SKIPPED |= {"tests", "turtledemo"}
-RECEIVERS = {"self", "cls"}  # "which variable stands before .x" would be answered by them nearly always
+RECEIVERS = {"self", "cls"}  # they would nearly always answer "which variable comes before .x"
 HOLE = "<hole>"
 KEPT_NUMBERS = {"0", "1", "2"}
 LAYOUT = {tokenize.NEWLINE: "<newline>", tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>"}
@@ -45,18 +45,18 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Function:
-    """One function as tokens, with the places where its local variables stand.
+    """One function as tokens, with the places of its local variables.
 
     Attributes:
         path: the file, relative to the standard library.
         name: the function's name.
-        tokens: its lexical tokens; strings, long numbers and layout are written ``<str>``, ``<num>``, ``<newline>``...
-        variables: for each token the index of the local variable that stands there, or -1.
+        tokens: its lexical tokens; strings, long numbers and layout become ``<str>``, ``<num>``, ``<newline>``...
+        variables: for each token the index of its local variable, or -1.
         names: the local variables, in order of first appearance.
-        uses: positions of the tokens that may be hidden: reads of a variable that stands elsewhere too.
-        source: its lines in the file, with the indentation and the docstring that they have there.
-        places: where every token begins in ``source``: the line from 0, the column in characters from 0.
-        order: which of the tokens of ``source`` each token is; those of the docstring are left out.
+        uses: positions of the tokens that may be hidden: reads of a variable that also occurs elsewhere.
+        source: its lines in the file, including their indentation and the docstring.
+        places: where every token begins in ``source``: line and column in characters, both from 0.
+        order: for each token its index among the tokens of ``source``, which include the docstring's.
     """
 
     path: str
@@ -72,9 +72,9 @@ class Function:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Which functions are taken: by number of tokens, and by number of variables to choose from.
+    """Which functions to take: by number of tokens, and by number of variables to choose from.
 
-    With no ``candidates`` a function needs no variable that may be hidden.
+    If ``candidates`` is 0, a function needs no variable that may be hidden.
     """
 
     shortest: int = 20
@@ -87,11 +87,11 @@ def load(
 ) -> tuple[list[Function], list[Function]]:
     """The training and the test functions of the standard library of the Python that runs this.
 
-    With ``validation`` the validation functions take the place of the test functions, which are not read at all, and
-    the training functions are the rest. With ``top`` only modules that are in no package are read.
+    With ``validation``, validation functions replace the test functions, which are then not read at all, and the other
+    training functions remain. With ``top``, only modules outside packages are read.
 
     Raises:
-        FileNotFoundError: there are none, as in a Python that keeps its library in an archive.
+        FileNotFoundError: there are no functions, as in a Python that keeps its library in an archive.
     """
     sizes = sizes or Sizes()
     root = root or Path(sysconfig.get_paths()["stdlib"])
@@ -115,7 +115,7 @@ def load(
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No search for cycles of objects inside: syntax trees and tokens hold none, and it took a third of the time."""
+    """Turn garbage collection off inside: it took a third of the time, and syntax trees and tokens have no cycles."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -126,32 +126,32 @@ def no_collection() -> Iterator[None]:
 
 
 def source_files(root: Path) -> Iterator[Path]:
-    """All modules below ``root`` that are neither tests nor other people's packages, in a fixed order."""
+    """All modules below ``root`` except tests and third-party packages, in a fixed order."""
     for path in sorted(root.rglob("*.py")):
         if not SKIPPED & set(path.relative_to(root).parts[:-1]):
             yield path
 
 
 def is_test_file(relative: str, one_in: int = 5) -> bool:
-    """Whether a file is kept for testing: decided by its path alone."""
+    """Whether a file is for testing; only its path decides."""
     return hashlib.sha256(relative.encode()).digest()[0] % one_in == 0
 
 
 def is_validation_file(relative: str, one_in: int = 5) -> bool:
-    """Whether a training file is held out while settings are chosen: decided by its path alone."""
+    """Whether a training file is held out while settings are chosen; only its path decides."""
     return not is_test_file(relative) and hashlib.sha256(relative.encode()).digest()[1] % one_in == 0
 
 
 def read_functions(path: Path, relative: str, sizes: Sizes) -> Iterator[tuple[Function, tuple[str, ...]]]:
-    """The functions of a file that fit, each with the tokens of its body; none where the file cannot be read.
+    """The functions of a file that fit, each with the tokens of its body; none if the file cannot be read.
 
-    A function inside another one belongs to the outer one.
+    A function inside another function belongs to the outer one.
     """
     try:
         with tokenize.open(path) as file:
             source = file.read()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler thinks of other people's code
+            warnings.simplefilter("ignore")  # compiler warnings about other people's code
             tree = ast.parse(source)
         tokens = _Tokens(source)
     except (OSError, SyntaxError, UnicodeError, ValueError, tokenize.TokenError, RecursionError, MemoryError):
@@ -165,13 +165,13 @@ def read_functions(path: Path, relative: str, sizes: Sizes) -> Iterator[tuple[Fu
 
 
 class _Tokens:
-    """The tokens of a file, to be cut by position."""
+    """The tokens of a file, which can be cut by position."""
 
     def __init__(self, source: str) -> None:
-        self.lines = source.split("\n")  # not splitlines: a form feed ends no line here
+        self.lines = source.split("\n")  # not splitlines, because a form feed does not end a line here
         self.starts: list[Position] = []
         self.texts: list[str] = []
-        inside = 0  # how many f-strings deep
+        inside = 0  # depth of nested f-strings
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type not in DROPPED and not inside:
                 self.starts.append(token.start)
@@ -179,7 +179,7 @@ class _Tokens:
             inside += (token.type == FSTRING_START) - (token.type == FSTRING_END)
 
     def position(self, line: int, column: int) -> Position:
-        """Where an ast node stands: ast counts bytes, tokenize counts characters."""
+        """The position of an ast node: ast counts bytes, tokenize counts characters."""
         text = self.lines[line - 1]
         return line, column if text.isascii() else len(text.encode()[:column].decode())
 
@@ -189,7 +189,7 @@ class _Tokens:
         assert node.end_col_offset is not None
         first = bisect.bisect_left(self.starts, self.position(node.lineno, node.col_offset))
         last = bisect.bisect_left(self.starts, self.position(node.end_lineno, node.end_col_offset))
-        while self.texts[first] in LAYOUT.values():  # a dedent takes no room, so it stands where the statement does
+        while self.texts[first] in LAYOUT.values():  # a dedent has no width, so it has the position of the statement
             first += 1
         return range(first, last)
 
@@ -200,7 +200,7 @@ class _Tokens:
         body = node.body
         if ast.get_docstring(node, clean=False) is not None:
             gone = self.span(body[0])
-            kept = [at for at in kept if not gone.start <= at <= gone.stop]  # with the line's end
+            kept = [at for at in kept if not gone.start <= at <= gone.stop]  # including the line's end
             body = body[1:]
         first = self.span(body[0]).start if body else everything.stop
         return kept, [at for at in kept if at >= first]
@@ -222,7 +222,7 @@ def _outer_functions(tree: ast.Module) -> Iterator[FunctionNode]:
         node = waiting.pop()
         if isinstance(node, FunctionNode):
             yield node
-        elif not isinstance(node, ast.expr):  # an expression holds no function
+        elif not isinstance(node, ast.expr):  # expressions contain no function
             waiting.extend(reversed(list(ast.iter_child_nodes(node))))
 
 
@@ -265,7 +265,7 @@ def _variables(
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below ``node``, without looking into f-strings: they are one token here."""
+    """Every node below ``node``, but none inside f-strings: each of them is one token here."""
     waiting = [node]
     while waiting:
         part = waiting.pop()
@@ -281,10 +281,10 @@ def subtokens(token: str) -> list[str]:
 
 
 class Vocabulary:
-    """Ids for the words that tokens are made of; 0 is "no word".
+    """Ids for the words of tokens; 0 means "no word".
 
-    Words that the given functions hold fewer than ``least`` times share ``spare`` ids by a hash, so that two unknown
-    names are told apart nearly always.
+    Words with fewer than ``least`` occurrences in the given functions share ``spare`` ids by a hash, so that two
+    unknown names nearly always get different ids.
     """
 
     def __init__(self, functions: Sequence[Function], least: int = 3, spare: int = 256, width: int = 4) -> None:
@@ -298,7 +298,7 @@ class Vocabulary:
         return 1 + len(self.ids) + self.spare
 
     def encode(self, token: str) -> list[int]:
-        """The ids of a token's first words, filled up with zeros."""
+        """The ids of a token's first words, padded with zeros."""
         ids = [self._id(word) for word in subtokens(token)[: self.width]]
         return ids + [0] * (self.width - len(ids))
 
@@ -308,7 +308,7 @@ class Vocabulary:
 
 
 def guesses(function: Function, hole: int) -> dict[str, int]:
-    """What rules without any learning answer, knowing only where variables stand."""
+    """The answers of rules that learn nothing and only know where variables occur."""
     places: dict[int, list[int]] = {}
     for at, variable in enumerate(function.variables):
         if variable >= 0 and at != hole:
@@ -328,15 +328,15 @@ Question = tuple[int, int]
 
 @dataclass(frozen=True)
 class Batch:
-    """Questions of similar length, padded. Nothing in ``words`` and ``variables`` tells what was hidden.
+    """Questions of similar length, padded. ``words`` and ``variables`` do not reveal what was hidden.
 
     Attributes:
         words: ``[B, N, W]``, the words of every token, 0 for none.
         padding: ``[B, N]``, bool, True where there is no token.
-        variables: ``[B, N]``, the index of the variable that stands there, or -1: also at the hole.
+        variables: ``[B, N]``, the index of each token's variable, or -1, also at the hole.
         hole: ``[B]``, the position of the hidden token.
-        target: ``[B]``, the index of the variable that was hidden.
-        functions: the B functions, for labels that look at more than tokens.
+        target: ``[B]``, the index of the hidden variable.
+        functions: the B functions, for labels that need more than tokens.
     """
 
     words: Tensor
@@ -348,7 +348,7 @@ class Batch:
 
 
 class Questions:
-    """Functions with their tokens as ids: draws questions and makes batches of them."""
+    """Functions with their tokens as ids; draws questions and makes batches from them."""
 
     def __init__(self, functions: Sequence[Function], vocabulary: Vocabulary) -> None:
         self.functions = functions
@@ -361,17 +361,17 @@ class Questions:
         self.hole = torch.tensor(vocabulary.encode(HOLE))
 
     def draw(self, rng: random.Random, each: int = 1) -> list[Question]:
-        """Up to ``each`` questions a function, with different holes."""
+        """Up to ``each`` questions per function, with different holes."""
         chosen = ((n, rng.sample(f.uses, min(each, len(f.uses)))) for n, f in enumerate(self.functions))
         return [(number, at) for number, holes in chosen for at in holes]
 
     def split(
         self, questions: Sequence[Question], tokens: int, rng: random.Random | None = None
     ) -> list[list[Question]]:
-        """Batches of up to ``tokens`` tokens with padding, of similar length; in random order if ``rng`` is given."""
+        """Batches of similar length, up to ``tokens`` tokens including padding; in random order if ``rng`` is given."""
         order = list(questions)
         if rng is not None:
-            rng.shuffle(order)  # so that those of one length meet others in every epoch
+            rng.shuffle(order)  # so that questions of one length meet different ones in every epoch
         order.sort(key=lambda question: len(self.words[question[0]]))
         batches: list[list[Question]] = [[]]
         for question in order:

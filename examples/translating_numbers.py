@@ -1,29 +1,32 @@
 """Translating numbers: relative beside sinusoidal positions
 ===========================================================
 
-A Transformer learns to translate the names of numbers from English to German. Which word means what is soon learned;
-the task is where it belongs, because German says the ones before the tens, on either side of the thousand:
+A small Transformer translates the names of numbers, with sinusoids or with relative positions.
+
+The names are English, the translations German. Which word means what is soon learned; the task is where it belongs,
+because German says the ones before the tens, on either side of the thousand:
 
 .. code-block:: text
 
     thirty four thousand two hundred and twenty one
     vier und dreißig tausend zwei hundert ein und zwanzig
 
-Names of up to eight English words are trained on; those of nine to eleven words, the longest below a million, are not.
-Attention is told of positions by sinusoids that are added to the input, or by relative positions: tables a^K and a^V
-with a row for each distance from -8 to 8, in the encoder and the decoder. All else is alike in both rows.
+The models train on names of up to eight English words. They never see names of nine to eleven words, the longest below
+a million. Positions reach attention in one of two ways: as sinusoids added to the input, or as relative positions, with
+tables a^K and a^V that have a row for each distance from -8 to 8, in the encoder and the decoder. Everything else is
+the same in both rows.
 
-The model, its training and its search are those of ``examples/translation``, which does the same for any corpus, on one
-core or on several GPUs. Its commands are printed as they are run. The corpus is made up here; no file is needed
+The model, its training and its search come from ``examples/translation``, which does the same for any corpus, on one
+core or on several GPUs. The script prints these commands as it runs them. It makes up its corpus, so it needs no file
 (``pip install -c constraints.txt -e '.[translation]'``):
 
 .. code-block:: sh
 
     python examples/translating_numbers.py            # three seeds, about four minutes of one CPU core
-    python examples/translating_numbers.py --quick    # one seed and fewer steps, one to two minutes
+    python examples/translating_numbers.py --quick    # one seed and fewer steps, half a minute
 
-Percent of translations that are right to the last word, mean ± standard deviation of three seeds, as the first command
-printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Every column asks for 300 names:
+The first command printed this table: percent of translations with every word right, mean ± standard deviation of three
+seeds (without its column of seconds; one thread, torch 2.13, 2026-11). Every column has 300 names:
 
 .. code-block:: text
 
@@ -31,22 +34,23 @@ printed (its column of seconds is left out; one thread, torch 2.13, 2026-11). Ev
     sinusoidal      100.0 ± 0.0     90.2 ± 0.7      4.4 ± 6.6      0.0 ± 0.0
     relative        100.0 ± 0.0    93.1 ± 11.1    88.9 ± 18.7    87.9 ± 21.0
 
-On trained lengths both are always right. With sinusoids no name of eleven words is; with relative positions most are,
-but not with every seed: 64 % with one, all with the two others. At nine words the rows overlap. Longer names are made
-of parts of trained kinds: *nine hundred and twenty one thousand* and *two hundred and fifty* come in trained names, but
-never in the same.
+On trained lengths both rows are always right. With sinusoids, no name of eleven words is right. With relative positions
+most are, but not with every seed: 64 % with one seed, all with the two others. At nine words the rows overlap. Longer
+names consist of parts that training has seen: *nine hundred and twenty one thousand* and *two hundred and fifty* occur
+in training names, but never in the same name.
 
-Five settings of learning rate, dropout, vocabulary, batch and clipping were tried, both rows alike, one seed and 300 or
-400 steps each, and the tests were looked at meanwhile. Other forms of the task were tried before, in one run of 300
-steps each. With German in one word, and at most seven words trained on, sinusoids were right for 97 % of trained
-lengths and 25 % of longer names, relative positions for 82 % and 71 %; with at most six, neither for more than 6 % of
-longer ones.
+Five settings of learning rate, dropout, vocabulary, batch and clipping were tried, the same for both rows, with one
+seed and 300 or 400 steps each; the test results were visible meanwhile. Other forms of the task were tried earlier, in
+one run of 300 steps each. With German in one word and training names of up to seven words, sinusoids were right for 97
+% of trained lengths and 25 % of longer names, relative positions for 82 % and 71 %; with up to six words, neither was
+right for more than 6 % of longer names.
 
-**The short mode**, which made the output and the pictures below, takes 400 of the 1,000 steps, with one seed.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It takes 220 of
+the 1,000 steps, with one seed.
 
-It writes the corpus, the trainings and their checkpoints, ``results.json`` and pictures to
-``translating-numbers-out/`` (``--quick``: ``translating-numbers-out/quick/``). After Ctrl-C the same command goes on
-from the last step of the training that was stopped.
+The command writes the corpus, the training runs and their checkpoints, ``results.json`` and pictures to
+``translating-numbers-out/`` (``--quick``: ``translating-numbers-out/quick/``). After Ctrl-C the same command continues
+from the last step of the interrupted training.
 """
 
 from __future__ import annotations
@@ -67,11 +71,12 @@ from statistics import mean
 import example_runs
 import torch
 from example_runs import INTERRUPTED, Runs, announce, percent, picture, until_stopped
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor
 
 import relgraph as rg
 
-sys.path.append(str(Path(example_runs.__file__).resolve().parents[1]))  # where the package examples.translation is
+sys.path.append(str(Path(example_runs.__file__).resolve().parents[1]))  # the parent of the package examples.translation
 
 from examples.translation import cli
 from examples.translation.batches import Ragged
@@ -85,9 +90,9 @@ from examples.translation.vocabulary import END, START, Vocabulary
 # The task
 # --------
 #
-# Names are spelled as British English and German spell them, but for one thing: every part stands by itself. English
-# goes without its hyphen (*twenty one*), and German, which writes a number below a million as one word, is cut into its
-# parts (*ein und zwanzig*). So it is words that change places.
+# Names follow British English and German spelling, except that all parts are separate words. English has no hyphen
+# (*twenty one*), and German, which writes a number below a million as one word, is split into its parts (*ein und
+# zwanzig*). So words change places.
 
 TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 ENGLISH = f"zero one two three four five six seven eight nine {TEENS}".split()
@@ -98,7 +103,7 @@ GERMAN_TENS = ["zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig
 
 
 def english(number: int) -> str:
-    """The name of a number from 0 to 999,999: ``two thousand one hundred and thirty four``."""
+    """The English name of a number from 0 to 999,999: ``two thousand one hundred and thirty four``."""
     if number < 20:
         return ENGLISH[number]
     if number < 100:
@@ -111,7 +116,7 @@ def english(number: int) -> str:
 
 
 def german(number: int) -> str:
-    """Likewise: ``zwei tausend ein hundert vier und dreißig``. A one at the end is ``eins``."""
+    """The German name: ``zwei tausend ein hundert vier und dreißig``. A one at the end is ``eins``."""
     return _counted(number) + ("s" if number % 100 == 1 else "")
 
 
@@ -130,10 +135,10 @@ def _counted(number: int) -> str:
 # The corpus
 # ----------
 #
-# Most numbers below a million have eleven English words, and few have four. So the thousands and the rest are drawn
-# each from nothing, 1 to 99, round hundreds and all others alike. The command ``prepare`` then sets aside pairs with up
-# to eight words, which the models are tested on, makes tests of the longer names, and learns a vocabulary, in which
-# there is room for every word as a whole.
+# Most numbers below a million have eleven English words, and few have four. So the script draws the thousands and the
+# rest separately, with equal chances for nothing, 1 to 99, round hundreds, and all other numbers. Then the command
+# ``prepare`` sets aside pairs with up to eight words for testing, makes tests of the longer names, and learns a
+# vocabulary that has room for every whole word.
 
 NUMBERS, HELD_OUT = 12_000, 300
 TRAINED, LONGER = 8, (9, 10, 11)
@@ -141,7 +146,7 @@ PREPARE = {"--held-out": HELD_OUT, "--max-words": TRAINED, "--vocabulary-size": 
 
 
 def numbers(count: int, seed: int) -> list[int]:
-    """So many different numbers in ascending order."""
+    """``count`` different numbers in ascending order."""
     rng, drawn = random.Random(seed), set()
     parts = (range(1), range(1, 100), range(100, 1000, 100), range(100, 1000))
     while len(drawn) < count:
@@ -151,9 +156,9 @@ def numbers(count: int, seed: int) -> list[int]:
 
 
 def prepare(folder: Path) -> Path:
-    """The folder of the prepared corpus, which is made where it does not stand yet."""
+    """The folder of the prepared corpus; makes the corpus if it does not exist yet."""
     data, corpus = folder / "data", folder / "corpus.tsv"
-    if not (data / "sizes.json").exists():  # what the command writes last
+    if not (data / "sizes.json").exists():  # the last file that the command writes
         write_pairs(corpus, [(english(number), german(number)) for number in numbers(NUMBERS, 0)])
         unseen = [f"{count}-{count}" for count in LONGER]
         command("prepare", data, "--train", corpus, *_options(PREPARE), "--unseen", *unseen)
@@ -161,7 +166,7 @@ def prepare(folder: Path) -> Path:
 
 
 def command(*parts: object) -> None:
-    """Run a command of ``examples.translation``, and end where it ends badly: it has said why."""
+    """Run a command of ``examples.translation``; exit if it fails, since it has printed why."""
     line = " ".join(map(str, ("$ python -m examples.translation", *parts)))
     print(" \\\n    ".join(textwrap.wrap(line, 84, break_long_words=False, break_on_hyphens=False)))
     status = cli.main([str(part) for part in parts])
@@ -179,9 +184,9 @@ def _options(values: Mapping[str, object]) -> list[object]:
 # Training
 # --------
 #
-# The labels are those of :class:`relgraph.ClippedDistance`, and the model is a :class:`relgraph.RelationTransformer`
-# with two layers on either side. ``train`` saves a checkpoint every 20 steps, from which the same command goes on;
-# ``average`` takes the mean of the last five models.
+# The labels come from :class:`relgraph.ClippedDistance`, and the model is a :class:`relgraph.RelationTransformer` with
+# two layers in the encoder and two in the decoder. ``train`` saves a checkpoint every 20 steps, and the same command
+# continues from it. ``average`` takes the mean of the last five models.
 
 POSITIONS = ("sinusoidal", "relative")
 MODEL = {"--max-distance": 8, "--width": 64, "--hidden": 128, "--heads": 4, "--layers": 2, "--dropout": 0}
@@ -191,17 +196,17 @@ WRITING = {"--save-every": 20, "--keep": 5, "--log-every": 20, "--validate-every
 
 @dataclass(frozen=True)
 class Size:
-    """How long is trained, and how many seeds a row has."""
+    """Number of training steps, and seeds per row."""
 
     steps: int
     seeds: int
 
 
-FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(400, 1), 0.045
+FULL, QUICK, SECONDS_A_STEP = Size(1000, 3), Size(220, 1), 0.045
 
 
 def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple[Translator, Vocabulary]:
-    """Train a model, or go on with it, and read the mean of its last checkpoints."""
+    """Train a model, or continue its training, and load the mean of its last checkpoints."""
     told = _options({"--positions": positions, **MODEL, **TRAINING, **WRITING, "--steps": steps, "--seed": seed})
     command("train", data, run, *told, "--no-tensorboard", "--device", "cpu")
     command("average", run)
@@ -212,13 +217,13 @@ def train(data: Path, run: Path, positions: str, steps: int, seed: int) -> tuple
 # Searching
 # ---------
 #
-# The decoder writes one word after another. Keys and values of the words before are kept in a cache, which also knows
-# how far along it is: relative positions of a new word are those to the words in the cache. The search is greedy, and
-# a translation is right if it is the German name to the last word.
+# The decoder writes one word after another. A cache keeps the keys and values of earlier words and counts them: a new
+# word's relative positions are its distances to the words in the cache. The search is greedy. A translation is right if
+# every word of the German name is right.
 
 
 def tested(model: Translator, vocabulary: Vocabulary, data: Path) -> list[tuple[Pair, str]]:
-    """Every pair of the tests with the model's translation."""
+    """Every test pair with the model's translation."""
     pairs = [pair for path in sorted(data.glob("test*.tsv")) for pair in read_test([path])]
     found = translate(model, vocabulary, [source for source, _ in pairs], Search(beam=1, extra=10))
     return list(zip(pairs, found, strict=True))
@@ -228,13 +233,13 @@ def tested(model: Translator, vocabulary: Vocabulary, data: Path) -> list[tuple[
 # What came out
 # -------------
 #
-# Right translations are counted by the number of English words. The loss on held-out pairs, measured while training, is
-# read from the log that ``train`` writes. It tells less than the count: it is that of trained lengths.
+# The table counts right translations by the number of English words. The log that ``train`` writes has the loss on
+# held-out pairs during training. It says less than the count, because these pairs have trained lengths only.
 
 
 @dataclass
 class Run:
-    """One training; tests and right translations by the number of English words, losses by step."""
+    """One training run: tests and right translations by the number of English words, losses by step."""
 
     variant: str
     seed: int
@@ -245,17 +250,17 @@ class Run:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Numbers of words and of steps are strings in JSON."""
+        """JSON turns numbers of words and steps into strings; turn them back."""
         for name in ("asked", "right", "losses", "shown"):
             setattr(self, name, {int(key): value for key, value in getattr(self, name).items()})
 
     def share(self, lengths: Sequence[int]) -> float:
-        """The share of right translations of names with so many words."""
+        """The share of right translations of names with these numbers of words."""
         return sum(self.right.get(count, 0) for count in lengths) / sum(self.asked.get(count, 0) for count in lengths)
 
     @classmethod
     def of(cls, positions: str, seed: int, found: Sequence[tuple[Pair, str]], log: Path, seconds: float) -> Run:
-        """The run with these translations and this log; of each length it shows the first translation."""
+        """The run with these translations and this log; it shows the first translation of each length."""
         lengths = [words(source) for (source, _), _ in found]
         right = [count for count, ((_, target), text) in zip(lengths, found, strict=True) if text == target]
         shown = {count: [*pair, text] for count, (pair, text) in zip(lengths[::-1], found[::-1], strict=True)}
@@ -263,18 +268,18 @@ class Run:
 
 
 def counts(lengths: Sequence[int]) -> dict[int, int]:
-    """How many there are of each, in ascending order."""
+    """How often each length occurs, in ascending order."""
     return dict(sorted(Counter(lengths).items()))
 
 
 def validation_losses(log: Path) -> dict[int, float]:
-    """By step, in nats for each target token."""
+    """The validation loss by step, in nats per target token."""
     with log.open(encoding="utf-8", newline="") as file:
         return {int(row["step"]): float(row["nll"]) for row in csv.DictReader(file) if row["split"] == "valid"}
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The table that is printed: percent of right translations by the number of English words."""
+    """The table that the command prints: percent of right translations by the number of English words."""
     groups = {f"1–{TRAINED} words": range(TRAINED + 1), **{f"{count} words": (count,) for count in LONGER}}
     lines = [f"{'positions':<12}" + "".join(f"{name:>15}" for name in groups) + f"{'seconds':>9}"]
     for name in dict.fromkeys(run.variant for run in runs):
@@ -285,7 +290,7 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def translations(run: Run, lengths: Sequence[int]) -> str:
-    """One test of each length, the name that is wanted, and what was found where that is something else."""
+    """One test of each length: the source, the right name, and the model's output where it differs."""
     lines = [f"{run.variant}, seed {run.seed}:"]
     for count in lengths:
         source, target, found = run.shown[count]
@@ -297,10 +302,11 @@ def translations(run: Run, lengths: Sequence[int]) -> str:
 # Pictures
 # --------
 #
-# Right translations by length, and losses; the rows of the tables by distance, where the decoder, which sees no later
-# words, never learns those of positive distances and leaves them as they were drawn; where the encoder's heads look, by
-# distance; and where the decoder's last layer looks in the source when the right name is written, one of eleven words.
-# That attention carries no labels: the order comes from what the encoder and the decoder know of their own words.
+# The first picture shows right translations by length (in the short mode, those of the long run), and losses. The
+# second shows the rows of the tables by distance; the decoder sees no later words, so it never learns the rows of
+# positive distances, which keep their initial values. The third shows where the encoder's heads look, by distance. The
+# last shows where the decoder's last layer looks in the source while the right name of eleven words is written. That
+# attention has no labels: the order comes from what the encoder and the decoder know about their own words.
 
 
 def draw_results(path: Path, runs: Sequence[Run]) -> None:
@@ -326,10 +332,10 @@ def draw_results(path: Path, runs: Sequence[Run]) -> None:
         left.legend(framealpha=1, edgecolor="white", loc="lower left")
 
 
-def draw_tables(path: Path, model: Translator) -> None:
+def draw_tables(path: Path, model: Translator, note: str) -> None:
     """The length of every row of every table."""
     tables = {name: module for name, module in model.named_modules() if isinstance(module, rg.nn.LabelTable)}
-    with picture(path, 10.5, 5, 2, len(tables) // 2) as axes:
+    with picture(path, 10.5, 5, 2, len(tables) // 2, note=note) as axes:
         for ax, (name, table) in zip(axes.T.flat, tables.items(), strict=True):
             _, side, _, layer, _, _, kind = name.split(".")
             rg.plot.table_norms(table, ax=ax)
@@ -338,13 +344,13 @@ def draw_tables(path: Path, model: Translator) -> None:
 
 
 @torch.no_grad()
-def draw_distances(path: Path, model: Translator, vocabulary: Vocabulary, sources: Sequence[str]) -> None:
+def draw_distances(path: Path, model: Translator, vocabulary: Vocabulary, sources: Sequence[str], note: str) -> None:
     """Attention in the encoder by distance, over names of equal length."""
     ids = Ragged.of([[*row, END] for row in vocabulary.encode(sources)]).padded(torch.arange(len(sources)))
     with rg.record_attention(model.transformer.encoder) as record:
         model.encode(ids)
     names = rg.ClippedDistance(MODEL["--max-distance"]).names
-    with picture(path, 9, 4.5) as ax:
+    with picture(path, 9, 4.5, note=note) as ax:
         rg.plot.label_mass(record, names, ax=ax)
         ax.set_title(f"Attention in the encoder by distance, names of {TRAINED} words")
 
@@ -360,9 +366,9 @@ def looks_at(model: Translator, source: Sequence[int], target: Sequence[int]) ->
     return weights[0].mean(0)
 
 
-def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], number: int) -> None:
+def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], number: int, note: str) -> None:
     """Which English word each German one is made from."""
-    with picture(path, 12, 5.5, 1, len(models)) as axes:
+    with picture(path, 12, 5.5, 1, len(models), note=note) as axes:
         for ax, (name, (model, vocabulary)) in zip(axes, models.items(), strict=True):
             source, target = vocabulary.encode([english(number), german(number)])
             weights = looks_at(model, [*source, END], [START, *target])
@@ -378,16 +384,19 @@ def draw_order(path: Path, models: dict[str, tuple[Translator, Vocabulary]], num
 # The command
 # -----------
 #
-# Trainings are done one by one; each is kept, and the one that Ctrl-C stops goes on from its checkpoint.
+# The command makes one training run after another and keeps each. After Ctrl-C the interrupted run continues from its
+# checkpoint.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Names of numbers, from English to German, by two kinds of positions.")
-    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps: one to two minutes")
-    parser.add_argument("--seeds", type=int, help=f"runs of each row ({FULL.seeds}, quick {QUICK.seeds})")
-    parser.add_argument("--steps", type=int, help=f"training steps a run ({FULL.steps}, quick {QUICK.steps})")
-    parser.add_argument("--out", type=Path, help="where all is written (translating-numbers-out, quick below it)")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    parser = argparse.ArgumentParser(
+        description="Translate names of numbers from English to German, with two kinds of positions."
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer steps; half a minute")
+    parser.add_argument("--seeds", type=int, help=f"runs per row ({FULL.seeds}, quick {QUICK.seeds})")
+    parser.add_argument("--steps", type=int, help=f"training steps per run ({FULL.steps}, quick {QUICK.steps})")
+    parser.add_argument("--out", type=Path, help="output folder (translating-numbers-out, quick: its folder quick)")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     usual, out = (QUICK, "translating-numbers-out/quick") if arguments.quick else (FULL, "translating-numbers-out")
@@ -409,27 +418,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = tested(model, vocabulary, data)
         return Run.of(name, seed, found, folder / "metrics.csv", time.perf_counter() - start), None
 
-    finished = runs.each(POSITIONS, seeds, run)
+    def tell(run: Run) -> str:
+        return f"{100 * run.share(LONGER):.1f} % of names longer than trained right"
+
+    finished = runs.each(POSITIONS, seeds, run, tell=tell)
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done))
     if not finished:
         return INTERRUPTED
     print(f"results: {runs.path}")
-    draw(runs, folders, seeds[0])
+    draw(runs, folders, seeds[0], quick=arguments.quick)
     return 0
 
 
-def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int) -> None:
+def draw(runs: Runs, folders: dict[tuple[str, int], Path], seed: int, *, quick: bool) -> None:
     """Print some translations, and draw all pictures: of all runs, and of the models with one seed."""
     for done in runs.done:
         if done.seed == seed:
             print(translations(done, (6, 9, 10, 11)))
-    draw_results(runs.folder / "results.png", runs.done)
+    if quick:
+        Kept.read("translating_numbers").draw(runs.folder)
+    else:
+        draw_results(runs.folder / "results.png", runs.done)
+    note = SHORT_MODEL if quick else ""
     models = {name: load_model(folders[name, seed] / "average.pt") for name in POSITIONS}
     model, vocabulary = models["relative"]
-    draw_tables(runs.folder / "tables.png", model)
+    draw_tables(runs.folder / "tables.png", model, note)
     sources = [source for source, _ in read_test([runs.folder / "data" / "test.tsv"]) if words(source) == TRAINED]
-    draw_distances(runs.folder / "distances.png", model, vocabulary, sources)
-    draw_order(runs.folder / "order.png", models, 234_521)
+    draw_distances(runs.folder / "distances.png", model, vocabulary, sources, note)
+    draw_order(runs.folder / "order.png", models, 234_521, note)
 
 
 if __name__ == "__main__" and (status := until_stopped(main)):

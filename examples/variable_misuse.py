@@ -3,13 +3,13 @@
 
 Small Transformers look for misused variables in Python functions, with and without a program's relations.
 
-The task is joint localization and repair (Vasic et al. 2019) on the data of GREAT (Hellendoorn et al. 2020): in half
-of the functions one use of a variable has been replaced by another variable. The model points at the token where the
-bug is, or at the first token if there is none, and at the variable that belongs there. The rows differ only in the
-label that a pair of tokens has: none, the clipped distance, the relations of the program's graph (reads and writes,
-control flow, syntax; :class:`relgraph.CodeRelations`), or both as a sum. Functions are packed, and nothing is padded.
-All rows with three seeds take about ten minutes on one CPU core, the short mode about one. Any file of GREAT's JSON
-lines will do, or a folder of them; so will Python source of your own, in which misuses are planted.
+The task is joint localization and repair (Vasic et al. 2019) on the data of GREAT (Hellendoorn et al. 2020): in half of
+the functions, another variable has replaced one use of a variable. The model points at the token with the bug, or at
+the first token if there is no bug, and at the variable that belongs there. The rows differ only in the label of a pair
+of tokens: none, the clipped distance, the relations of the program's graph (reads and writes, control flow, syntax;
+:class:`relgraph.CodeRelations`), or the sum of the last two. Functions are packed, without padding. All rows with three
+seeds take about ten minutes on one CPU core, the short mode about one. The example also reads any file or folder of
+GREAT's JSON lines, and your own Python source, in which it plants misuses.
 
 .. code-block:: sh
 
@@ -19,8 +19,8 @@ lines will do, or a folder of them; so will Python source of your own, in which 
     python examples/variable_misuse.py --source */*.py
 
 Percent right on test functions, three seeds, mean ± standard deviation, 400 steps per row, as the first of these
-commands printed on 2,069 functions from GREAT's development set (of up to 250 tokens and with a free licence; 1,561
-from 603 projects for training, 323 from 154 others for testing, of which 170 have a bug):
+commands printed in November 2026 on 2,069 functions from GREAT's development set (of up to 250 tokens and with a free
+licence; 1,561 from 603 projects for training, 323 from 154 others for testing, of which 170 have a bug):
 
 .. code-block:: text
 
@@ -34,37 +34,37 @@ from 603 projects for training, 323 from 154 others for testing, of which 170 ha
     last before                        –                 –              42.9                 –
     last place                         –              22.4                 –                 –
 
-The last three columns are about buggy functions alone: ``place`` is asked knowing that there is a bug, ``repair``
-knowing where it is, and for the last column the model has to find out both. ``chance`` is a random answer, and the
-more frequent one to the first question.
+The last three columns cover only functions with a bug. ``place`` asks where the bug is, given that there is one;
+``repair`` asks what belongs there, given the place; for the last column the model has to find both by itself.
+``chance`` is a random answer, or for the first question the more frequent answer.
 
-What this shows, and what not. ``place``, and with it ``place and repair``: relations did better than distances with
-each of the three seeds, but these are too few and too far apart to promise it for others. The 95 % interval of the
-difference in ``place`` is -4 to +18 points for ``code relations`` and -7 to +29 for ``distance + code`` (Welch's t from
-means and deviations). The simplest baseline, always naming the last variable, is as good as distances; relations are
-ahead of it by 7 and 11 points, with the same doubt. ``repair``: the three rows with labels tie, some points above
-chance. ``is there a bug?``: no row has learned it, and all are near a constant answer. ``distance + code`` and ``code
-relations`` tie in every column. Without labels all places of a name get one score, and the first of them, mostly a
-parameter, counts as the answer: that is why ``none`` is below chance. 170 functions leave each figure a standard error
-of up to four points, besides the spread of the seeds. GREAT was trained on the whole data set, of which this is a small
-part: the figures published there cannot be compared with these.
+Results, column by column. ``place``, and with it ``place and repair``: relations did better than distances with each of
+the three seeds, but three seeds that differ this much cannot promise it for others. The 95 % interval of the difference
+in ``place`` is -4 to +18 points for ``code relations`` and -7 to +29 for ``distance + code`` (Welch's t from means and
+deviations). The simplest baseline always names the last variable. It is as good as distances; relations are 7 and 11
+points ahead of it, with the same uncertainty. ``repair``: the three rows with labels tie, some points above chance.
+``is there a bug?``: no row has learned it, and all are close to a constant answer. ``distance + code`` and ``code
+relations`` tie in every column. Without labels all places of a name get the same score, and the first of them, usually
+a parameter, counts as the answer: so ``none`` is below chance. With 170 functions each figure has a standard error of
+up to four points, in addition to the spread of the seeds. GREAT was trained on the whole data set, of which this is a
+small part, so its published figures cannot be compared with these.
 
-With ``--source`` and the modules in the root of Python's own library (4,842 training functions, 936 for testing, one
-seed) the picture is the same: ``place`` 21.2 with distances, 23.3 for the last variable, 32.7 with relations, and
-``repair`` 68.8, 51.3 for the most frequent variable, and 69.0.
+``--source`` with the modules in the root of Python's own library (4,842 training functions, 936 for testing, one seed)
+gives the same picture. ``place``: 21.2 with distances, 23.3 for the last variable, 32.7 with relations. ``repair``:
+68.8 with distances, 51.3 for the most frequent variable, 69.0 with relations.
 
-Rate and schedule are the quickstart's. The number of steps was set by time, after one look at the validation functions
-with the rows ``code relations`` and ``none``; nothing else was tuned for any row.
+Rate and schedule are those of the quickstart. The number of steps was limited by time, and set after one look at the
+validation functions with the rows ``code relations`` and ``none``; nothing else was tuned for any row.
 
-**The short mode**, which made the output and the pictures below, plants its misuses in the modules at the root of the
-standard library of the Python that runs it, in functions of up to 50 tokens, and trains two rows for 250 short steps
-with one seed. That is too little to learn more than ``place``, where some 140 questions leave each figure a standard
-error of about four points. In short functions chance alone is twice as good as above: the two tables cannot be
-compared.
+**The short mode** made the output below and all pictures except the first, which shows the long run. It plants its
+misuses in the modules at the root of the standard library of the Python that runs it. It takes functions of up to 50
+tokens and trains two rows for 150 short steps with one seed. That is enough to learn ``place`` only, where some 140
+questions give each figure a standard error of about four points. In short functions chance itself is twice as good as
+above, so the two tables cannot be compared.
 
 ``--data`` names a folder with ``great-varmisuse`` in it (else RELGRAPH_DATA, else ``data``); nothing is downloaded. The
-data are split by project. It writes ``results.json``, models and pictures to ``variable-misuse-out/``; after Ctrl-C the
-same command goes on.
+split is by project. The command writes ``results.json``, models and pictures to ``variable-misuse-out/``. After Ctrl-C
+the same command continues.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ from typing import Any
 import torch
 from example_runs import INTERRUPTED, Runs, announce, bars, by_row, percent, picture, positive, train, until_stopped
 from great_data import PARTS, ROWS, Batch, Record, batches, great_files, read_great, read_source
+from kept_results import SHORT, SHORT_MODEL, Kept
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 from tqdm import tqdm
@@ -94,16 +95,16 @@ import relgraph as rg
 # The task
 # --------
 #
-# A question is a function as tokens, with the graph of its program, the places where its local variables stand, the
-# place of the bug, 0 for none, and the variable that belongs there: ``Record`` in ``examples/great_data.py``. The graph
-# is that of the program *with* the bug: edges of the program as it was before would tell the answer.
+# A question is a function as tokens with the graph of its program, the places of its local variables, the place of the
+# bug (0 for none), and the variable that belongs there: see ``Record`` in ``examples/great_data.py``. The graph is that
+# of the program *with* the bug: edges of the original program would reveal the answer.
 
 LONGEST, BATCH_TOKENS = 250, 2000
 QUICK_LONGEST, QUICK_BATCH_TOKENS, QUICK_FUNCTIONS, QUICK_FILES = 50, 500, 2000, 200
 
 
 def read_parts(arguments: argparse.Namespace) -> dict[str, list[Record]]:
-    """All questions, by part of the data; not too many of each for a quick run."""
+    """All questions, by part of the data; fewer of each for a quick run."""
     if arguments.source:
         files = arguments.source[:QUICK_FILES] if arguments.quick else arguments.source
         files = tqdm(files, desc="reading", disable=None, leave=False)
@@ -123,9 +124,9 @@ def read_parts(arguments: argparse.Namespace) -> dict[str, list[Record]]:
 # The labels
 # ----------
 #
-# :class:`~relgraph.CodeRelations` has two labels for each type of edge, one a direction; pairs without an edge attend
-# without a label, and where several edges join a pair their terms add up. ``DISTANCE + RELATIONS`` has both, with
-# tables of their own.
+# Each type of edge has two labels in :class:`~relgraph.CodeRelations`, one per direction. Pairs without an edge attend
+# without a label; where several edges join a pair, their terms add up. ``DISTANCE + RELATIONS`` has both, each with its
+# own tables.
 
 DISTANCE, RELATIONS = rg.ClippedDistance(8), rg.CodeRelations()
 VARIANTS: dict[str, rg.Labeler | None] = {
@@ -140,8 +141,8 @@ QUICK_VARIANTS = ("distance", "code relations")
 # The model
 # ---------
 #
-# Tokens are sums of their words. Three layers of attention; then one score a place, and one a variable, which looks at
-# all places where the variable stands.
+# A token's vector is the sum of its words' vectors. After three layers of attention, each place gets a score, and each
+# variable gets a score that is averaged over all its places.
 
 WIDTH, HEADS, LAYERS, HIDDEN, DROPOUT = 64, 2, 3, 128, 0.1
 
@@ -156,7 +157,7 @@ class Detective(nn.Module):
         nn.init.normal_(self.words.weight, std=0.25)
         layer = rg.RelationEncoderLayer(WIDTH, HEADS, HIDDEN, DROPOUT, "gelu", norm_first=True, labeler=labeler)
         self.encoder = rg.RelationEncoder(layer, LAYERS, nn.LayerNorm(WIDTH))
-        for module in self.encoder.modules():  # copies of a layer start alike
+        for module in self.encoder.modules():  # the layers are copies: draw new weights for each
             if isinstance(module, (rg.RelationAttention, nn.Linear)):
                 module.reset_parameters()
         self.drop = nn.Dropout(DROPOUT)
@@ -165,9 +166,9 @@ class Detective(nn.Module):
         self.answers = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The places' vectors ``[B, P, WIDTH]``, and how likely the bug is at each, ``[B, P]``."""
+        """The places' vectors ``[B, P, WIDTH]``, and a score for the bug at each place, ``[B, P]``."""
         graph = batch.graph
-        # Without a labeler the labels say which tokens are in one function, and carry no ids.
+        # Without a labeler, labels only say which tokens belong to the same function; they have no ids.
         bare = rg.DistanceLabels(graph.num_nodes, lookup=[-1], left=0, ptr=graph.ptr)
         labels = bare if self.labeler is None else self.labeler(graph)
         count = (batch.words > 0).sum(-1, keepdim=True).clamp(min=1)
@@ -175,9 +176,9 @@ class Detective(nn.Module):
         return x, self.suspicion(x)[..., 0].masked_fill(batch.padding, float("-inf"))
 
     def repair(self, x: Tensor, batch: Batch, place: Tensor) -> Tensor:
-        """``[B, V]``, a score for each variable in the place of the one at ``place``, from all places where it stands.
+        """``[B, V]``, a score for each variable as replacement at ``place``, averaged over the variable's places.
 
-        Variables that there are not, and the one at ``place`` itself, have -inf.
+        The variable at ``place`` itself, and variables that a function does not have, get -inf.
         """
         rows = torch.arange(len(place))
         scores = torch.einsum("bd,bpd->bp", self.asks(x[rows, place]), self.answers(x)) / WIDTH**0.5
@@ -191,14 +192,14 @@ class Detective(nn.Module):
 # Training
 # --------
 #
-# ``train`` in ``example_runs.py`` takes the losses one by one: AdamW with warm-up and linear decay.
+# ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 2e-3
-STEPS, QUICK_STEPS = 400, 250
+STEPS, QUICK_STEPS = 400, 150
 
 
 def loss_of(model: Detective, batch: Batch) -> Tensor:
-    """For where the bug is, and for the repair, given its place."""
+    """The loss for the bug's place, plus the loss for the repair, given the place."""
     x, places = model(batch)
     loss, bug = cross_entropy(places, batch.error), batch.error > 0
     if bug.any():
@@ -207,7 +208,7 @@ def loss_of(model: Detective, batch: Batch) -> Tensor:
 
 
 def losses(model: Detective, data: Sequence[Batch], seed: int) -> Iterator[Tensor]:
-    """The loss of every step, without end; each epoch takes the batches in another order."""
+    """Yield the loss of each step, without end; each epoch takes the batches in a new order."""
     rng = random.Random(seed)
     while True:
         for batch in reversed(rng.sample(data, len(data))):
@@ -218,14 +219,15 @@ def losses(model: Detective, data: Sequence[Batch], seed: int) -> Iterator[Tenso
 # What came out
 # -------------
 #
-# Four questions; the last three are asked about buggy functions alone. Rules that learn nothing stand below the rows.
+# There are four questions; the last three cover only functions with a bug. Below the rows come rules that learn
+# nothing.
 
 COLUMNS = {"bug": "is there a bug?", "place": "place", "repair": "repair", "both": "place and repair"}
 
 
 @dataclass
 class Run:
-    """One variant trained with one seed, and the share of answers that are right, by part of the data and question."""
+    """One row trained with one seed, and the share of right answers, by part of the data and question."""
 
     variant: str
     seed: int
@@ -253,7 +255,7 @@ def accuracy(model: Detective, data: Sequence[Batch]) -> dict[str, float]:
 
 
 def guesses(records: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """What rules get right: the more frequent answer or a random one, and the variable seen most or last before."""
+    """How often rules are right: a random or the usual answer, and the variable seen most often or last before."""
     bugs = [record for record in records if record.error]
     rules: dict[str, list[float]] = {"chance": [], "most often seen": [], "last before": []}
     places, ends = [], []
@@ -273,7 +275,7 @@ def guesses(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 
 
 def report(runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> str:
-    """The table that is printed."""
+    """The table that the command prints."""
     lines = [f"{'variant':<18}" + "".join(f"{title:>18}" for title in COLUMNS.values()) + f"{'seconds':>10}"]
     for name in dict.fromkeys(run.variant for run in runs):
         mine = [run for run in runs if run.variant == name]
@@ -289,21 +291,22 @@ def report(runs: Sequence[Run], baselines: dict[str, dict[str, float]]) -> str:
 # Pictures
 # --------
 #
-# Results; the relations of one function with a bug, and what the bug's token looks at in the last layer; and the
-# attention that each relation gets from variables in test functions, by layer and head. A pair with several relations
-# counts under each of them. :func:`~relgraph.record_attention` tells what the layers attend to.
+# The first picture shows the results (in the short mode, those of the long run). The others show one function with a
+# bug, with its relations and with what the bug's token looks at in the last layer, and the attention that each relation
+# gets from variables in test functions, by layer and head. A pair with several relations counts for each of them.
+# :func:`~relgraph.record_attention` records what the layers attend to.
 
 SHOWN_TOKENS = 26
 
 
 def shown(records: Sequence[Record]) -> Record:
-    """The function with a bug that comes closest to a length that fits a picture."""
+    """The function with a bug whose length fits a picture best."""
     return min((record for record in records if record.error), key=lambda r: abs(len(r.tokens) - SHOWN_TOKENS))
 
 
 @torch.no_grad()
 def label_mass(model: Detective, data: Sequence[Batch]) -> Tensor:
-    """``[L, H, R]``, the attention that each label gets from places of variables, by layer and head."""
+    """The attention that each label gets from places of variables, ``[L, H, R]``, by layer and head."""
     with rg.record_attention(model) as record:
         for batch in data:
             model(batch)
@@ -323,7 +326,7 @@ def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, dict[st
 
 
 @torch.no_grad()
-def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor) -> None:
+def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor, note: str = "") -> None:
     """``model`` is one of the row ``code relations``."""
     tokens, bug = [token.strip("#").lower() for token in record.tokens], record.tokens[record.error]
     with picture(folder / "labels.png", 10, 7.5) as ax:
@@ -333,10 +336,10 @@ def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor)
     with rg.record_attention(model, weights=True) as attention:
         model(Batch.make([record]))
     *_, (last,) = attention.values()
-    with picture(folder / "attention.png", 10, 3.5) as ax:
+    with picture(folder / "attention.png", 10, 3.5, note=note) as ax:
         rg.plot.attention_tokens(last.weights, tokens, query=record.error, ax=ax)
         ax.set_title(f"What the wrong “{bug}” looks at in the last layer, mean of heads")
-    with picture(folder / "mass.png", 10, 5) as ax:
+    with picture(folder / "mass.png", 10, 5, note=note) as ax:
         rg.plot.label_mass(mass, RELATIONS.names, axes="LHR", ax=ax)
         ax.set_title("Attention of variables by relation, mean over test functions")
 
@@ -345,37 +348,42 @@ def draw_relations(folder: Path, model: Detective, record: Record, mass: Tensor)
 # The command
 # -----------
 #
-# Runs are kept one by one, so that the same command goes on after Ctrl-C.
+# The command saves each run when it ends. After Ctrl-C the same command continues from there.
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Misused variables, found and mended, by distance and code relations.")
+    parser = argparse.ArgumentParser(
+        description="Find and repair misused variables, with distances and code relations."
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--data", type=Path, help="GREAT's JSON lines, or a folder of them (RELGRAPH_DATA, else data)")
-    where.add_argument("--source", type=Path, nargs="+", help="Python files in which to plant misuses, instead")
-    parser.add_argument("--quick", action="store_true", help="a minute; plants misuses in Python's library")
-    parser.add_argument("--seeds", type=positive(int), help="runs of each row (3, quick 1)")
-    parser.add_argument("--steps", type=positive(int), help=f"training steps a run ({STEPS}, quick {QUICK_STEPS})")
-    parser.add_argument("--longest", type=positive(int), help=f"most tokens ({LONGEST}, quick {QUICK_LONGEST})")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="the rows (all, quick two)")
-    parser.add_argument("--out", type=Path, default=Path("variable-misuse-out"), help="where everything is written")
-    parser.add_argument("--fresh", action="store_true", help="begin anew, whatever stands in --out")
+    where.add_argument("--data", type=Path, help="GREAT's JSON lines, or a folder with them (RELGRAPH_DATA, else data)")
+    where.add_argument(
+        "--source", type=Path, nargs="+", help="Python files in which to plant misuses, in place of --data"
+    )
+    parser.add_argument("--quick", action="store_true", help="about a minute; plants misuses in Python's library")
+    parser.add_argument("--seeds", type=positive(int), help="runs per row (3, quick 1)")
+    parser.add_argument("--steps", type=positive(int), help=f"training steps per run ({STEPS}, quick {QUICK_STEPS})")
+    parser.add_argument(
+        "--longest", type=positive(int), help=f"most tokens per function ({LONGEST}, quick {QUICK_LONGEST})"
+    )
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="the rows to train (all; quick: two)")
+    parser.add_argument("--out", type=Path, default=Path("variable-misuse-out"), help="output folder")
+    parser.add_argument("--fresh", action="store_true", help="start over and ignore earlier runs in --out")
     arguments = parser.parse_args(argv)
     if arguments.quick and not arguments.data and not arguments.source:
         library = Path(sysconfig.get_paths()["stdlib"])
-        print(f"misuses are planted in the library of Python {platform.python_version()}: --quick reads no data")
+        print(f"--quick reads no data: misuses are planted in the library of Python {platform.python_version()}")
         arguments.source = sorted(library.glob("*.py"))
     arguments.data = arguments.data or Path(os.environ.get("RELGRAPH_DATA", "data"))
     if not arguments.source and not great_files(arguments.data):
         parser.error(
-            f"--data must name GREAT's JSON lines or a folder that holds them, got {arguments.data}; "
-            "--quick needs no files"
+            f"--data must name GREAT's JSON lines or a folder with them, got {arguments.data}; --quick needs no files"
         )
     return with_usual_sizes(arguments)
 
 
 def with_usual_sizes(arguments: argparse.Namespace) -> argparse.Namespace:
-    """What was not given, by whether the run is quick."""
+    """Fill in the sizes that were not given, depending on whether the run is quick."""
     usual = {"seeds": (3, 1), "steps": (STEPS, QUICK_STEPS), "longest": (LONGEST, QUICK_LONGEST)}
     usual |= {"variants": (list(VARIANTS), list(QUICK_VARIANTS))}
     for name, values in usual.items():
@@ -413,16 +421,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         right = {part: accuracy(model, data[part]) for part in ("validation", "test")}
         return Run(name, seed, right, seconds, found), model
 
-    finished, baselines = runs.each(arguments.variants, range(arguments.seeds), run), guesses(parts["test"])
+    def tell(run: Run) -> str:
+        return ", ".join(f"{title} {100 * run.right['test'][name]:.1f} %" for name, title in COLUMNS.items())
+
+    finished = runs.each(arguments.variants, range(arguments.seeds), run, tell=tell)
+    baselines = guesses(parts["test"])
+    if arguments.quick:
+        print(SHORT)
     print(report(runs.done, baselines))
     if not finished:
         return INTERRUPTED
     runs.save(baselines=baselines)
-    draw_results(arguments.out, runs.done, baselines)
+    if arguments.quick:
+        Kept.read("variable_misuse").draw(arguments.out)
+    else:
+        draw_results(arguments.out, runs.done, baselines)
     if "code relations" in arguments.variants:
         model = Detective(RELATIONS)
         runs.load(model, "code relations", 0)
-        draw_relations(arguments.out, model, shown(parts["test"]), label_mass(model, data["test"]))
+        note = SHORT_MODEL if arguments.quick else ""
+        draw_relations(arguments.out, model, shown(parts["test"]), label_mass(model, data["test"]), note)
     print(f"results: {runs.path}")
     return 0
 

@@ -1,6 +1,8 @@
 """Training with Accelerate
 =========================
 
+Accelerate splits batches over processes, and layers of relgraph need nothing special for it.
+
 `Accelerate <https://huggingface.co/docs/accelerate>`_ leaves the training loop as it is, and splits batches over as
 many processes as there are. Layers of relgraph are modules like any other: nothing here is special to them. Labels come
 from the labeler inside the layer, so they need no place in the batch.
@@ -11,7 +13,7 @@ from the labeler inside the layer, so they need no place in the batch.
     python examples/with_accelerate.py                              # one process
     torchrun --nproc-per-node 2 examples/with_accelerate.py         # two, each with half of each batch
 
-``accelerate launch --cpu --num_processes 2`` starts two as well. The second command printed (2026-11, AMD EPYC):
+``accelerate launch --cpu --num_processes 2`` also starts two. The second command printed (2026-11, AMD EPYC):
 
 .. code-block:: text
 
@@ -19,7 +21,7 @@ from the labeler inside the layer, so they need no place in the batch.
     loss: 2.762 in the first step, 0.003 in the last
     largest relative difference from a plain loop on one process: 8e-07
 
-Building this page does not run the script, which is about several processes; a test runs it on two.
+The build of this page does not run the script, because it needs several processes; a test runs it on two.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from torch.utils.data import DataLoader
 # %%
 # What is split
 # -------------
-# ``prepare`` wraps the model in DistributedDataParallel, and lets the loader give each process its share of each batch
-# (with ``split_batches``; otherwise each would get a batch of its own).
+# ``prepare`` wraps the model in DistributedDataParallel. With ``split_batches`` it makes the loader give each process
+# its share of each batch; without, each process would get its own batches.
 
 accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(split_batches=True))
 set_seed(0)
@@ -46,8 +48,8 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 # %%
 # The loop
 # --------
-# It is the plain one, but that Accelerate runs backward, and that the loss of a batch is the mean of those of its
-# shares.
+# The loop differs from a plain one in two points: Accelerate runs backward, and the loss of a batch is the mean over
+# its shares.
 
 losses = []
 for (texts,) in loader:

@@ -1,6 +1,8 @@
 """Training with Lightning
 ========================
 
+Lightning trains on several processes, and layers of relgraph need nothing special for it.
+
 `Lightning <https://lightning.ai/docs/pytorch/stable/>`_ writes the training loop, and splits each batch over as many
 processes as there are. Layers of relgraph are modules like any other: nothing here is special to them. Labels come from
 the labeler inside the layer, so they need no place in the batch.
@@ -19,7 +21,7 @@ The second command printed (2026-11, AMD EPYC):
     loss: 2.762 in the first step, 0.003 in the last
     largest relative difference from a plain loop on one process: 7e-07
 
-Building this page does not run the script, which is about several processes; a test runs it on two.
+The build of this page does not run the script, because it needs several processes; a test runs it on two.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 # %%
 # The model
 # ---------
-# A ``LightningModule`` holds the model, and says what the loss of a batch is and what optimizes it. Processes have
-# equal shares of a batch, so the loss of the batch is the mean of theirs.
+# A ``LightningModule`` holds the model and defines the loss of a batch and the optimizer. Processes have equal shares
+# of a batch, so the loss of the batch is the mean of their losses.
 
 
 class Training(lightning.LightningModule):
@@ -57,8 +59,9 @@ class Training(lightning.LightningModule):
 # %%
 # Training
 # --------
-# ``torchrun`` says how many processes there are, and Lightning averages gradients by DistributedDataParallel. Left to
-# itself it also splits the data, in a random order; a sampler of our own keeps the order, to compare with a plain loop.
+# ``torchrun`` says how many processes there are, and Lightning averages gradients by DistributedDataParallel. By
+# default Lightning also splits the data, in a random order. Our own sampler keeps the order, so that we can compare
+# with a plain loop.
 
 if __name__ == "__main__":
     processes, rank = (int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0")))

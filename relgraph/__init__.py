@@ -86,7 +86,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _home_of(name: str) -> str | None:
-    """The module of this package that exports a name; read as text, as to import all would need all extras."""
+    """The module of this package that exports a name; read as text, because importing all modules needs all extras."""
     root = Path(__file__).parent
     places = ("functional", "nn", "labelers", "labels", "pyg", "plot", "distributed", "interop/*")
     paths = [path for place in places for path in sorted(root.glob(f"{place}/__init__.py"))]

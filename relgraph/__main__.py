@@ -1,9 +1,10 @@
 """``python -m relgraph``: versions, devices, and which implementations work here and why not.
 
-Values and gradients of every implementation are compared with ``reference`` in float64 on tiny problems. On a GPU the
-self-check of the fused kernels is made for each dtype, and typical calls show what ``impl=None`` takes. The exit status
-is 1 if a self-check fails, or an implementation that should work, else 0. The kernels of ``native`` are compiled if
-they are not there yet: so this is also the command that builds them ahead, for an image or a machine without a network.
+This compares values and gradients of every implementation with ``reference`` in float64 on tiny problems. On a GPU it
+runs the self-check of the fused kernels for each dtype, and shows which implementation ``impl=None`` takes for typical
+calls. The exit status is 1 if a self-check fails or an implementation that should work does not, else 0. The command
+compiles the kernels of ``native`` if they are missing, so run it to build them ahead, for an image or a machine without
+a network.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Tried(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What the self-check of the fused kernels found on one GPU, or why it was not made."""
+    """The outcome of the self-check of the fused kernels on one GPU, or why it did not run."""
 
     device: str
     dtype: str | None
@@ -104,7 +105,7 @@ class Report(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether all works that should."""
+        """Whether everything works that should work."""
         works = all(one.works or one.refused for one in self.tried)
         return works and not any(one.passed is False for one in self.checked)
 
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def try_all() -> Report:
-    """Try everything; what fails is in the report, so it gives no warning too."""
+    """Try everything; failures go into the report, so they give no warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         checked = [one for gpu in gpus() for one in check_kernels(gpu)]
@@ -236,7 +237,7 @@ def solve(impl: str, arguments: list[Tensor], labels: rg.Labels) -> list[Tensor]
 
 
 def difference(got: list[Tensor], wanted: list[Tensor]) -> str | None:
-    """What is too far from the reference, or None."""
+    """A description of the result that is too far from the reference, or None."""
     inputs = "query", "key", "value", "key_table", "value_table", "query_table", "bias_table"
     names = "output", *(f"gradient of {name}" for name in inputs)
     for name, mine, theirs in zip(names, got, wanted, strict=True):
@@ -251,7 +252,7 @@ def as_text(report: Report) -> list[str]:
     lines = [f"{'relgraph':<18}{rg.__version__}", f"{'python':<18}{platform.python_version()}"]
     lines += [f"{'torch':<18}{torch.__version__}"]
     for package, (_, extra) in PACKAGES.items():
-        advice = f"not installed: pip install 'relgraph[{extra}]'"
+        advice = f"not installed: pip install {package} (extra {extra})"
         lines.append(f"{package:<18}{installed(package) or advice}")
     lines += ["", f"{'cpu':<18}{platform.machine()}, {torch.get_num_threads()} threads", *cuda_lines()]
     known = build.load()
@@ -292,7 +293,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def kernels_as_json() -> dict[str, Any]:
-    """Whether the kernels of ``native`` are there, where, what they take from torch, or why they are not."""
+    """Whether the kernels of ``native`` exist, where they are and what they use from torch, or why they are missing."""
     known = build.load()
     if isinstance(known, build.Missing):
         return {"built": False, "path": None, "why": str(known)}
@@ -311,7 +312,7 @@ def cuda_as_json() -> dict[str, Any]:
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's driver, as Linux tells it."""
+    """The version of NVIDIA's driver, as Linux reports it."""
     path = Path("/proc/driver/nvidia/version")
     found = re.search(r"\d+\.\d+(\.\d+)*", path.read_text(encoding="utf-8")) if path.is_file() else None
     return None if found is None else found[0]

@@ -22,9 +22,9 @@ _FIELDS = ("edge_index", "num_nodes", "edge_type", "node_type", "ptr")
 class Graph:
     """A directed graph, or a packed batch of graphs: immutable data, the input of every graph labeler.
 
-    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``. The source is the key j that is
-    looked at, the target is the query i that receives. In a tree, edges lead from parent to child. A sequence labeler
-    called with a graph counts distances along the order of its nodes. Graphs compare by value.
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``. The source is the key j, and the
+    target is the query i that attends to it. In a tree, edges lead from parent to child. A sequence labeler that is
+    called with a graph counts distances in the order of its nodes. Graphs compare by value.
 
     Source: PyG, for ``edge_index``.
 
@@ -91,7 +91,9 @@ class Graph:
         node_type: Tensor | None = None,
         ptr: Tensor | None = None,
     ) -> Self:
-        """A tree (or a forest, or a packed batch of them) from each node's parent; edges lead from parent to child.
+        """Make a tree (or a forest, or a packed batch of them) from each node's parent.
+
+        Edges lead from parent to child.
 
         Args:
             parents: ``[N]``, integer, the parent of every node, -1 for a root.
@@ -131,7 +133,7 @@ class Graph:
     def batch(cls, graphs: Iterable[Graph]) -> Self:
         """Join graphs into one packed batch; batches among them are split into their graphs.
 
-        Types are kept, so the same number must mean the same type in every graph. For networkx, read all graphs by
+        Types keep their numbers, so a number must mean the same type in every graph. For networkx, read all graphs with
         one call of :func:`~relgraph.interop.networkx.from_networkx`.
 
         Args:
@@ -186,7 +188,7 @@ class Graph:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live."""
+        """The device of the tensors."""
         return self.edge_index.device
 
     def borders(self) -> Tensor:
@@ -252,7 +254,7 @@ class Graph:
         return type(self)(edge_index, self.num_nodes, edge_type=edge_type, node_type=self.node_type, ptr=self.ptr)
 
     def of_type(self, edge_type: int) -> Self:
-        """The same nodes with only the edges of one type, now without a type.
+        """Keep only the edges of one type; the new graph has no edge types.
 
         Args:
             edge_type: which edges to keep.
@@ -306,7 +308,7 @@ class Graph:
         parents = torch.full((self.num_nodes,), -1, device=self.device).scatter(0, target, source)
         here = torch.arange(self.num_nodes, device=self.device)
         above = torch.where(parents < 0, here, parents)
-        for _ in range(self.num_nodes.bit_length()):  # each turn doubles how far up this looks
+        for _ in range(self.num_nodes.bit_length()):  # each round looks twice as far up
             above = above[above]
         cyclic = parents[above] >= 0
         if bool(cyclic.any()):

@@ -1,6 +1,6 @@
-"""Compatibility functions besides the scaled dot product: what ``score=`` takes.
+"""Compatibility functions other than the scaled dot product, for the argument ``score=``.
 
-``Softcap``, ``LeakyReLU`` or any function of one tensor change each finished score, after scale and bias and before
+``Softcap``, ``LeakyReLU`` or any function of one tensor changes each finished score, after scale and bias and before
 masks. ``Additive`` and ``Bilinear`` replace the dot product. The paper names nonlinear compatibility functions as
 future work.
 """
@@ -69,7 +69,7 @@ class Softcap:
             The changed scores, ``[...]``.
 
         Raises:
-            TypeError: scores that are no tensor.
+            TypeError: scores that are not a tensor.
             ValueError: scores that are not floating.
         """
         check.floating("scores", scores)
@@ -123,7 +123,7 @@ class LeakyReLU:
             The changed scores, ``[...]``.
 
         Raises:
-            TypeError: scores that are no tensor.
+            TypeError: scores that are not a tensor.
             ValueError: scores that are not floating.
         """
         check.floating("scores", scores)
@@ -142,19 +142,20 @@ class LeakyReLU:
 class Additive(nn.Module):
     """Additive scores: e_ij = w · act(q_i + k_j + a^K[l_ij]) + b[l_ij].
 
-    The scale is 1 by default. Queries and keys are added before the activation, so this term does not split: every
-    pair costs D numbers of work. Blocks and runs of edges bound the memory.
+    The scale is 1 by default. The activation acts on the sum of query and key, so a matrix product cannot compute this
+    term: every pair costs D activations. Pairs are computed block by block and edges run by run, which bounds the
+    memory.
 
     Args:
         weight: w, ``[D]`` or ``[H, D]``, floating. A parameter is learned with the module; any other tensor, such as a
-            computed one, is used as it is.
+            computed one, is used unchanged.
         activation: ``"leaky_relu"`` (slope 0.2), ``"tanh"``, ``"relu"``, ``"elu"``, ``"gelu"``, ``"silu"``, or a
             function that acts on each number of a tensor and that torch can differentiate.
 
     Source: Bahdanau, Cho, Bengio 2015 (tanh); Brody, Alon, Yahav 2022 (GATv2, leaky ReLU).
 
     Raises:
-        TypeError: a weight that is no tensor, or an activation that is neither a name nor a function.
+        TypeError: a weight that is not a tensor, or an activation that is neither a name nor a function.
         ValueError: a weight of another shape, or an unknown name.
 
     Example:
@@ -225,16 +226,16 @@ class Additive(nn.Module):
 class Bilinear(nn.Module):
     """A map for each label: e_ij = (q_iᵀ W[l_ij] k_j + q_i·a^K[l_ij] + k_j·a^Q[l_ij]) · scale + b[l_ij].
 
-    A pair without a label has the identity for W. Queries are projected once per label, so this is for few labels.
+    A pair without a label uses the identity for W. Queries are projected once per label, so use this with few labels.
 
     Args:
         weight: W, ``[R, D, D]`` or ``[H, R, D, D]``, floating. A parameter is learned with the module; any other tensor
-            is used as it is.
+            is used unchanged.
 
     Source: Hu et al. 2020, "Heterogeneous Graph Transformer" (its W^ATT).
 
     Raises:
-        TypeError: a weight that is no tensor.
+        TypeError: a weight that is not a tensor.
         ValueError: a weight of another shape.
 
     Example:
@@ -253,7 +254,7 @@ class Bilinear(nn.Module):
     def learned(
         cls, num_labels: int, num_heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
     ) -> Bilinear:
-        """A score with a parameter ``[num_heads, num_labels, head_dim, head_dim]``, which begins as the dot product.
+        """A score with a parameter ``[num_heads, num_labels, head_dim, head_dim]`` that begins as the dot product.
 
         Args:
             num_labels: R.
@@ -293,14 +294,14 @@ Named = Softcap | LeakyReLU
 """Functions of finished scores that blocks and kernels know by name; any other is differentiated by torch."""
 
 Score = Softcap | LeakyReLU | Additive | Bilinear | Callable[[Tensor], Tensor]
-"""What ``score=`` takes, besides None for the dot product."""
+"""What ``score=`` accepts, apart from None for the dot product."""
 
 
 def applied(function: Callable[[Tensor], Tensor], x: Tensor, name: str) -> Tensor:
     """``function(x)``.
 
     Raises:
-        TypeError: a result that is no tensor.
+        TypeError: a result that is not a tensor.
         ValueError: a result of another shape or dtype, or one that does not depend on ``x``.
     """
     y = function(x)
@@ -344,7 +345,7 @@ def copied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 def finish(score: Any, scores: Tensor) -> Tensor:
-    """Finished scores: a function of them applied, or as they are."""
+    """Finished scores, after a function of scores if there is one."""
     if score is None or isinstance(score, (Additive, Bilinear)):
         return scores
     return applied(score, scores, "score")
@@ -354,7 +355,7 @@ _NAMED = (Softcap, LeakyReLU)
 
 
 def encode(score: Any) -> list[float]:
-    """A named function as two numbers, which one and its parameter, for the primitive; the first is -1 without one."""
+    """A named function as two numbers for the primitive: which one (-1 for none) and its parameter."""
     if isinstance(score, Softcap):
         return [0.0, score.cap]
     return [1.0, score.negative_slope] if isinstance(score, LeakyReLU) else [-1.0, 0.0]

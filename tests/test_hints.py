@@ -187,9 +187,85 @@ def test_a_value_for_another_argument_says_which():
         rg.ShortestPath(2)(torch.zeros(2, 3))
 
 
+def test_a_labeler_of_several_inputs_is_called_by_the_user():
+    grid = rg.labelers.GridRows(3) + rg.labelers.GridColumns(3)
+    x, layer = torch.randn(1, 4, 8), rg.RelationAttention(8, 2, labeler=grid)
+    call = r"call it, labels=labeler\(height, width\)"
+    with pytest.raises(TypeError, match=rf"^labels must be Labels, as .* reads several inputs, got tuple: {call}$"):
+        layer(x, labels=(2, 2))
+    with pytest.raises(TypeError, match=rf"^labels must be given, as labeler .* does not label lengths: {call} "):
+        layer(x)
+    assert layer(x, labels=grid(2, 2)).shape == x.shape
+
+
+def test_what_a_labeler_returns_is_checked_by_itself():
+    class Ids(rg.Labeler):
+        num_labels, names = 3, ("a", "b", "c")
+
+        def __call__(self, q_len, k_len=None, *, q_offset=None):
+            return torch.zeros(q_len, q_len, dtype=torch.long)
+
+    with pytest.raises(TypeError, match="^the labels of Ids.* must be Labels, got Tensor: make labels of it"):
+        rg.RelationAttention(8, 2, labeler=Ids())(torch.randn(1, 4, 8))
+
+
+def test_a_graph_in_place_of_the_key():
+    x, layer = torch.randn(3, 8), rg.RelationAttention(8, 2, labeler=rg.EdgeType(2))
+    with pytest.raises(TypeError, match=r"^key must be a Tensor, got Graph: pass it as labels=$"):
+        layer(x, GRAPH)
+    with pytest.raises(
+        ValueError, match=r"^key must have a floating dtype, got torch.int64: pass ids or a Graph as labels=$"
+    ):
+        layer(x, torch.tensor([[0, 1], [1, 2]]))
+
+
+def test_what_is_no_labeler():
+    start = "^labeler must be callable and have num_labels and names, got "
+    for given, end in (
+        (rg.ClippedDistance, "the class ClippedDistance: call it"),
+        (LABELER(4), "DistanceLabels: pass num_labels= here, and the labels to forward"),
+        (lambda i, j: i - j, "function: make it a labeler with rg.FromFunction"),
+    ):
+        with pytest.raises(TypeError, match=start + end):
+            rg.RelationAttention(8, 2, labeler=given)
+
+
+def test_a_mask_of_integers_says_how_it_may_be_meant():
+    x, layer = torch.randn(1, 4, 8), rg.RelationAttention(8, 2, labeler=LABELER)
+    with pytest.raises(ValueError, match=r"got torch.int64: if 1 marks what attends, pass mask == 0$"):
+        layer(x, key_padding_mask=torch.ones(1, 4, dtype=torch.long))
+
+
+def test_a_part_of_a_sum_has_what_is_asked_for():
+    layer = rg.RelationAttention(8, 2, labeler=LABELER + LABELER)
+    with pytest.raises(AttributeError, match="'TableParts' object has no attribute 'rows': index a part, 0 to 1"):
+        _ = layer.tables.key.rows
+    with pytest.raises(AttributeError, match="'TableParts' object has no attribute 'nothing'$"):
+        _ = layer.tables.key.nothing
+
+
+def test_graphs_of_other_libraries_where_one_kind_is_read():
+    theirs, _ = networkx_graphs()
+    pyg, data = pytest.importorskip("relgraph.pyg"), pytest.importorskip("torch_geometric.data")
+    from relgraph.interop.networkx import from_networkx
+
+    with pytest.raises(TypeError, match=f"data must be a Data or a Batch of them, got DiGraph .*{re.escape(NETWORKX)}"):
+        pyg.from_data(theirs)
+    with pytest.raises(
+        TypeError, match=r"graph must be a networkx graph or several, got Data .*relgraph\.pyg\.from_data"
+    ):
+        from_networkx(data.Data(edge_index=torch.zeros(2, 0, dtype=torch.long), num_nodes=2))
+
+
 @pytest.mark.parametrize(
     ("make", "name", "hint"),
     [
+        (lambda: rg.RelationDecoder(rg.RelationDecoderLayer(8, 2, 8), 1), "is_causal", "; pass tgt_is_causal="),
+        (
+            lambda: rg.RelationAttention(8, 2),
+            "edge_attr",
+            "; relgraph.pyg.RelationConv takes edge_attr= over edges, relgraph.relation_attention over all pairs",
+        ),
         (lambda: rg.RelationAttention(8, 2), "src_mask", "; pass attn_mask="),
         (lambda: rg.RelationAttention(8, 2), "attention_mask", "; pass key_padding_mask=, True for padding"),
         (lambda: rg.RelationEncoderLayer(8, 2, 8), "mask", "; pass src_mask="),

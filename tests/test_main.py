@@ -59,7 +59,7 @@ def test_text(capsys, no_kernels):
         "chunked     cpu     works",
         "edges       cpu     works",
         "native      cpu     not here: has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'",
-        "triton      cpu     not here: needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'",
+        "triton      cpu     not here: needs the package triton (pip install triton); use impl='chunked'",
     ]
 
 
@@ -84,8 +84,8 @@ def test_packages_that_are_not_there(monkeypatch, capsys):
     monkeypatch.setattr(report, "find_spec", lambda module: None if module in ("torch_geometric", "matplotlib") else 1)
     assert report.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "torch-geometric   not installed: pip install 'relgraph[pyg]'" in lines
-    assert "matplotlib        not installed: pip install 'relgraph[plot]'" in lines
+    assert "torch-geometric   not installed: pip install torch-geometric (extra pyg)" in lines
+    assert "matplotlib        not installed: pip install matplotlib (extra plot)" in lines
     assert "networkx          unknown version" in lines
 
 

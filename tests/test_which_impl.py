@@ -118,7 +118,7 @@ def test_refused_is_what_raises_when_asked_for(kind, need_weights):
 
 def test_triton_says_what_it_lacks(monkeypatch):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
-    assert "needs the package triton (pip install 'relgraph[triton]')" in ask().refused["triton"]
+    assert "needs the package triton (pip install triton)" in ask().refused["triton"]
     monkeypatch.setattr(limits, "HAS_TRITON", True)
     assert "impl='triton' needs CUDA tensors" in ask().refused["triton"]
     monkeypatch.setattr(limits, "interpreted", lambda: True)
@@ -230,7 +230,7 @@ def test_a_gpu_without_triton_says_so_once(on_a_gpu, monkeypatch, capsys):
     for _ in range(2):
         assert rg.which_impl(x, x, x, None).impl == "dense"
     line = "relgraph: no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed; "
-    assert capsys.readouterr().err == f"{line}pip install 'relgraph[triton]' (RELGRAPH_TRITON=0 ends this line)\n"
+    assert capsys.readouterr().err == f"{line}pip install triton (RELGRAPH_TRITON=0 ends this line)\n"
 
 
 def test_triton_is_not_loaded():
@@ -278,7 +278,7 @@ def test_what_is_printed(no_triton, no_kernels):
         "able too: reference, chunked\n"
         "refused: impl='edges' attends only over listed pairs and needs EdgeLabels with default=None; use impl='chunked'\n"
         "refused: impl='native' has no compiled kernels: RELGRAPH_NATIVE=0 turns them off; use impl='chunked'\n"
-        "refused: impl='triton' needs the package triton (pip install 'relgraph[triton]'); use impl='chunked'"
+        "refused: impl='triton' needs the package triton (pip install triton); use impl='chunked'"
     )
 
 

@@ -1,1 +1,1 @@
-"""Speed and memory of relation-aware attention beside what else computes it; see docs/benchmarks.md."""
+"""Benchmarks: speed and memory of relation-aware attention and its alternatives; see docs/benchmarks.md."""

@@ -1,14 +1,14 @@
-"""Relation-aware attention beside everything that computes the like: time and memory, tables and plots.
+"""Compare relation-aware attention with other code for the same task: time and memory, tables and plots.
 
     python -m docs.benchmarks                            # all of it
     python -m docs.benchmarks --quick                    # a smoke run of about a minute: its figures mean nothing
     python -m docs.benchmarks --only '^edges'            # one sweep: length, size, labels, edges or graphs
-    python -m docs.benchmarks --only 'length: relgraph'  # some ways of one
-    python -m docs.benchmarks plot --out FOLDER --docs   # plots, tables and docs again from what a run left
-    python -m docs.benchmarks step                       # a training step, relative positions beside sinusoidal
-    python -m docs.benchmarks --device cuda              # all of it on a GPU, steps too, in ten minutes
+    python -m docs.benchmarks --only 'length: relgraph'  # some ways of one sweep
+    python -m docs.benchmarks plot --out FOLDER --docs   # plots, tables and docs again from the files of a run
+    python -m docs.benchmarks step                       # a training step, relative against sinusoidal positions
+    python -m docs.benchmarks --device cuda              # all of it on a GPU, including steps, in ten minutes
 
-Run from the root of the repository, on a quiet machine. A run may go on in the same folder, sweep by sweep.
+Run from the root of the repository, on a quiet machine. A run may continue in the same folder, sweep by sweep.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ PAGE = Path(__file__).resolve().parents[1] / "benchmarks.md"
 SHARE_OF_FREE = 0.6
 
 GPU_MINUTES = 9.0
-"""For a whole run on a GPU, of the ten that are promised: what runs when time is up comes to its end."""
+"""Minutes for a whole run on a GPU, out of the promised ten; a way that is running when they end still finishes."""
 
 GPU_LENGTHS = (1024, 64)
-"""Tokens in the sentences of a training step on a GPU."""
+"""Tokens per sentence in a training step on a GPU."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit status, 1 where a way gave wrong values."""
+    """Run a command and return the exit status; 1 if a way gave wrong values."""
     arguments = _parser().parse_args(given)
     try:
         return _command(arguments)
@@ -77,7 +77,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Options that contradict the machine or each other."""
+    """Refuse options that contradict the machine or each other."""
     if arguments.rounds is None:
         arguments.rounds = 2 if arguments.quick else 9
     if arguments.peaks is None:
@@ -97,14 +97,14 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def publish(out: Path, docs: bool) -> None:
-    """Prints tables, writes them, draws plots, and fills the docs if asked to."""
+    """Print and write tables, draw plots, and fill the docs if asked to."""
     found = results.read(out)
     made = tables.tables(found)
     text = "\n\n".join(f"## {name}\n\n{table}" for name, table in made.items())
     (out / "tables.md").write_text(text + "\n")
     print(text)
     if importlib.util.find_spec("matplotlib") is None:
-        print("no plots: matplotlib is not installed; pip install relgraph[benchmark]", file=sys.stderr)
+        print("no plots: matplotlib is not installed; pip install matplotlib", file=sys.stderr)
     else:
         from docs.benchmarks.plots import draw
 
@@ -116,7 +116,7 @@ def publish(out: Path, docs: bool) -> None:
 
 
 def _step(arguments: argparse.Namespace, out: Path) -> None:
-    """Times steps, prints and keeps them."""
+    """Time training steps, and print and keep the results."""
     from docs.benchmarks.step import Work, measure
 
     cuda = arguments.device.startswith("cuda")
@@ -135,7 +135,7 @@ def _step(arguments: argparse.Namespace, out: Path) -> None:
 
 
 def _step_too(arguments: argparse.Namespace, out: Path) -> int:
-    """The step as a part of everything: whether it failed, which ends nothing else."""
+    """Time the step as a part of a whole run; return whether it failed, which does not stop the run."""
     try:
         _step(arguments, out)
     except Exception as error:
@@ -149,22 +149,24 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m docs.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=["all", "plot", "step", "peak"], default="all")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether everything runs")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", choices=DTYPES, help="float32 on a CPU; on a GPU bfloat16, graphs float32")
-    parser.add_argument("--threads", type=int, help="of torch on the CPU")
+    parser.add_argument("--threads", type=int, help="threads of torch on the CPU")
     parser.add_argument("--rounds", type=int, help="counted rounds (9; quick 2)")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for one way at one setting (30)")
+    parser.add_argument("--minutes", type=float, help="minutes for the whole run; later ways are left out (GPU: 9)")
+    parser.add_argument("--memory", type=float, help="GB that a way may need (0.6 of free memory)")
+    parser.add_argument("--peaks", type=int, help="processes per memory figure; 0 leaves memory out (1; quick 0)")
     parser.add_argument(
-        "--minutes", type=float, help="for the whole run; what does not begin in time is not run (GPU: 9)"
+        "--only", default="", metavar="PATTERN", help="regular expression for 'sweep: way'; the floor always runs"
     )
-    parser.add_argument("--memory", type=float, help="GB that a way may need (0.6 of what is free)")
-    parser.add_argument("--peaks", type=int, help="processes for one figure of memory; 0 for none (1; quick 0)")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="of 'sweep: way'; the floor always runs")
-    parser.add_argument("--out", type=Path, help="folder of results.json, tables.md and plots (benchmarks-out/DEVICE)")
-    parser.add_argument("--docs", action="store_true", help="write the tables into docs/benchmarks.md too")
-    parser.add_argument("--tokens", type=int, help="step: tokens in a batch (512; on a GPU 25,600)")
-    parser.add_argument("--length", type=int, nargs="+", help="step: tokens in a sentence (64; on a GPU 1,024 and 64)")
+    parser.add_argument(
+        "--out", type=Path, help="output folder for results.json, tables.md and plots (benchmarks-out/DEVICE)"
+    )
+    parser.add_argument("--docs", action="store_true", help="also write the tables into docs/benchmarks.md")
+    parser.add_argument("--tokens", type=int, help="step: tokens per batch (512; on a GPU 25,600)")
+    parser.add_argument("--length", type=int, nargs="+", help="step: tokens per sentence (64; on a GPU 1,024 and 64)")
     parser.add_argument("--compile", action="store_true", help="step: compile both models")
     parser.add_argument("--setting", help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What a figure was measured with: hardware, versions, threads and date; and how much memory there is."""
+"""Describes the machine of a measurement: hardware, versions, threads, date, and free memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def about(device: str) -> dict[str, object]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
-    found["torch"] = torch.__version__  # with its build, which the package does not name
+    found["torch"] = torch.__version__  # includes the build, which the package metadata leaves out
     return found
 
 
@@ -40,7 +40,7 @@ def hardware(device: str) -> str:
 
 
 def free_bytes(device: str) -> int:
-    """Memory that nobody uses now."""
+    """The memory that is free now."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]
     info = Path("/proc/meminfo")
@@ -51,7 +51,7 @@ def free_bytes(device: str) -> int:
 
 
 def line(found: dict[str, object]) -> str:
-    """The head of a table, in a sentence."""
+    """A sentence with machine and versions, to print with a table."""
     cores = f"{found['threads']} thread{'' if found['threads'] == 1 else 's'}"
     where = found["hardware"] if found["device"] != "cpu" else f"{found['hardware']}, {cores}"
     peers = ", ".join(f"{name} {found[name]}" for name in ("triton", "torch-geometric", "transformers", "OpenNMT-py"))

@@ -1,16 +1,17 @@
-"""Speed and memory of attention with labels beside fused attention without, as ratios within one process.
+"""Speed and memory of attention with labels against fused attention without, as ratios within one process.
 
     python docs/benchmarks/attention.py speed    # forward and backward at n = 2048
-    python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process a figure
+    python docs/benchmarks/attention.py memory   # peak extra memory against n, one fresh process per figure
     python docs/benchmarks/attention.py decode   # one token against a cache of 4,096
     python docs/benchmarks/attention.py small    # short sequences, many of them
     python docs/benchmarks/attention.py table    # forward and backward at three lengths, in float32 and bfloat16
-    python docs/benchmarks/attention.py owners   # wide and two-dimensional tables beside transformers' own code
+    python docs/benchmarks/attention.py owners   # wide and two-dimensional tables against transformers' own code
 
-``--impl`` names the implementations, ``None`` being what a user gets without naming one.
+``--impl`` names the implementations; ``None`` lets relgraph choose, which is the default for users.
 
-Each way runs in turn, round after round, so that a machine that slows down slows all of them; the ratio is taken
-within a round, and its median and its quartiles are printed. Pick a quiet machine: other work on the same cores shows.
+Ways run in turn, round after round, so that a machine that slows down slows all of them. Ratios are taken within a
+round; the output has their median and quartiles. Use a quiet machine: other work on the same cores distorts the
+figures.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-# run as a file, it finds its neighbours by the root of the repository
+# when run as a file, it imports its neighbours from the root of the repository
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import relgraph as rg
@@ -42,12 +43,12 @@ LABELS = 32
 
 
 def named(impl: str) -> str | None:
-    """The implementation that ``--impl`` names."""
+    """The implementation of this name on the command line."""
     return None if impl == "None" else impl
 
 
 def leaves(batch: int, heads: int, length: int, size: int, dtype: str = "float32") -> list[Tensor]:
-    """Query, key and value that learn."""
+    """Query, key and value, which require gradients."""
     kind = getattr(torch, dtype)
     return [torch.randn(batch, heads, length, size, dtype=kind, requires_grad=True) for _ in range(3)]
 
@@ -55,7 +56,7 @@ def leaves(batch: int, heads: int, length: int, size: int, dtype: str = "float32
 def ways(
     q: Tensor, k: Tensor, v: Tensor, impls: Sequence[str], *, slow: bool = False
 ) -> dict[str, Callable[[], Tensor]]:
-    """Every way to attend, the floor first."""
+    """Every way to attend, with the floor first."""
     length, size = q.shape[2], q.shape[3]
     clipped = rg.ClippedDistance(CLIP)
     written = rg.DenseLabels(torch.randint(0, LABELS, (length, length)), LABELS)
@@ -100,7 +101,7 @@ WORK = ((1, 8, 2048), (8, 8, 512), (32, 8, 128))
 
 
 def table(arguments: argparse.Namespace) -> Rows:
-    """Long, middle and short sequences in float32, long and short ones in bfloat16; no rows in milliseconds."""
+    """Long, medium and short sequences in float32, long and short ones in bfloat16; rows without milliseconds."""
     found: Rows = []
     for dtype in ("float32", "bfloat16"):
         for batch, heads, length in WORK:
@@ -113,7 +114,7 @@ def table(arguments: argparse.Namespace) -> Rows:
 
 
 def decode(arguments: argparse.Namespace) -> Rows:
-    """One new token against a cache, the layer with relations beside the same layer without."""
+    """One new token against a cache, for the layer with relations and the same layer without."""
     labeler = rg.ClippedDistance(CLIP)
     token, past = torch.randn(1, 1, 512), torch.randn(1, arguments.cache, 512)
     layers = {
@@ -148,7 +149,7 @@ def decode(arguments: argparse.Namespace) -> Rows:
 
 
 def memory(arguments: argparse.Namespace) -> Rows:
-    """Peak memory beyond the inputs, forward and backward: the median of five fresh processes."""
+    """Peak memory above the inputs, forward and backward: the median of five fresh processes."""
     rows: Rows = []
     for kind in ("distance", "written"):
         taken = []
@@ -166,7 +167,7 @@ def memory(arguments: argparse.Namespace) -> Rows:
 
 
 def owners(arguments: argparse.Namespace) -> Rows:
-    """DeBERTa-v3, SAM, T5 and Wav2Vec2-BERT beside the code of transformers; ``impl=None`` unless one is named."""
+    """DeBERTa-v3, SAM, T5 and Wav2Vec2-BERT against the code of transformers; ``impl=None`` unless one is named."""
     rows: Rows = []
     for case in cases(arguments.quick):
         try:
@@ -177,7 +178,7 @@ def owners(arguments: argparse.Namespace) -> Rows:
 
 
 def peak(arguments: argparse.Namespace) -> None:
-    """Prints the peak extra MiB of one forward and backward."""
+    """Print the peak extra MiB of one forward and backward."""
     length = arguments.length
     q, k, v = leaves(1, 8, length, 64)
     if arguments.kind == "distance":
@@ -194,7 +195,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parses the arguments, measures and prints."""
+    """Parse the arguments, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["speed", "memory", "decode", "small", "table", "owners", "peak"])
     impls = [*IMPLEMENTATIONS, "None"]
@@ -204,10 +205,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--cache", type=int, default=4096)
-    parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="labels that peak measures")
-    parser.add_argument("--quick", action="store_true", help="owners: toy sizes, whether everything runs")
-    parser.add_argument("--slow", action="store_true", help="measure the reference too")
-    parser.add_argument("--json", help="write the rows to this file as well")
+    parser.add_argument("--kind", choices=["distance", "written"], default="distance", help="peak: kind of labels")
+    parser.add_argument("--quick", action="store_true", help="owners: toy sizes, to check that everything runs")
+    parser.add_argument("--slow", action="store_true", help="also measure the reference")
+    parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)

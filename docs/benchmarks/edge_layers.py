@@ -1,4 +1,4 @@
-"""The side of graph layers over edges: PyG's layers and relgraph's on one random graph with types on its edges."""
+"""Graph layers over edges: PyG's layers and relgraph's on one random graph with types on its edges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADDITIVE = "GATv2Conv"
 
 
 class Inputs:
-    """A graph, and a TransformerConv and a GATv2Conv whose weights all layers that compute the same are given."""
+    """A graph, and a TransformerConv and a GATv2Conv that share their weights with all layers that compute the same."""
 
     def __init__(self, setting: Edges) -> None:
         self.setting = setting
@@ -39,17 +39,17 @@ class Inputs:
 
     @cached_property
     def x(self) -> Tensor:
-        """Nodes ``[N, H·C]``, which learn."""
+        """Nodes ``[N, H·C]``, which require gradients."""
         return self._x.to(self.device, self.dtype).requires_grad_()
 
     @cached_property
     def grad(self) -> Tensor:
-        """What comes back to the output."""
+        """The gradient of the output."""
         return self._grad.to(self.device, self.dtype)
 
     @cached_property
     def conv(self) -> TransformerConv:
-        """The layer that the others copy."""
+        """The layer whose weights the others copy."""
         s = self.setting
         torch.manual_seed(2)
         conv = TransformerConv(s.width, s.size, s.heads, edge_dim=s.types)
@@ -57,14 +57,14 @@ class Inputs:
 
     @cached_property
     def additive(self) -> GATv2Conv:
-        """The layer with additive scores that others copy."""
+        """The layer with additive scores whose weights the others copy."""
         s = self.setting
         torch.manual_seed(2)
         conv = GATv2Conv(s.width, s.size, s.heads, edge_dim=s.types, add_self_loops=False)
         return conv.to(self.device, self.dtype)
 
     def made(self, layer: nn.Module, call: Callable[[], Tensor], note: str = "") -> Made:
-        """A call of a layer, whose parameters learn."""
+        """A call of a layer with trainable parameters."""
         return Made(call, {"x": self.x, **dict(layer.named_parameters())}, note=note)
 
 
@@ -76,7 +76,7 @@ def theirs(inputs: Inputs) -> Made:
 
 
 def ours(impl: str | None) -> Callable[[Inputs], Made]:
-    """RelationConv with the same weights; edges are sorted in every call."""
+    """RelationConv with the same weights; every call sorts the edges."""
 
     def make(inputs: Inputs) -> Made:
         options = {} if impl is None else {"impl": impl}
@@ -87,7 +87,7 @@ def ours(impl: str | None) -> Callable[[Inputs], Made]:
 
 
 def ours_sorted(impl: str | None) -> Callable[[Inputs], Made]:
-    """RelationConv on edges that were sorted before, as a second layer or a second step finds them."""
+    """RelationConv on edges that are already sorted, as in a second layer or step."""
 
     def make(inputs: Inputs) -> Made:
         options = {} if impl is None else {"impl": impl}
@@ -107,25 +107,25 @@ def theirs_additive(inputs: Inputs) -> Made:
 
 
 def ours_additive(inputs: Inputs) -> Made:
-    """RelationConv with the weights of that GATv2Conv; edges are sorted in every call."""
+    """RelationConv with the weights of that GATv2Conv; every call sorts the edges."""
     conv = rg.pyg.from_gatv2_conv(inputs.additive, edge_types=True)
     note = "additive scores; sorting of edges included"
     return inputs.made(conv, lambda: conv(inputs.x, inputs.index, inputs.types), note)
 
 
 def relational(inputs: Inputs) -> Made:
-    """PyG's RGATConv: another function, a matrix a type."""
+    """PyG's RGATConv: a different function, with one matrix per type."""
     s = inputs.setting
     torch.manual_seed(3)
     conv = RGATConv(s.width, s.size, s.types, heads=s.heads).to(inputs.device, inputs.dtype)
-    # its further parameters take no part here
+    # the call does not use its other parameters
     leaves = {"x": inputs.x, **{name: getattr(conv, name) for name in ("weight", "q", "k", "bias")}}
     note = "another function, a matrix a type: only checked to be finite"
     return Made(lambda: conv(inputs.x, inputs.index, inputs.types), leaves, note=note)
 
 
 def expected_additive(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
-    """As :func:`expected`, for additive scores."""
+    """The same as :func:`expected` for additive scores."""
     s, conv = inputs.setting, copy.deepcopy(inputs.additive).double()
     x = inputs.x.detach().double().requires_grad_()
     inside = torch.isin(inputs.index[1], rows)
@@ -141,7 +141,7 @@ def expected_additive(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
 
 
 def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
-    """Some nodes' output, and the gradients that come from them, in float64, edge by edge, from the formula."""
+    """Output of some nodes and its gradients, in float64, edge by edge, from the formula."""
     s, conv = inputs.setting, copy.deepcopy(inputs.conv).double()
     x = inputs.x.detach().double().requires_grad_()
     inside = torch.isin(inputs.index[1], rows)
@@ -160,7 +160,7 @@ def expected(inputs: Inputs, rows: Tensor) -> dict[str, Tensor]:
 
 
 def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
-    """Outputs of some nodes against the formula; on a small graph of all nodes, and gradients."""
+    """Compare outputs of some nodes with the formula; on a small graph all nodes, and gradients."""
     nodes = inputs.setting.nodes
     whole = inputs.setting.edges <= SMALL_EDGES
     rows = torch.arange(nodes) if whole else torch.linspace(0, nodes - 1, SAMPLED_NODES).long()
@@ -179,12 +179,12 @@ def check(way: Way[Edges], made: Made, inputs: Inputs) -> float:
 
 
 def memory(of_edges: int, of_nodes: int = 20) -> Callable[[Edges], int]:
-    """Bytes of so many numbers an edge, head and channel, and a node, head and channel."""
+    """Bytes for these counts of numbers per edge, head and channel, and per node, head and channel."""
     return lambda s: 4 * s.width * (of_edges * s.edges + of_nodes * s.nodes)
 
 
 def ours_memory(s: Edges) -> int:
-    """Bytes of some numbers an edge and head, and of nodes."""
+    """Bytes for some numbers per edge and head, and for nodes."""
     return 4 * (16 * s.edges * s.heads + 40 * s.nodes * s.width)
 
 
@@ -195,7 +195,7 @@ def additive_memory(s: Edges) -> int:
 
 
 def ways(setting: Edges) -> list[Way[Edges]]:
-    """PyG's layer first, as what ours is measured against."""
+    """PyG's layer first: it is the floor for ours."""
     same = "TransformerConv"
     found: list[Way[Edges]] = [
         Way("TransformerConv, one-hot types", theirs, memory(8), same),
@@ -211,13 +211,13 @@ def ways(setting: Edges) -> list[Way[Edges]]:
         Way("GATv2Conv, one-hot types", theirs_additive, memory(8), ADDITIVE),
         Way("relgraph RelationConv, additive", ours_additive, additive_memory, ADDITIVE),
     ]
-    # a matrix [H·C, H·C] taken for every edge, and as much again for its gradient
+    # one matrix [H·C, H·C] per edge, and as much again for its gradient
     found.append(Way("RGATConv", relational, lambda s: 3 * 4 * s.edges * s.width**2 + memory(12)(s)))
     return found
 
 
 def _has_kernel(setting: Edges) -> bool:
-    """Whether the layer can be told to use a kernel on this device."""
+    """Whether the layer can use a kernel on this device."""
     told = "impl" in inspect.signature(rg.pyg.RelationConv.__init__).parameters
     return setting.device.startswith("cuda") and told and "triton" in IMPLEMENTATIONS
 

@@ -1,14 +1,14 @@
-"""Speed and memory of graph layers: edges alone beside PyG's TransformerConv, packed graphs beside padded ones.
+"""Speed and memory of graph layers: edges against PyG's TransformerConv, packed graphs against padded ones.
 
     python -m docs.benchmarks.graphs edges     # 10,000 nodes, 200,000 edges, 20 types; projections and sorting included
     python -m docs.benchmarks.graphs vectors   # the same with 16 numbers on every edge instead of types
     python -m docs.benchmarks.graphs growth    # up to 2,000,000 edges
-    python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process a figure
+    python -m docs.benchmarks.graphs memory    # peak extra memory, one fresh process per figure
     python -m docs.benchmarks.graphs packed    # 256 graphs of 5 to 200 nodes, every pair labeled by shortest path
     python -m docs.benchmarks.graphs paths     # shortest paths between all pairs
 
-Run from the root of the repository, on a quiet machine. Each way runs in turn, round after round; ratios are taken
-within a round, against the first way, and their median and quartiles are printed.
+Run from the root of the repository, on a quiet machine. Ways run in turn, round after round. Ratios to the first way
+are taken within a round; the output has their median and quartiles.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WIDTH = HEADS * SIZE
 
 
 def random_edges(edges: int, nodes: int = NODES) -> tuple[Tensor, Tensor]:
-    """``[2, E]`` ends, and a type for each edge."""
+    """The ends of random edges, ``[2, E]``, and a type for each edge."""
     return torch.randint(nodes, (2, edges)), torch.randint(TYPES, (edges,))
 
 
 def layers(edges: int, vectors: bool, nodes: int = NODES) -> dict[str, Callable[[], Tensor]]:
-    """PyG's layer and ours on the same graph; labels are made anew in every call, so that sorting counts."""
+    """PyG's layer and ours on the same graph; every call makes labels again, so that sorting counts."""
     x = torch.randn(nodes, WIDTH, requires_grad=True)
     index, types = random_edges(edges, nodes)
     if vectors:
@@ -70,7 +70,7 @@ def vectors(arguments: argparse.Namespace) -> Rows:
 
 
 def faster(rows: Rows) -> Rows:
-    """The rows with how many times as fast each is as the first."""
+    """The rows, with the speed of each relative to the first."""
     for row in rows:
         ratio = float(str(row["forward+backward ×"]).split()[0])
         row["times as fast"] = round(1 / ratio, 1)
@@ -78,7 +78,7 @@ def faster(rows: Rows) -> Rows:
 
 
 def growth(arguments: argparse.Namespace) -> Rows:
-    """RelationConv against the number of edges."""
+    """RelationConv at growing numbers of edges."""
     rows = []
     for count in (200_000, 500_000, 1_000_000, 2_000_000):
         (_, ours) = layers(count, vectors=False).items()
@@ -89,7 +89,7 @@ def growth(arguments: argparse.Namespace) -> Rows:
 
 
 def memory(_: argparse.Namespace) -> Rows:
-    """Peak memory beyond inputs and parameters, forward and backward: the median of three fresh processes."""
+    """Peak memory above inputs and parameters, forward and backward: the median of three fresh processes."""
     rows = []
     for kind in ("types", "vectors"):
         peaks = []
@@ -103,7 +103,7 @@ def memory(_: argparse.Namespace) -> Rows:
 
 
 def peak(arguments: argparse.Namespace) -> None:
-    """Prints the peak extra MiB of one forward and backward."""
+    """Print the peak extra MiB of one forward and backward."""
     warm = layers(100, vectors=arguments.kind == "vectors", nodes=50)
     list(warm.values())[arguments.which]().sum().backward()
     step = list(layers(EDGES, vectors=arguments.kind == "vectors").values())[arguments.which]
@@ -116,7 +116,7 @@ def peak(arguments: argparse.Namespace) -> None:
 
 
 def packed(arguments: argparse.Namespace) -> Rows:
-    """Every pair inside each of many graphs: packed, graph by graph, and padded to the largest."""
+    """Attention over every pair inside each of many graphs: packed, graph by graph, and padded to the largest."""
     sizes = torch.randint(5, 201, (256,))
     graph = random_graphs(sizes)
     labels = rg.ShortestPath(10)(graph)
@@ -147,12 +147,12 @@ def packed(arguments: argparse.Namespace) -> Rows:
 
 
 def flat(way: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """The same as one row of numbers, so that all ways get one gradient."""
+    """The same numbers as one row, so that all ways get one gradient."""
     return lambda: way().reshape(-1)
 
 
 def one_by_one(labels: rg.BlockLabels, inputs: tuple[Tensor, ...]) -> list[tuple[rg.DenseLabels, list[Tensor]]]:
-    """Labels, query, key and value of every graph, ready to attend."""
+    """Labels, query, key and value of every graph."""
     out, begin = [], labels.block_ptr().tolist()
     for g, (start, stop) in enumerate(zip(labels.k_ptr.tolist(), labels.k_ptr.tolist()[1:], strict=False)):
         ids = labels.ids[begin[g] : begin[g + 1]].view(stop - start, stop - start)
@@ -162,7 +162,7 @@ def one_by_one(labels: rg.BlockLabels, inputs: tuple[Tensor, ...]) -> list[tuple
 
 
 def paths(arguments: argparse.Namespace) -> Rows:
-    """All pairs' shortest paths."""
+    """Shortest paths between all pairs."""
     index, _ = random_edges(5_000, 1_000)
     line = torch.stack([torch.arange(999), torch.arange(1, 1000)])
     graphs = {
@@ -189,14 +189,14 @@ WHAT = {"edges": edges, "vectors": vectors, "growth": growth, "memory": memory, 
 
 
 def main() -> None:
-    """Parses the arguments, measures and prints."""
+    """Parse the arguments, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*WHAT, "peak"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--kind", choices=["types", "vectors"], default="types", help="what edges carry, for peak")
-    parser.add_argument("--which", type=int, choices=[0, 1], default=0, help="their layer or ours, for peak")
-    parser.add_argument("--json", help="write the rows to this file as well")
+    parser.add_argument("--kind", choices=["types", "vectors"], default="types", help="peak: what edges carry")
+    parser.add_argument("--which", type=int, choices=[0, 1], default=0, help="peak: PyG's layer (0) or ours (1)")
+    parser.add_argument("--json", help="also write the rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)

@@ -1,13 +1,13 @@
-"""Host time of one call of the GPU kernels: what the processor does before and between launches, without a GPU.
+"""Measure the host time of one call of the GPU kernels, without a GPU: all work of the processor for a call.
 
     python -m docs.benchmarks.host              # a table; --json FILE keeps the figures
     python -m docs.benchmarks.host --binding    # what Triton adds to each launch before it calls the driver
     python -m docs.benchmarks.host --quick      # a smoke run: its figures mean nothing
 
-Kernels are replaced by something that does nothing when it is launched. Tensors are tiny and on the CPU, where one of
-torch's own small operators costs about what its launch on a GPU costs. Labels are made, and their tile maps built,
-before the clock starts. What stays is Python, torch's dispatcher and autograd: the time that a small problem on a GPU
-cannot go below. Triton's own launcher is not part of it, as it is what the stub replaces.
+Stubs replace the kernels and do nothing when launched. Tensors are tiny and on the CPU, where one of torch's own small
+operators costs about as much as its launch on a GPU. Labels and their tile maps are made before the clock starts. What
+remains is the time of Python, torch's dispatcher and autograd, which is the lower bound for a small problem on a GPU.
+Triton's own launcher does not count, because the stubs replace it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ WITHOUT_LAUNCH = frozenset(
         "view_as",
     )
 )  # fmt: skip
-"""Operators that start no kernel on a GPU by themselves."""
+"""Operators that start no GPU kernel themselves."""
 
 
 class Way(NamedTuple):
-    """Something to time: a call without arguments, and the leaves whose gradients are taken; none without backward."""
+    """Something to time: a call without arguments, and the leaves that need gradients; no leaves means no backward."""
 
     name: str
     call: Callable[[], Tensor]
@@ -57,7 +57,7 @@ class Way(NamedTuple):
 
 
 class Stub:
-    """Stands for a kernel: launching it does nothing, and is counted."""
+    """A stub for a kernel, which only counts its launches."""
 
     launches = 0
 
@@ -73,7 +73,7 @@ class Stub:
 
 @contextlib.contextmanager
 def stubbed() -> Iterator[None]:
-    """All kernels of ``impl="triton"`` replaced by stubs."""
+    """Replace all kernels of ``impl="triton"`` by stubs."""
     from triton.runtime import KernelInterface
 
     from relgraph.impl.triton import attention_kernels, edge_kernels, vector_kernels
@@ -92,7 +92,7 @@ def stubbed() -> Iterator[None]:
 
 
 def labels_of(length: int) -> dict[str, rg.Labels]:
-    """The kinds of labels that are timed."""
+    """The kinds of labels to time."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(LABELS, (length, length), generator=generator)
     edges = torch.randint(length, (2, 4 * length), generator=generator)
@@ -105,7 +105,7 @@ def labels_of(length: int) -> dict[str, rg.Labels]:
 
 
 def inputs_of(dtype: torch.dtype, length: int = LENGTH) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Query, key and value, and all tables; all of them learn."""
+    """Query, key, value and all tables; all require gradients."""
     qkv = [torch.randn(1, HEADS, length, SIZE).to(dtype).requires_grad_() for _ in range(3)]
     shapes = {
         "key_table": (LABELS, SIZE),
@@ -135,7 +135,7 @@ def _way(name: str, qkv: list[Tensor], labels: rg.Labels, tables: dict[str, Tens
 
 
 def theirs(dtype: torch.dtype) -> list[Way]:
-    """torch's own attention at the same size. Its kernels run: on a CPU they are not launched but computed."""
+    """torch's own attention at the same size. Its kernels do run: a CPU computes them instead of launching them."""
     (query, key, value), _ = inputs_of(dtype)
     found = [
         Way("torch, SDPA", lambda: scaled_dot_product_attention(query, key, value), [query, key, value]),
@@ -146,7 +146,7 @@ def theirs(dtype: torch.dtype) -> list[Way]:
 
 
 def _flex(dtype: torch.dtype) -> Way:
-    """FlexAttention with the key term, compiled; there is no backward on a CPU."""
+    """FlexAttention with the key term, compiled; it has no backward on a CPU."""
     from torch.nn.attention.flex_attention import flex_attention
 
     (query, key, value), tables = inputs_of(dtype)
@@ -167,7 +167,7 @@ def _flex(dtype: torch.dtype) -> Way:
 
 
 def measure(ways: Sequence[Way], rounds: int) -> Rows:
-    """A row per way: microseconds of the processor and operators of a call. Ways run in turn, some calls in a row."""
+    """A row per way: processor microseconds and operators of a call. Ways run in turn, several calls at a time."""
     times: dict[str, tuple[list[float], list[float]]] = {way.name: ([], []) for way in ways}
     grads = {way.name: torch.ones_like(way.call()) for way in ways}
     for turn in range(rounds + 1):
@@ -190,7 +190,7 @@ def measure(ways: Sequence[Way], rounds: int) -> Rows:
 
 
 def _timed(way: Way, grad: Tensor) -> tuple[float, float]:
-    """Microseconds of the processor in one forward and one backward: what waits for other work does not count."""
+    """Processor microseconds of one forward and one backward, without time spent waiting."""
     begin = time.thread_time_ns()
     output = way.call()
     middle = time.thread_time_ns()
@@ -201,13 +201,13 @@ def _timed(way: Way, grad: Tensor) -> tuple[float, float]:
 
 
 def _spread(taken: list[float]) -> str:
-    """Median, quartiles, and the least, which other work on the machine disturbs least."""
+    """Median, quartiles, and minimum, which other work on the machine disturbs least."""
     low, median, high = quartiles(taken)
     return f"{median:.0f} ({low:.0f}–{high:.0f}, least {min(taken):.0f})"
 
 
 class Count(NamedTuple):
-    """Operators of torch that a pass calls, those of them that launch on a GPU, and launches of kernels of our own."""
+    """Counts of torch operators in a pass, of those that launch on a GPU, and of launches of our kernels."""
 
     operators: int
     launched: int
@@ -215,7 +215,7 @@ class Count(NamedTuple):
 
 
 def operators(way: Way, grad: Tensor) -> tuple[Count, Count]:
-    """What forward and backward of one call count; figures that do not depend on the machine."""
+    """The counts of forward and backward of one call, which do not depend on the machine."""
     output, forward = _counted(way.call)
     if not way.leaves:
         return forward, Count(0, 0, 0)
@@ -233,7 +233,7 @@ def _counted(call: Callable[[], Any]) -> tuple[Any, Count]:
 
 
 def _inside(event: Any) -> bool:
-    """Whether an operator was called by another."""
+    """Whether another operator called this one."""
     parent = event.cpu_parent
     while parent is not None:
         if parent.name.startswith("aten::"):
@@ -243,13 +243,13 @@ def _inside(event: Any) -> bool:
 
 
 def _launches(event: Any) -> bool:
-    """Whether an operator, or one that it calls, starts a kernel on a GPU."""
+    """Whether an operator or one that it calls starts a GPU kernel."""
     itself = event.name.startswith("aten::") and event.name not in WITHOUT_LAUNCH
     return itself or any(map(_launches, event.cpu_children))
 
 
 def binding() -> dict[str, float]:
-    """Microseconds in which Triton binds and classifies the arguments of a kernel, at each launch, by kernel."""
+    """Microseconds that Triton takes per launch to bind and classify the arguments of each kernel."""
     from relgraph.impl.triton import attention_kernels, vector_kernels
 
     attention = attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys
@@ -272,21 +272,21 @@ def _bound(kernel: Any) -> float:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser("docs.benchmarks.host", description="Host time of one call of the GPU kernels.")
+    parser = argparse.ArgumentParser(
+        "docs.benchmarks.host", description="Measure the host time of one call of the GPU kernels."
+    )
     parser.add_argument("--rounds", type=int, default=50, help=f"counted rounds of {IN_A_ROW} calls; 50 by default")
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    parser.add_argument("--quick", action="store_true", help="a few rounds, whose figures mean nothing")
-    parser.add_argument(
-        "--binding", action="store_true", help="time what Triton's launcher does with arguments instead"
-    )
-    parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--quick", action="store_true", help="a few rounds only; the figures mean nothing")
+    parser.add_argument("--binding", action="store_true", help="time how Triton's launcher handles arguments instead")
+    parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args(given)
     if arguments.binding:
         os.environ["TRITON_INTERPRET"] = "0"
         found = ", ".join(f"{name} {taken:.0f} µs" for name, taken in binding().items())
         print(f"{line(about('cpu'))} Triton binds the arguments of a launch: {found}.")
         return
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is loaded: tensors of the CPU stand for those of a GPU
+    os.environ["TRITON_INTERPRET"] = "1"  # set before triton loads: CPU tensors replace GPU tensors
     torch.set_num_threads(1)
     dtype = getattr(torch, arguments.dtype)
     load = os.getloadavg()[0]

@@ -1,13 +1,13 @@
-"""How many kernels a call launches on a GPU, and how often the host waits for it: counted without a GPU.
+"""Count how many kernels a call launches on a GPU, and how often the host waits for it, without a GPU.
 
     python -m docs.benchmarks.launches            # every kind of labels and implementation at GPU sizes
     python -m docs.benchmarks.launches --quick    # at toy sizes
     python -m docs.benchmarks.launches --json     # the same as JSON
 
-Without a GPU the CPU runs the blocks that a GPU would be given, and the operators that would launch a kernel are
-counted (not views, not empty memory). "CPU's blocks" are those that a CPU takes, which a GPU once took too. With a GPU
-the profiler counts the kernels themselves, and the waits of CUDA's runtime. Labels are lowered by a call before the one
-that is counted.
+Without a GPU, the CPU runs the blocks that a GPU would get, and this counts the operators that would launch a kernel
+(not views, not empty memory). "CPU's blocks" are the blocks that a CPU gets, which a GPU used to get too. With a GPU,
+the profiler counts the kernels themselves, and the waits of CUDA's runtime. A first call lowers the labels; the second
+call is counted.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from relgraph.impl import budget
 HEADS, SIZE, LABELS = 8, 64, 33
 GRAPHS = 256
 DENSE_SCORES = 1 << 26
-"""Up to so many scores ``dense`` is counted; it holds about twenty numbers for each."""
+"""The most scores for which ``dense`` is counted; it holds about twenty numbers per score."""
 
 NO_LAUNCH = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "_unsafe_view", "detach"}
-"""Operators that are not views to torch, and start no kernel all the same."""
+"""Operators that torch does not count as views, although they start no kernel."""
 
 SEVERAL = {"constant_pad_nd": 2}
 """Operators that start more than one kernel."""
 
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "item", "equal", "lift_fresh", "masked_select", "unique_dim",
          "_unique2", "unique_consecutive", "repeat_interleave.Tensor"}  # fmt: skip
-"""Operators for which the host waits until the GPU has a number, or until it has taken one (``lift_fresh``)."""
+"""Operators that make the host wait for a number from the GPU, or until the GPU has taken one (``lift_fresh``)."""
 
 CUDA_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 class Counts(NamedTuple):
-    """Kernels launched, and waits of the host."""
+    """Kernel launches, and waits of the host."""
 
     launches: int
     waits: int
@@ -60,7 +60,7 @@ class Counts(NamedTuple):
 class Operators(TorchDispatchMode):
     """Counts operators by name: ``launches`` and ``waits``.
 
-    A seed of dropout is drawn and read on the host, also beside a GPU, so what comes of it alone is not counted.
+    The host draws and reads the seed of dropout, also with a GPU, so operators on the seed only do not count.
     """
 
     _of_host: ClassVar[Any] = WeakIdKeyDictionary()  # seeds, which backward reads again
@@ -72,7 +72,7 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "relgraph":  # what an op of our own calls is counted
+        if func.namespace == "relgraph":  # count the operators inside our own ops
             with self:
                 return OPDEFS[func._schema.name]._init_fn(*args, **kwargs)
         name, overload = func.overloadpacket.__name__, str(func).removeprefix("aten.")
@@ -91,17 +91,17 @@ class Operators(TorchDispatchMode):
         return out
 
     def counts(self) -> Counts:
-        """All of them together."""
+        """The totals."""
         return Counts(self.launches.total(), self.waits.total())
 
 
 READS = ("tolist", "numpy", "cpu")
-"""Methods of a tensor that wait for its numbers, of which no operator tells on a CPU."""
+"""Tensor methods that wait for the tensor's numbers, for which a CPU runs no operator."""
 
 
 @contextmanager
 def counting() -> Iterator[Operators]:
-    """Counts what runs inside."""
+    """Count what runs inside the block."""
     operators = Operators()
 
     def counted(name: str) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def counting() -> Iterator[Operators]:
 
 
 def _picks_by_mask(name: str, args: Sequence[Any]) -> bool:
-    """Whether the operator takes or puts entries where a mask is True, whose number the host must know."""
+    """Whether the operator reads or writes entries where a mask is True: the host must know how many."""
     if name not in ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"):
         return False
     return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
@@ -131,10 +131,10 @@ class Case(NamedTuple):
     """One call to count.
 
     Attributes:
-        name: of its labels, and of what else it is given.
+        name: the name of its labels, and its options.
         impl: the implementation.
-        sizes: batch, heads and length, as the table shows them.
-        make: the call and what it learns.
+        sizes: batch, heads and length, as in the table.
+        make: makes the call and its trainable tensors.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Case(NamedTuple):
 
 
 def counted(case: Case, device: str = "cpu") -> tuple[Counts, Counts]:
-    """Launches and waits of forward and of backward, of the second call with the same labels."""
+    """Launches and waits of forward and backward, in the second call with the same labels."""
     call, leaves = case.make(device)
     torch.autograd.grad(call().sum(), leaves)
     output, forward = _count(call, device)
@@ -170,7 +170,7 @@ def _count(call: Callable[[], Any], device: str) -> tuple[Any, Counts]:
 
 @contextmanager
 def blocks_of(device: str) -> Iterator[None]:
-    """Blocks as this kind of device is given them, on a CPU."""
+    """Use the block sizes of this kind of device, on a CPU."""
     kept = budget.CPU_BYTES
     budget.CPU_BYTES = 0 if device == "cpu" else budget.DEVICE_BYTES
     try:
@@ -180,7 +180,7 @@ def blocks_of(device: str) -> Iterator[None]:
 
 
 def cases(quick: bool) -> list[Case]:
-    """Every kind of labels at the largest size, some at the others, and what else a call may be given."""
+    """Every kind of labels at the largest size, some at other sizes, and options of a call."""
     large, *others = [(2, 96), (3, 40)] if quick else [(4, 2048), (8, 512), (32, 128)]
     found = [_sequences(name, impl, *large) for name in SEQUENCES for impl in ("chunked", "dense")]
     found += [_sequences("distance", "chunked", *large, option) for option in OPTIONS]
@@ -221,7 +221,7 @@ OPTIONS: dict[str, Callable[[Any, int, int], dict[str, Any]]] = {
 
 
 def _leaves(device: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """A function that makes tensors which learn, and the list of those that it made."""
+    """A function that makes trainable tensors, and the list of those that it made."""
     found: list[Tensor] = []
 
     def made(*shape: int) -> Tensor:
@@ -232,7 +232,7 @@ def _leaves(device: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
 
 
 def _sequences(name: str, impl: str, batch: int, n: int, option: str | None = None) -> tuple[Case, int]:
-    """A padded batch of sequences, and how many scores it has."""
+    """A padded batch of sequences, and its number of scores."""
 
     def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
         made, leaves = _leaves(device)
@@ -283,7 +283,7 @@ def _edges_alone(batch: int, n: int) -> Case:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Prints the counts."""
+    """Print the counts."""
     parser = argparse.ArgumentParser(prog="python -m docs.benchmarks.launches", description=__doc__.split("\n")[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--quick", action="store_true", help="toy sizes")
     parser.add_argument("--only", default="", help="cases whose name or implementation contains this")

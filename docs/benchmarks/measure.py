@@ -1,7 +1,7 @@
-"""Clocks, rounds and peaks: how every benchmark here measures, and how it prints.
+"""Shared by all benchmarks here: clocks, rounds, memory peaks, and printing.
 
 Ways run in turn, round after round, so that a machine that slows down slows all of them; ratios are taken within a
-round. Peaks are of the process (CPU) or of torch's allocator (CUDA), beyond what the inputs hold.
+round. A peak is the memory of the process (CPU) or of torch's allocator (CUDA) above what the inputs hold.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MIB = 2**20
 
 
 class Clock:
-    """Milliseconds of a call: by events on a GPU, by the wall on a CPU."""
+    """Measures the milliseconds of a call: by events on a GPU, by wall time on a CPU."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.cuda = torch.device(device).type == "cuda"
 
     def time(self, function: Callable[[], T]) -> tuple[T, float]:
-        """What the call gives, and how long it took."""
+        """The result of the call, and its milliseconds."""
         if not self.cuda:
             start = time.perf_counter()
             result = function()
@@ -49,7 +49,7 @@ class Clock:
 def rounds(
     functions: dict[str, Callable[[], Tensor]], count: int, device: str = "cpu"
 ) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds of forward and of forward and backward, ``count`` rounds after one that is not counted."""
+    """Milliseconds of forward, and of forward plus backward, in ``count`` rounds after an uncounted one."""
     clock = Clock(device)
     grad, taken = None, {name: [] for name in functions}
     for turn in range(count + 1):
@@ -68,7 +68,7 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 
 def report(taken: dict[str, list[tuple[float, float]]]) -> Rows:
-    """A row a way: median milliseconds and the ratio to the first way with its quartiles."""
+    """A row per way: median milliseconds, and the ratio to the first way with its quartiles."""
     floor = next(iter(taken.values()))
     rows: Rows = []
     for name, times in taken.items():
@@ -82,7 +82,7 @@ def report(taken: dict[str, list[tuple[float, float]]]) -> Rows:
 
 
 def peak_mib(function: Callable[[], object], device: str = "cpu") -> float:
-    """The most memory a call holds beyond what is held before it, in MiB."""
+    """The most MiB that a call holds above what is held before it."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -97,20 +97,20 @@ def peak_mib(function: Callable[[], object], device: str = "cpu") -> float:
 
 
 def resident() -> float:
-    """MiB of memory this process holds now, freed memory given back first where the C library can do that."""
+    """MiB that this process holds now, after it returns freed memory where the C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / MIB
 
 
 def forget_peak() -> None:
-    """Let the highest memory be counted from now on, where the system allows it."""
+    """Restart the count of the peak, where the system allows it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def highest() -> float:
-    """MiB of the most memory this process has held since :func:`forget_peak`."""
+    """The most MiB that this process has held since :func:`forget_peak`."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -126,7 +126,7 @@ def markdown(rows: Rows) -> str:
 
 
 def publish(rows: Rows, path: str | None) -> None:
-    """Prints the rows and what they were measured with, and writes them to a file if one is named."""
+    """Print the rows and the versions, and write them to a file if one is named."""
     print(f"torch {torch.__version__}, Python {platform.python_version()}, threads {torch.get_num_threads()}")
     print(markdown(rows))
     if path:

@@ -1,7 +1,7 @@
-"""Wide and two-dimensional tables beside the attention of the models that own them, as transformers computes it.
+"""Wide and two-dimensional tables: relgraph against transformers' own code for the models that have them.
 
-Both sides are handed the same query, key, value and tables, so that projections do not count; their outputs and all
-gradients are compared before anything is timed.
+Both sides get the same query, key, value and tables, so projections do not count. Their outputs and all gradients are
+compared before the timing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from docs.benchmarks.peers import Call, Given, hand_over
 from docs.benchmarks.run import once
 from docs.benchmarks.ways import Made, NotRun, Wrong
 
-ROUNDING = 5e-5  # of norms; gradients of tables, sums over all pairs, were up to 1e-5 apart
+ROUNDING = 5e-5  # relative to norms; gradients of tables, which are sums over all pairs, differed by up to 1e-5
 PACKAGE = "transformers"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model's attention at one length.
+    """The attention of one model at one length.
 
     Attributes:
-        name: of the model.
-        length: how many positions.
-        heads: H; a head has 64 channels.
-        tables: the shape of each table, as transformers keeps it.
-        theirs: the calls of transformers' own code, by the name of its attention implementation.
-        ours: the call of relgraph, by one implementation.
+        name: the model.
+        length: number of positions.
+        heads: H; each head has 64 channels.
+        tables: the shape of each table in transformers.
+        theirs: the calls of transformers' code, by the name of its attention implementation.
+        ours: the call of relgraph, with one implementation.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Case:
     ours: Callable[[Case, dict[str, Tensor], str | None], Call]
 
     def leaves(self) -> dict[str, Tensor]:
-        """Query, key and value ``[1, H, N, 64]`` and the tables, all of which learn."""
+        """Query, key and value ``[1, H, N, 64]`` and the tables, all of which require gradients."""
         generator = torch.Generator().manual_seed(0)
         shapes = dict.fromkeys(("query", "key", "value"), (1, self.heads, self.length, SIZE)) | self.tables
         scales = {name: 1.0 if name in ("query", "key", "value") else SIZE**-0.5 for name in shapes}
@@ -62,14 +62,14 @@ LEFT, RIGHT = 64, 8  # of Wav2Vec2-BERT
 
 
 class GivenTogether(nn.Module):
-    """Stands for one projection to query, key and value: gives ``[B, height, width, 3·H·D]``."""
+    """Replaces one projection to query, key and value: returns ``[B, height, width, 3·H·D]``."""
 
     def __init__(self, *projected: Tensor) -> None:
         super().__init__()
         self.projected = projected
 
     def forward(self, hidden: Tensor) -> Tensor:
-        # [3, B, H, N, D] to [B, N, 3, H, D], a copy, as a projection gives
+        # [3, B, H, N, D] to [B, N, 3, H, D], a copy, like the output of a projection
         together = torch.stack(self.projected).permute(1, 3, 0, 2, 4)
         return together.reshape(*hidden.shape[:3], -1)
 
@@ -78,7 +78,7 @@ def module_of(name: str) -> Any:
     """A module of transformers' models.
 
     Raises:
-        NotRun: it is not installed, or this version has no such module.
+        NotRun: transformers is not installed, or this version has no such module.
     """
     try:
         return import_module(f"{PACKAGE}.models.{name}.modeling_{name}")
@@ -92,7 +92,7 @@ def as_heads(flat: Tensor, heads: int) -> Tensor:
 
 
 def log_buckets(case: Case) -> rg.Labels:
-    """DeBERTa's labels: the logarithmic bucket of i - j, moved to begin at 0; by transformers' own function."""
+    """DeBERTa's labels from transformers' own function: the logarithmic bucket of i - j, shifted to begin at 0."""
     reach = case.length - 1
     back = -torch.arange(-reach, reach + 1)
     bucket = module_of("deberta_v2").make_log_bucket_position(back, BUCKETS, MAX_POSITION).long()
@@ -101,7 +101,7 @@ def log_buckets(case: Case) -> rg.Labels:
 
 
 def their_deberta(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
-    """``DisentangledSelfAttention``; its relative positions are made once, as its encoder makes them for all layers."""
+    """``DisentangledSelfAttention``; its relative positions are made once, as its encoder does for all layers."""
     code = module_of("deberta_v2")
     config = import_module(PACKAGE).DebertaV2Config(
         hidden_size=case.heads * SIZE, num_attention_heads=case.heads, relative_attention=True,
@@ -124,7 +124,7 @@ def their_deberta(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
 
 
 def our_deberta(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
-    """Key and query tables for each head; the labels are made once, as theirs are."""
+    """Key and query tables per head; the labels are made once, like theirs."""
     labels = log_buckets(case)
     query, key, value, key_table, query_table = leaves.values()
     return lambda: rg.relation_attention(
@@ -153,7 +153,7 @@ def their_sam(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
 
 
 def our_sam(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
-    """``GridRows + GridColumns``; their tables run from far right to far left, and are not scaled."""
+    """``GridRows + GridColumns``; their tables run from far right to far left, and have no scale."""
     side = side_of(case)
     labels = (rg.labelers.GridRows(side - 1) + rg.labelers.GridColumns(side - 1))(side, side)
     query, key, value, rows, columns = leaves.values()
@@ -163,12 +163,12 @@ def our_sam(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
 
 
 def side_of(case: Case) -> int:
-    """Of the square that has so many positions."""
+    """The side of the square with this number of positions."""
     return round(case.length**0.5)
 
 
 def their_t5(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
-    """``T5Attention`` of an encoder's first layer, which makes the bias."""
+    """``T5Attention`` of an encoder's first layer, which computes the bias."""
     query, key, value, table = leaves.values()
     hidden = torch.empty(1, case.length, case.heads * SIZE)
 
@@ -180,7 +180,7 @@ def their_t5(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
         module = module_of("t5").T5Attention(config, has_relative_attention_bias=True)
         module.q, module.k, module.v, module.o = Given(query), Given(key), Given(value), nn.Identity()
         hand_over(module.relative_attention_bias, "weight", table)
-        # transformers 4.56 asks for the positions, 5 does not
+        # transformers 4.56 requires the positions, 5 does not
         asked = "cache_position" in inspect.signature(module.forward).parameters
         given = {"cache_position": torch.arange(case.length)} if asked else {}
         return lambda: as_heads(module(hidden, **given)[0], case.heads)
@@ -189,7 +189,7 @@ def their_t5(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
 
 
 def our_t5(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
-    """A bias by bucket, no scale; the labels are made in every call, as theirs are."""
+    """A bias by bucket, without scale; every call makes the labels, as in theirs."""
     labeler = rg.BucketedDistance(32, 128)
     query, key, value, table = leaves.values()
     return lambda: rg.relation_attention(
@@ -218,19 +218,19 @@ def their_wav2vec2(case: Case, leaves: dict[str, Tensor]) -> dict[str, Call]:
 
 
 def our_wav2vec2(case: Case, leaves: dict[str, Tensor], impl: str | None) -> Call:
-    """A key table for all heads; the labels are made in every call, as theirs are."""
+    """A key table for all heads; every call makes the labels, as in theirs."""
     labeler = rg.ClippedDistance(LEFT, RIGHT)
     query, key, value, table = leaves.values()
     return lambda: rg.relation_attention(query, key, value, labeler(case.length), table, impl=impl)
 
 
 def implementations(name: str) -> tuple[str, ...]:
-    """The attention implementations that a model of this transformers chooses from."""
+    """The attention implementations of transformers for this model."""
     return ("eager", "sdpa") if hasattr(module_of(name), "ALL_ATTENTION_FUNCTIONS") else ("eager",)
 
 
 def cases(quick: bool = False) -> list[Case]:
-    """What is compared; at toy sizes for a quick run."""
+    """The cases to compare; at toy sizes for a quick run."""
     wide: dict[str, tuple[int, ...]] = dict.fromkeys(("key_table", "query_table"), (12, 2 * BUCKETS, SIZE))
     lengths, side = ((24, 40), 4) if quick else ((512, 2048), 32)
     grid: dict[str, tuple[int, ...]] = dict.fromkeys(("row_table", "column_table"), (2 * side - 1, SIZE))
@@ -246,7 +246,7 @@ def cases(quick: bool = False) -> list[Case]:
 
 
 def compared(case: Case, impl: str | None) -> tuple[dict[str, Made], float]:
-    """Every call of a case, ours last, and how far apart they are at most.
+    """Every call of a case, ours last, and the largest difference between them.
 
     Raises:
         NotRun: transformers is missing.
@@ -266,7 +266,7 @@ def compared(case: Case, impl: str | None) -> tuple[dict[str, Made], float]:
 
 
 def results_of(made: Made) -> dict[str, Tensor]:
-    """The output of a call, and the gradient of everything that learns."""
+    """The output of a call, and all gradients."""
     output = made.call()
     grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
     grads = torch.autograd.grad(output, list(made.leaves.values()), grad)
@@ -274,7 +274,7 @@ def results_of(made: Made) -> dict[str, Tensor]:
 
 
 def measured(case: Case, impl: str | None, count: int) -> Rows:
-    """A row for each of their implementations: milliseconds, and the ratio of our time to theirs with quartiles."""
+    """A row per implementation of theirs: milliseconds, and the ratio of our time to theirs with quartiles."""
     made, worst = compared(case, impl)
     clock, grad = Clock(), torch.ones(1, case.heads, case.length, SIZE)
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in made}

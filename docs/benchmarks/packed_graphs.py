@@ -1,4 +1,4 @@
-"""The side of many small graphs: packed attention between all nodes of each, beside padding them to the largest."""
+"""Many small graphs: packed attention between all nodes of each, against padding them to the largest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL_GRAPHS, SAMPLED_GRAPHS = 3, 4
 
 
 def random_graphs(sizes: Tensor, seed: int | None = None) -> rg.Graph:
-    """Connected graphs: a chain and as many other edges again."""
+    """Connected graphs: a chain, plus the same number of other edges."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     graphs = []
     for n in sizes.tolist():
@@ -33,7 +33,7 @@ def random_graphs(sizes: Tensor, seed: int | None = None) -> rg.Graph:
 
 
 class Inputs:
-    """Graphs, their labels, and the same numbers packed and padded."""
+    """Graphs and their labels, with the same numbers packed and padded."""
 
     def __init__(self, setting: Packed) -> None:
         s = self.setting = setting
@@ -44,7 +44,7 @@ class Inputs:
         assert isinstance(labels, rg.BlockLabels)
         self.labels = labels.to(self.device)
         self.longest = int(self.sizes.max())
-        # a moved labeling keeps its numbers: borders are read on the CPU, for checks
+        # checks read the borders on the CPU; moving the labels keeps their numbers
         self.borders = [0, *self.sizes.cumsum(0).tolist()]
         total = self.borders[-1]
         drawn = [torch.randn(total, s.heads, s.size, generator=generator) for _ in range(4)]
@@ -62,13 +62,13 @@ class Inputs:
 
     @cached_property
     def packed(self) -> dict[str, Tensor]:
-        """Query, key and value ``[T, H, D]``, which learn."""
+        """Query, key and value ``[T, H, D]``, which require gradients."""
         names = ("query", "key", "value")
         return {name: x.clone().requires_grad_() for name, x in zip(names, self._qkv, strict=True)}
 
     @cached_property
     def padded(self) -> dict[str, Tensor]:
-        """Query, key and value ``[G, H, N, D]``, which learn, zero where there is no node."""
+        """Query, key and value ``[G, H, N, D]``, which require gradients; zero for padding."""
         out = {}
         for name, x in self.packed.items():
             wide = x.new_zeros(*self.inside.shape, *x.shape[1:])
@@ -78,11 +78,11 @@ class Inputs:
 
     @cached_property
     def padded_ids(self) -> Tensor:
-        """The label of every pair of the padded batch, ``[G, N, N]``, 0 where a node is none."""
+        """The label of every pair of the padded batch, ``[G, N, N]``; 0 for padding."""
         return rg.labels.padded(self.labels, self.longest).to_dense()[0].clamp_min(0)
 
     def ids_of(self, g: int) -> Tensor:
-        """The labels inside one graph, ``[n, n]``."""
+        """The labels within one graph, ``[n, n]``."""
         begin = int((self.sizes[:g] ** 2).sum())
         n = int(self.sizes[g])
         return self.labels.ids[begin : begin + n * n].view(n, n).long()
@@ -94,7 +94,7 @@ class Inputs:
 
 
 def packed(tables: str, impl: str = "chunked") -> Callable[[Inputs], Made]:
-    """Ours: nodes end to end, nothing padded."""
+    """Ours: nodes packed end to end, without padding."""
 
     def make(inputs: Inputs) -> Made:
         chosen = inputs.chosen(tables)
@@ -138,7 +138,7 @@ def padded_split(inputs: Inputs) -> Made:
 
 
 def padded_plain(inputs: Inputs) -> Made:
-    """Fused attention on a padded batch, no labels."""
+    """Fused attention on a padded batch, without labels."""
     seen = inputs.inside[:, None, None]
     query, key, value = inputs.padded.values()
     return Made(lambda: _nodes(inputs, scaled_dot_product_attention(query, key, value, attn_mask=seen)), inputs.padded)
@@ -150,7 +150,7 @@ def _nodes(inputs: Inputs, padded: Tensor) -> Tensor:
 
 
 def expected(inputs: Inputs, tables: str, graphs: list[int]) -> list[dict[str, Tensor]]:
-    """Output, and gradients of the inputs, of some graphs, each alone, in float64."""
+    """Output of some graphs and gradients of their inputs, each graph computed separately in float64."""
     exact = {name: x.detach().double().requires_grad_() for name, x in inputs.chosen(tables).items()}
     out = []
     for g in graphs:
@@ -174,7 +174,7 @@ def expected(inputs: Inputs, tables: str, graphs: list[int]) -> list[dict[str, T
 
 
 def check(way: Way[Packed], made: Made, inputs: Inputs) -> float:
-    """Outputs and gradients of some graphs against each graph alone; of a small batch all, tables included."""
+    """Compare some graphs with separate computations; in a small batch all graphs, and tables too."""
     count = len(inputs.sizes)
     graphs = (
         list(range(count)) if count <= SMALL_GRAPHS else torch.linspace(0, count - 1, SAMPLED_GRAPHS).long().tolist()
@@ -199,17 +199,17 @@ def _rows_of(inputs: Inputs, x: Tensor, g: int, rows: slice) -> Tensor:
 
 
 def pairs(count: int) -> Callable[[Packed], int]:
-    """Bytes of so many numbers a padded pair and head."""
+    """Bytes for ``count`` numbers per padded pair and head."""
     return lambda s: 4 * count * s.graphs * s.heads * s.most**2
 
 
 def nodes(s: Packed) -> int:
-    """Bytes of what keeps some numbers per node, head and channel."""
+    """Bytes for some numbers per node, head and channel."""
     return 4 * 40 * s.graphs * s.most * s.heads * s.size
 
 
 def ways(setting: Packed) -> list[Way[Packed]]:
-    """Padded attention without labels first."""
+    """All ways; padded attention without labels is first."""
     found: list[Way[Packed]] = [Way("padded SDPA, no labels", padded_plain, pairs(4), NO_LABELS)]
     kernel = setting.device.startswith("cuda") and "triton" in IMPLEMENTATIONS
     compiled = setting.device == "cpu" and build.missing() is None

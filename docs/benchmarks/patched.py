@@ -1,13 +1,13 @@
-"""Models of Hugging Face as they are and patched: time forward and backward, and peak memory.
+"""Compare Hugging Face models before and after patching: time forward and backward, and peak memory.
 
     python -m docs.benchmarks.patched                        # all models; --json FILE keeps the figures
-    python -m docs.benchmarks.patched --only 'T5|VITS'       # some
+    python -m docs.benchmarks.patched --only 'T5|VITS'       # some models
     python -m docs.benchmarks.patched --quick                # a smoke run: its figures mean nothing
 
-Needs transformers (``pip install 'relgraph[transformers]'``). Weights are random: they do not change the time. A model
-is made once for each attention implementation that transformers has for it, and once more and patched, with the same
-weights; outputs are compared before anything is timed. Ways run in turn in one process; ratios are taken within a
-round. Each peak is that of a process of its own, beyond what it holds before the call.
+Needs transformers (``pip install 'transformers>=4.56,<6'``). Weights are random, which does not change the time. Each
+model is made once for each of its attention implementations in transformers, and once more and patched, with the same
+weights. Outputs are compared before the timing. Ways run in turn in one process; ratios are taken within a round. A
+separate process measures each peak, above what it holds before the call.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from docs.benchmarks.ways import Wrong
 ROOT = Path(__file__).resolve().parents[2]
 PATCHED = "patched"
 ROUNDING = 1e-4
-"""How far outputs may be apart, as a share of their norm: float32 over several layers."""
+"""The largest relative difference of outputs, by norm: float32 over several layers."""
 
 
 class Case(NamedTuple):
     """One model at one length.
 
     Attributes:
-        name: of the model.
-        length: tokens, frames or positions; its text in the table.
-        make: the model with an attention implementation of transformers.
-        inputs: what it is called with.
+        name: the model.
+        length: tokens, frames or positions, as text for the table.
+        make: makes the model with an attention implementation of transformers.
+        inputs: makes the arguments of the call.
         ways: the attention implementations of transformers.
-        forward_only: whether theirs would need more memory for backward than a machine has.
-        rounds: how many rounds are counted.
+        forward_only: whether backward of transformers would need more memory than a machine has.
+        rounds: number of counted rounds.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 
 def cases(quick: bool) -> list[Case]:
-    """All models, at the lengths that are reported or at toy lengths."""
+    """All models, at the reported lengths or at toy lengths."""
     t5 = [512, 2048, 8192] if not quick else [40]
     deberta = [512, 2048] if not quick else [40]
     speech = [500, 1500, 3000] if not quick else [40]
@@ -130,12 +130,12 @@ def _sam(way: str, side: int) -> nn.Module:
     attention = kind(config, window_size=0)
     with torch.no_grad():
         for table in (attention.rel_pos_h, attention.rel_pos_w):
-            table.copy_(_states(*table.shape)[0] * 0.02)  # they begin as zeros
+            table.copy_(_states(*table.shape)[0] * 0.02)  # they are zero at first
     return attention
 
 
 def model_of(case: Case, way: str) -> nn.Module:
-    """The model of one way, with the weights that all ways have; in eval mode, learning."""
+    """The model of one way in eval mode; all ways have the same weights."""
     torch.manual_seed(0)
     model = case.make(case.ways[0] if way == PATCHED else way)
     if way == PATCHED:
@@ -144,13 +144,13 @@ def model_of(case: Case, way: str) -> nn.Module:
 
 
 def output_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """The first tensor that a model gives."""
+    """The first tensor in a model's output."""
     found: Any = model(**inputs)
     return found if isinstance(found, Tensor) else found[0]
 
 
 def forward(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """The output, without what backward needs."""
+    """The output, computed without gradients."""
     with torch.no_grad():
         return output_of(model, inputs)
 
@@ -163,7 +163,7 @@ def train(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def measured(case: Case, with_peaks: bool, quick: bool) -> Rows:
-    """A row for each of their ways: milliseconds and MiB of theirs and ours, and the ratios of time.
+    """A row per way of theirs: milliseconds and MiB of theirs and ours, and the ratios of time.
 
     Raises:
         Wrong: outputs differ by more than rounding.
@@ -207,19 +207,19 @@ def _both(theirs: float | None, ours: float | None) -> str:
 
 
 def _fresh_peak(case: Case, way: str, what: str, quick: bool) -> float | None:
-    """The peak of a process that does nothing else; None where the system ended it for want of memory."""
+    """The peak in a new process; None if the system killed it for lack of memory."""
     command = [sys.executable, "-m", "docs.benchmarks.patched", "--peak", f"{case.name}, {case.length}", way, what]
     command += ["--threads", str(torch.get_num_threads()), *(["--quick"] if quick else [])]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode == -signal.SIGKILL:
         return None
     if done.returncode:
-        raise RuntimeError(f"the peak of {case.name} could not be taken:\n{done.stderr}")
+        raise RuntimeError(f"the peak of {case.name} could not be measured:\n{done.stderr}")
     return float(done.stdout.splitlines()[-1])
 
 
 def print_peak(name: str, way: str, what: str, quick: bool) -> None:
-    """Print the peak MiB of one call; what all calls need is loaded first, by a call at a toy length."""
+    """Print the peak MiB of one call, after a call at a toy length has loaded everything."""
     (case,) = [case for case in cases(quick) if f"{case.name}, {case.length}" == name]
     call = forward if what == "forward" else train
     small = next(other for other in cases(True) if other.name == case.name)
@@ -229,13 +229,13 @@ def print_peak(name: str, way: str, what: str, quick: bool) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Print a table; the exit status, 1 where outputs differ."""
+    """Print a table; return the exit status, 1 if outputs differ."""
     parser = argparse.ArgumentParser(prog="docs.benchmarks.patched", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="a regular expression for the names of models")
-    parser.add_argument("--quick", action="store_true", help="toy lengths, whose figures mean nothing")
+    parser.add_argument("--quick", action="store_true", help="toy lengths; the figures mean nothing")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", help="a file for the figures")
-    parser.add_argument("--no-peaks", action="store_true", help="time only")
+    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--no-peaks", action="store_true", help="measure time only")
     parser.add_argument("--peak", nargs=3, metavar=("CASE", "WAY", "WHAT"), help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     torch.set_num_threads(options.threads)

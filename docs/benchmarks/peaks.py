@@ -1,4 +1,4 @@
-"""Peak memory of one call: of torch's allocator on a GPU, of a fresh process on a CPU."""
+"""Measures the peak memory of one call: of torch's allocator on a GPU, of a new process on a CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def take_peaks(
     ways: list[Way[Any]], ready: dict[str, Made], inputs: Any, setting: Setting, rows: dict[str, Row], count: int
 ) -> None:
-    """Peak MiB of one call of every way: on a GPU at once, on a CPU of fresh processes."""
+    """Peak MiB of one call of every way: in this process on a GPU, in new processes on a CPU."""
     for way in ways:
         if setting.device != "cpu":
             peaks = [peak_mib(lambda made=ready[way.name]: work(made, inputs.grad), setting.device)]
@@ -37,7 +37,7 @@ def take_peaks(
 
 
 def work(made: Made, grad: torch.Tensor) -> None:
-    """One call, with its backward where it has one."""
+    """One call, with its backward if it has one."""
     if made.trains:
         torch.autograd.grad(made.call(), list(made.leaves.values()), grad)
     else:
@@ -46,7 +46,7 @@ def work(made: Made, grad: torch.Tensor) -> None:
 
 
 def fresh_peak(setting: Setting, way: str) -> float | None:
-    """The peak of a process that does nothing else; None where the system ended it for want of memory."""
+    """The peak in a new process; None if the system killed it for lack of memory."""
     given = json.dumps(described(setting))
     command = [sys.executable, "-m", "docs.benchmarks", "peak", "--setting", given, "--way", way]
     command += ["--threads", str(torch.get_num_threads())]
@@ -54,12 +54,12 @@ def fresh_peak(setting: Setting, way: str) -> float | None:
     if done.returncode == -signal.SIGKILL:
         return None
     if done.returncode:
-        raise RuntimeError(f"the peak of {way} could not be taken:\n{done.stderr}")
+        raise RuntimeError(f"the peak of {way} could not be measured:\n{done.stderr}")
     return float(done.stdout.splitlines()[-1])
 
 
 def peak(arguments: argparse.Namespace) -> None:
-    """Prints the peak MiB of one way at one setting; what all calls need is loaded first, by a call on small inputs."""
+    """Print the peak MiB of one way at one setting, after a call on small inputs has loaded everything."""
     setting = restored(json.loads(arguments.setting))
     side: Side[Any] = side_of(setting)
     (way,) = [way for way in side.ways(setting) if way.name == arguments.way]

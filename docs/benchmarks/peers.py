@@ -1,4 +1,4 @@
-"""Other people's own code, where it is installed: Hugging Face's BERT and OpenNMT-py given query, key and value."""
+"""Other libraries' own code, where installed: Hugging Face's BERT and OpenNMT-py, with given query, key and value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from docs.benchmarks import restated
 
 
 class Given(nn.Module):
-    """Stands for a projection: gives ``[B, N, H·D]`` of what was already projected, whatever it is called with."""
+    """Replaces a projection: returns ``[B, N, H·D]`` that is already projected, for any input."""
 
     def __init__(self, projected: Tensor) -> None:
         super().__init__()
-        self.projected = [projected]  # in a list: no parameter of this module
+        self.projected = [projected]  # in a list, so that it is not a parameter of this module
 
     def forward(self, _: Tensor) -> Tensor:
-        # a copy, as a projection gives: OpenNMT-py scales it in place
+        # a copy, like the output of a projection, because OpenNMT-py scales it in place
         return self.projected[0].transpose(1, 2).clone(memory_format=torch.contiguous_format).flatten(2)
 
 
@@ -29,7 +29,7 @@ Call = Callable[[], Tensor]
 
 
 def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> tuple[Call, str]:
-    """BERT's ``relative_key`` self-attention and a note: transformers' own where there is one, else restated."""
+    """BERT's ``relative_key`` self-attention and a note: transformers' own if available, else restated."""
     made = _transformers_bert(query, key, value, key_table)
     if isinstance(made, str):
         return lambda: restated.bert_relative_key(query, key, value, key_table), f"restated ({made})"
@@ -37,7 +37,7 @@ def bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> tuple[
 
 
 def _transformers_bert(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> Call | str:
-    """The call, or why there is none."""
+    """The call, or the reason why there is none."""
     try:
         config_of = import_module("transformers").BertConfig
         attention = import_module("transformers.models.bert.modeling_bert").BertSelfAttention
@@ -58,7 +58,7 @@ def _transformers_bert(query: Tensor, key: Tensor, value: Tensor, key_table: Ten
 
 
 def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[Call, str]:
-    """OpenNMT-py's relative attention and a note: its own module where there is one, else restated."""
+    """OpenNMT-py's relative attention and a note: its own module if available, else restated."""
     made = _onmt_attention(query, key, value, table)
     if isinstance(made, str):
         return lambda: restated.opennmt(query, key, value, table), f"restated ({made})"
@@ -66,7 +66,7 @@ def opennmt(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[C
 
 
 def _onmt_attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Call | str:
-    """The call, or why there is none."""
+    """The call, or the reason why there is none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -85,6 +85,6 @@ def _onmt_attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor) ->
 
 
 def hand_over(module: nn.Module, name: str, table: Tensor) -> None:
-    """Let a module work with a table that learns and is no parameter of its own."""
+    """Make a module use a trainable table that is not its own parameter."""
     delattr(module, name)
     setattr(module, name, table)

@@ -1,4 +1,4 @@
-"""Plots of a run: how time and memory grow along each axis, one colour a way in all of them."""
+"""Plots of a run: how time and memory grow along each axis, with one colour per way in all plots."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from docs.benchmarks.results import FORWARD, TRAINING, Row, points
 
 INCHES, DPI = (8.0, 5.0), 160
-LABEL_GAP = 0.052  # of the height of the axes, between two labels
+LABEL_GAP = 0.052  # distance between two labels, as a share of the axes' height
 LEAD = {"arrowstyle": "-", "alpha": 0.45, "linewidth": 0.7, "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
 
 
 class Style(NamedTuple):
-    """How a way is drawn; relgraph's own lines are thick."""
+    """How to draw a way; relgraph's own lines are thick."""
 
     colour: str
     label: str
@@ -65,7 +65,7 @@ STYLES = {
     "padded graph Transformer, split term": Style("#ef8e19", "padded, two tables (split)"),
     "padded graph Transformer, SDPA with bias": Style("#c62828", "padded, SDPA with bias"),
 }
-"""The ways that are drawn; others stand in the tables alone."""
+"""The ways in the plots; the tables also have the others."""
 
 MEASURES = {
     FORWARD: ("forward", "ms", "Forward, without gradients"),
@@ -75,7 +75,7 @@ MEASURES = {
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Write a picture for each sweep and measure; the files."""
+    """Write a picture for each sweep and measure; return the files."""
     made = []
     for sweep in results["sweeps"]:
         rows = points(results, sweep)
@@ -92,12 +92,12 @@ Line = list[tuple[int, float, float, float]]
 
 
 def _line(rows: dict[int, Row], measure: str) -> Line:
-    """Value, lower quartile, median and upper quartile of all points that were measured."""
+    """Value, lower quartile, median and upper quartile of all measured points."""
     line = []
     for value, row in sorted(rows.items()):
         if measure in row:
             found = row[measure] if measure == "MiB" else row[measure]["ms"]
-            # a call may stay within what the process held: nothing to show on a scale of powers
+            # a call may need no extra memory, which a logarithmic scale cannot show
             line.append((value, *(max(x, 1e-3 if measure != "MiB" else 0.1) for x in found)))
     return line
 
@@ -126,14 +126,14 @@ def _picture(results: dict[str, Any], sweep: str, measure: str, lines: dict[str,
     axes.set_title(title, fontsize=13, loc="left", fontweight="bold")
     axes.set_title(_subtitle(results, about), fontsize=8.5, loc="right", color="#555555")
     axes.set_xlim(values[0] * 0.93, values[-1] * 1.03)
-    figure.canvas.draw()  # limits are known from here on
+    figure.canvas.draw()  # the limits are final from here on
     _labels(axes, lines)
     figure.savefig(path)
     plt.close(figure)
 
 
 def _curve(axes: Axes, style: Style, line: Line, stops: bool) -> None:
-    """A line of medians and a band of quartiles; a cross where it stops before the others."""
+    """A line of medians and a band of quartiles, with a cross where the line stops before others."""
     x, low, median, high = zip(*line, strict=True)
     axes.plot(
         x, median, style.dashes, color=style.colour, linewidth=style.width, marker="o", markersize=3.5 + style.width / 2
@@ -144,7 +144,7 @@ def _curve(axes: Axes, style: Style, line: Line, stops: bool) -> None:
 
 
 def _labels(axes: Axes, lines: dict[str, Line]) -> None:
-    """Each line's name at the right border, none over another, with a thin lead to where the line ends."""
+    """Write each line's name at the right border without overlaps, and connect it to the end of its line."""
     to_axes = axes.transData + axes.transAxes.inverted()
     last = max(line[-1][0] for line in lines.values())
     stopped = {way for way, line in lines.items() if line[-1][0] < last}
@@ -161,7 +161,7 @@ def _labels(axes: Axes, lines: dict[str, Line]) -> None:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Sorted heights moved as little as a gap between neighbours asks for: clusters share the displacement."""
+    """Sorted heights, moved as little as possible to keep a gap between neighbours: clusters share the displacement."""
     clusters: list[tuple[float, int]] = []  # centre, count
     for height in heights:
         centre, count = height, 1
@@ -171,14 +171,14 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
         clusters.append((centre, count))
     out = [centre + gap * (i - (count - 1) / 2) for centre, count in clusters for i in range(count)]
     top = 1.0
-    for i in reversed(range(len(out))):  # what would stand above the axes pushes the others down
+    for i in reversed(range(len(out))):  # labels above the axes push the others down
         out[i] = min(out[i], top)
         top = out[i] - gap
     return out
 
 
 def _subtitle(results: dict[str, Any], about: dict[str, Any]) -> str:
-    """What stays the same along the axis, and the machine."""
+    """The fixed values along the axis, and the machine."""
     fixed = {key: value for key, value in about["settings"][0].items() if key not in ("kind", "device", about["field"])}
     names = {"batch": "b", "heads": "h", "length": "n", "size": "d", "labels": "R", "most": "nodes≤"}
     words = [

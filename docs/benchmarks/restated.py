@@ -1,4 +1,4 @@
-"""Other people's attention with labels, restated in a few lines from the published formulas.
+"""Other libraries' attention with labels, restated in a few lines from the published formulas.
 
 Shapes: query, key and value ``[B, H, N, D]``, tables ``[R, D]``, ids ``[N, N]`` int64, the label of each pair.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def paper(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor) -> Tensor:
-    """Eqs. 3 and 4 as section 3.3 of Shaw et al. 2018 computes them: a[l_ij] built, N products over batch and heads."""
+    """Eqs. 3 and 4 as in section 3.3 of Shaw et al. 2018: builds a[l_ij], then N products over batch and heads."""
     scores = query @ key.mT + row_by_row(query, key_table[ids].mT)
     weights = (scores / math.sqrt(query.shape[-1])).softmax(-1)
     return weights @ value + row_by_row(weights, value_table[ids])
@@ -25,7 +25,7 @@ def row_by_row(x: Tensor, matrices: Tensor) -> Tensor:
 
 
 def split(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_table: Tensor, ids: Tensor) -> Tensor:
-    """The split term over all pairs at once: q·a^K gathered at the label, weights summed by label, then times a^V."""
+    """The split term over all pairs: gathers q·a^K by label, sums weights by label, then multiplies by a^V."""
     pairs = ids.expand(*query.shape[:2], -1, -1)
     scores = query @ key.mT + (query @ key_table.mT).gather(-1, pairs)
     weights = (scores / math.sqrt(query.shape[-1])).softmax(-1)
@@ -36,8 +36,8 @@ def split(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor, value_ta
 def bert_relative_key(query: Tensor, key: Tensor, value: Tensor, key_table: Tensor) -> Tensor:
     """BERT with ``position_embedding_type="relative_key"`` (transformers up to 4.56): row i - j + P - 1 of 2P - 1.
 
-    The term is the product ``bhld,lrd->bhlr`` of queries and positions built for every pair (Shaw et al. 2018; Huang et
-    al. 2020, method 1). Values carry nothing.
+    The term is the product ``bhld,lrd->bhlr`` of queries and positions, built for every pair (Shaw et al. 2018; Huang
+    et al. 2020, method 1). There are no value vectors.
     """
     length, most = query.shape[2], (key_table.shape[0] + 1) // 2
     at = torch.arange(length, device=query.device)

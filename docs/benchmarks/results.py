@@ -1,4 +1,4 @@
-"""Rows of results: kept in ``results.json``, read back, and said in a line."""
+"""Rows of results: written to ``results.json``, read back, and summarized in a line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 
 def summary(row: Row) -> str:
-    """A row in a line."""
+    """A row as one line."""
     if "not_run" in row:
         return f"{row['way']}: {row['not_run']}"
     timed = [what for what in (FORWARD, TRAINING) if what in row]
@@ -30,7 +30,7 @@ def times(found: Row) -> str:
 
 
 class Results:
-    """``results.json`` in a folder; what an earlier run on the same machine left there stays beside what is new."""
+    """``results.json`` in a folder; keeps the rows of earlier runs on the same machine."""
 
     def __init__(self, folder: Path, head: Row, chosen: list[Sweep]) -> None:
         self.path, self.about = folder / FILE, head
@@ -59,7 +59,7 @@ class Results:
         return list(self._rows.values())
 
     def put(self, row: Row) -> None:
-        """Keep a row, in place of one of the same setting and way."""
+        """Add a row, which replaces one of the same setting and way."""
         self._rows[json.dumps([row["setting"], row["way"]])] = row
 
     def save(self) -> None:
@@ -69,19 +69,19 @@ class Results:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What a run left in a folder: about, sweeps and rows.
+    """Read the results of a run from a folder: about, sweeps and rows.
 
     Raises:
-        ValueError: a folder without results.
+        ValueError: the folder has no results.
     """
     path = folder / FILE
     if not path.exists():
-        raise ValueError(f"--out must be a folder with {FILE}, which a run writes; there is none in {folder}")
+        raise ValueError(f"--out must be a folder with {FILE}, which a run writes; {folder} has none")
     return json.loads(path.read_text())
 
 
 def points(results: dict[str, Any], sweep: str) -> dict[str, dict[int, Row]]:
-    """The rows of a sweep: by way, in the order in which ways are compared, and by the value that is varied."""
+    """The rows of a sweep, by way in the order of comparison, and by the varied value."""
     about = results["sweeps"][sweep]
     found: dict[str, dict[int, Row]] = {}
     values = {json.dumps(setting): setting[about["field"]] for setting in about["settings"]}

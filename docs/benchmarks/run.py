@@ -1,6 +1,6 @@
-"""Runs the benchmark: every way at every setting is checked, timed in turns with the floor, and its peak is taken.
+"""Runs the benchmark: checks every way at every setting, times it in turn with the floor, and measures its peak.
 
-Results are rows, one a setting and way, in ``results.json``; a row says what was measured, or why nothing was.
+Results are rows in ``results.json``, one per setting and way. A row says what was measured, or why nothing was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from docs.benchmarks.sweeps import Setting, Sweep, described, each
 from docs.benchmarks.ways import Made, NotRun, Side, Way, Wrong, side_of
 
 LEAST_ROUNDS = 3
-Times = dict[int, tuple[float, float]]  # of a round: forward, and forward and backward together
+Times = dict[int, tuple[float, float]]  # of a round: forward, and forward plus backward
 OUT_OF_MEMORY = "not run: out of memory"
 WRONG = "not run: wrong values"
 OUT_OF_TIME = "not run: out of time"
@@ -38,13 +38,13 @@ class Options:
 
     Attributes:
         rounds: counted rounds.
-        budget: seconds for one way at one setting; a way that would take more has fewer rounds, at least three.
+        budget: seconds for one way at one setting; a slower way gets fewer rounds, but at least three.
         memory: bytes that a way may need.
         only: a pattern that ``sweep: way`` must match; the floor always runs.
-        peaks: processes for one figure of memory on a CPU; 0 leaves memory out.
-        checked: ways whose gradients were found right.
-        minutes: for the whole run, or None. Each setting may take its share of what is left; what does not begin
-            in time is not run.
+        peaks: processes per memory figure on a CPU; 0 leaves memory out.
+        checked: ways whose gradients were found to be right.
+        minutes: minutes for the whole run, or None. Each setting may take its share of the remaining time; later
+            ways are left out.
     """
 
     rounds: int
@@ -57,25 +57,25 @@ class Options:
 
 
 PREPARING = 0.6
-"""The part of a setting's time after which no further way is built: what is ready must still be timed."""
+"""The share of a setting's time after which no more ways are built, because the ready ones must still be timed."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """The time that one setting may take."""
+    """The time limit of one setting."""
 
     begins: float
     ends: float
 
     @staticmethod
     def of(deadline: float | None, settings_left: int) -> Box:
-        """About two even shares of the time that is left, as what matters most comes first; the last has all of it."""
+        """About twice an even share of the remaining time, as important settings come first; all of it for the last."""
         now = time.perf_counter()
         share = 2.0 / (settings_left + 1)
         return Box(now, math.inf if deadline is None else now + share * max(deadline - now, 0.0))
 
     def full(self, part: float = 1.0) -> bool:
-        """Whether this part of the time is over."""
+        """Whether this part of the time has passed."""
         return math.isfinite(self.ends) and time.perf_counter() >= self.begins + part * (self.ends - self.begins)
 
     def each_of(self, ways: int, most: float) -> float:
@@ -84,12 +84,12 @@ class Box:
 
 
 def run(chosen: list[Sweep], options: Options, out: Path, device: str) -> int:
-    """Measure all settings and keep what is found after each; how many ways gave wrong values."""
+    """Measure all settings and save after each; return how many ways gave wrong values."""
     results = Results(out, about(device), chosen)
     names: dict[Setting, list[str]] = defaultdict(list)
     for sweep, setting in each(chosen):
         names[setting].append(sweep.name)
-    began = time.strftime("%Y-%m-%d %H:%M:%S")  # ratios are taken between rows of one run
+    began = time.strftime("%Y-%m-%d %H:%M:%S")  # ratios compare rows of the same run
     deadline = None if options.minutes is None else time.perf_counter() + 60.0 * options.minutes
     for number, (setting, sweeps) in enumerate(names.items(), 1):
         start = time.perf_counter()
@@ -103,7 +103,7 @@ def run(chosen: list[Sweep], options: Options, out: Path, device: str) -> int:
 
 
 def wanted(sweeps: Iterable[str], way: str, pattern: str) -> bool:
-    """Whether ``--only`` asks for a way in one of the sweeps."""
+    """Whether ``--only`` selects a way in one of the sweeps."""
     return any(re.search(pattern, f"{sweep}: {way}") for sweep in sweeps)
 
 
@@ -135,14 +135,14 @@ def measure(setting: Setting, sweeps: list[str], options: Options, box: Box | No
             rows[way.name]["not_run"] = str(reason)
         except Wrong as reason:
             rows[way.name]["not_run"] = f"{WRONG}: {reason}"
-        except NotImplementedError as reason:  # of an implementation that cannot do this
+        except NotImplementedError as reason:  # from an implementation that does not support this
             rows[way.name]["not_run"] = f"not run: {reason}"
         except Exception as error:
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 rows[way.name]["not_run"] = OUT_OF_MEMORY
             elif setting.device == "cpu":
                 raise
-            else:  # a report from somebody's GPU says what fails there, and goes on
+            else:  # a run on somebody else's GPU should report failures and continue
                 first = (str(error).splitlines() or [""])[0]
                 rows[way.name]["not_run"] = f"{FAILED}: {type(error).__name__}: {first[:200]}"
     timed = replace(options, budget=box.each_of(len(ready), options.budget))
@@ -157,7 +157,7 @@ def measure(setting: Setting, sweeps: list[str], options: Options, box: Box | No
 
 
 def prepare(side: Side[Any], way: Way[Any], setting: Any, inputs: Any, options: Options) -> tuple[Made, float]:
-    """A way that may be timed: it fits, is right, and does not take too long."""
+    """A way that is ready for timing: it fits, is right, and is fast enough."""
     needed = way.needs(setting)
     if needed > options.memory:
         raise NotRun(f"not run: needs about {needed / GIB:.3g} GB, the limit is {options.memory / GIB:.3g} GB")
@@ -170,7 +170,7 @@ def prepare(side: Side[Any], way: Way[Any], setting: Any, inputs: Any, options: 
     start = time.perf_counter()
     error = side.check(way, made, inputs)
     taken = time.perf_counter() - start
-    if taken > options.budget and setting.device != "cpu":  # its kernels may have been compiled meanwhile
+    if taken > options.budget and setting.device != "cpu":  # its kernels may be compiled by now
         taken = Clock(setting.device).time(lambda: work(made, inputs.grad))[1] / 1e3
     if taken > options.budget:
         raise NotRun(f"not run: one call took {taken:.0f} s, the budget is {options.budget:g} s")
@@ -178,7 +178,7 @@ def prepare(side: Side[Any], way: Way[Any], setting: Any, inputs: Any, options: 
 
 
 def turns(ready: dict[str, Made], floor: str, grad: torch.Tensor, options: Options, device: str) -> dict[str, Row]:
-    """Times of every way, the floor first: in turn, round after round, the first of which is not counted."""
+    """Times of every way, with the floor first: in turn, round after round; the first round does not count."""
     clock = Clock(device)
     taken: dict[str, Times] = {name: {} for name in ready}
     spent: dict[str, float] = defaultdict(float)
@@ -205,7 +205,7 @@ def turns(ready: dict[str, Made], floor: str, grad: torch.Tensor, options: Optio
 
 
 def once(made: Made, grad: torch.Tensor, clock: Clock) -> tuple[float, float]:
-    """Milliseconds without gradients, as in inference, and of forward and backward together (0 without)."""
+    """Milliseconds without gradients, as in inference, and of forward plus backward (0 if there is none)."""
     with torch.no_grad():
         forward = clock.time(made.call)[1]
     if not made.trains:
@@ -217,7 +217,7 @@ def once(made: Made, grad: torch.Tensor, clock: Clock) -> tuple[float, float]:
 
 
 def figures(times: Times, floor: Times | None, trains: bool) -> Row:
-    """Quartiles of milliseconds and of the ratio to the floor, if it ran, in each round; and all milliseconds."""
+    """Quartiles of milliseconds and, if the floor ran, of the ratio to it in each round; and all milliseconds."""
     row: Row = {"rounds": len(times)}
     for index, what in ((0, FORWARD), (1, TRAINING)):
         if index == 0 or trains:
@@ -229,7 +229,7 @@ def figures(times: Times, floor: Times | None, trains: bool) -> Row:
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocator gave up."""
+    """Whether the error means that an allocator ran out of memory."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

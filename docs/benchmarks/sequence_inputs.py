@@ -1,4 +1,4 @@
-"""What the sequence side works on: the same numbers for every way, and the formula in float64 that each is held to."""
+"""Inputs for sequences: the same numbers for every way, and the float64 formula that checks each way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_LENGTH = 72
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a way computes.
+    """Describes what a way computes.
 
     Attributes:
         labels: ``"none"``; ``"distance"``, clipped at k; ``"arbitrary"``, R written out; ``"positions"``, i - j.
@@ -30,7 +30,7 @@ class Meaning:
 
 
 class Inputs:
-    """The numbers of one setting; each is drawn on first use from a seed of its own, so that all ways see the same."""
+    """The numbers of one setting. Each is drawn on first use from its own seed, so that all ways get the same."""
 
     def __init__(self, setting: Sequence) -> None:
         self.setting = setting
@@ -48,17 +48,17 @@ class Inputs:
 
     @cached_property
     def qkv(self) -> dict[str, Tensor]:
-        """Query, key and value ``[B, H, N, D]``, which learn."""
+        """Query, key and value ``[B, H, N, D]``, which require gradients."""
         names = ("query", "key", "value")
         return {name: self._projected(seed).requires_grad_() for seed, name in enumerate(names, 1)}
 
     @cached_property
     def grad(self) -> Tensor:
-        """What comes back to the output."""
+        """The gradient of the output."""
         return self._projected(4)
 
     def table(self, which: str, labels: str) -> Tensor:
-        """``[R, D]``, ``which`` is key or value."""
+        """A table ``[R, D]``; ``which`` is key or value."""
         if (which, labels) not in self._tables:
             rows = {"distance": 2 * self.setting.clip + 1, "positions": 2 * self.setting.length - 1}
             seed = 5 if which == "key" else 6
@@ -68,14 +68,14 @@ class Inputs:
 
     @cached_property
     def written(self) -> Tensor:
-        """``[N, N]``, labels in no order, in a small type."""
+        """``[N, N]``, labels in random order, in a small type."""
         s = self.setting
         kind = torch.int8 if s.labels < 128 else torch.int16
         generator = torch.Generator().manual_seed(7)
         return torch.randint(s.labels, (s.length, s.length), dtype=kind, generator=generator).to(self.device)
 
     def ids(self, labels: str, rows: Tensor | None = None) -> Tensor:
-        """The label of every pair of some rows, int64."""
+        """The label of every pair in some rows, int64."""
         at = torch.arange(self.setting.length, device=self.device)
         rows = at if rows is None else rows
         if labels == "arbitrary":
@@ -86,7 +86,7 @@ class Inputs:
         return (at - rows[:, None]).clamp(-clip, clip) + clip
 
     def leaves(self, meaning: Meaning) -> dict[str, Tensor]:
-        """All that learns where ``meaning`` is computed."""
+        """All trainable tensors for ``meaning``."""
         leaves = dict(self.qkv)
         if meaning.tables != "none":
             leaves["key_table"] = self.table("key", meaning.labels)
@@ -96,7 +96,7 @@ class Inputs:
 
 
 def expected(inputs: Inputs, meaning: Meaning, rows: Tensor) -> dict[str, Tensor]:
-    """Output and gradients from some rows alone, in float64, every pair's vector built."""
+    """Output and gradients of some rows, in float64, with a vector built for every pair."""
     exact = {name: x.detach().double().requires_grad_() for name, x in inputs.leaves(meaning).items()}
     picked = exact["query"][:, :, rows]
     scores = picked @ exact["key"].mT
@@ -113,7 +113,7 @@ def expected(inputs: Inputs, meaning: Meaning, rows: Tensor) -> dict[str, Tensor
 
 
 def check(way: Way[Sequence], made: Made, inputs: Inputs) -> float:
-    """Outputs, and gradients where there are any, against float64: all of them if short, else those of some rows."""
+    """Compare outputs, and gradients if there are any, with float64: all rows if short, else some."""
     length = inputs.setting.length
     whole = length <= SMALL_LENGTH
     rows = torch.arange(length) if whole else torch.linspace(0, length - 1, SAMPLED_ROWS).long()

@@ -1,4 +1,4 @@
-"""The sequence side: every way to attend with labels between positions, all on the same numbers."""
+"""Attention over sequences: every way to attend with labels between positions, on the same numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOOR = "SDPA, no relations"
 
 
 def relgraph(impl: str, meaning: Meaning) -> Callable[[Inputs], Made]:
-    """``rg.relation_attention`` by one implementation."""
+    """``rg.relation_attention`` with one implementation."""
 
     def make(inputs: Inputs) -> Made:
         leaves = inputs.leaves(meaning)
@@ -42,7 +42,7 @@ def relgraph(impl: str, meaning: Meaning) -> Callable[[Inputs], Made]:
 
 
 def plain(function: Callable[..., Tensor]) -> Callable[[Inputs], Made]:
-    """A restated computation over labels of distance, written out once."""
+    """A restated computation over distance labels, which are written out once."""
 
     def make(inputs: Inputs) -> Made:
         leaves, ids = inputs.leaves(Meaning()), inputs.ids("distance")
@@ -58,7 +58,7 @@ def sdpa(inputs: Inputs) -> Made:
 
 
 def cudnn(inputs: Inputs) -> Made:
-    """Fused attention without relations by cuDNN, which torch does not always prefer."""
+    """Fused attention without relations by cuDNN, which torch does not always choose."""
     query, key, value = inputs.qkv.values()
 
     def call() -> Tensor:
@@ -86,13 +86,13 @@ def peer(function: Callable[..., tuple[Callable[[], Tensor], str]], meaning: Mea
 
 
 def flex(inputs: Inputs) -> Made:
-    """FlexAttention, compiled: the score reads q·a^K at the label of the distance. It has no value term."""
+    """FlexAttention, compiled: the score adds q·a^K at the label of the distance. It has no value term."""
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.reset()
     s, leaves, trains = inputs.setting, inputs.leaves(Meaning("distance", "key")), inputs.device.type == "cuda"
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-    # on a CPU it refuses whatever learns, even where no gradient is asked for
+    # on a CPU it refuses trainable inputs, even if no gradient is needed
     query, key, value, table = (x if trains else x.detach() for x in leaves.values())
 
     def call() -> Tensor:
@@ -110,7 +110,7 @@ def flex(inputs: Inputs) -> Made:
             call()
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever stops a compiler is news for the row
+    except Exception as error:  # the row reports any compiler error
         line = (str(error).splitlines() or [""])[0]
         raise NotRun(f"not run: does not compile here ({type(error).__name__}: {line[:120]})") from None
     return Made(
@@ -119,22 +119,22 @@ def flex(inputs: Inputs) -> Made:
 
 
 def linear(s: Sequence) -> int:
-    """Bytes of what keeps n·(d + R) numbers per head."""
+    """Bytes for n·(d + R) numbers per head."""
     return 16 * s.batch * s.heads * s.length * (s.size + s.labels) * 4
 
 
 def pairs(count: int, width: int | None = None) -> Callable[[Sequence], int]:
-    """Bytes of so many numbers per pair and head, of a width in bytes other than the dtype's if one is given."""
+    """Bytes for ``count`` numbers per pair and head, with the given width in bytes or else the dtype's."""
     return lambda s: count * s.batch * s.heads * s.length**2 * (width or dtype_bytes(s))
 
 
 def vectors(count: int) -> Callable[[Sequence], int]:
-    """Bytes of so many vectors per pair, beside six numbers per pair and head."""
+    """Bytes for ``count`` vectors per pair, and six numbers per pair and head."""
     return lambda s: pairs(6)(s) + count * s.size * s.length**2 * dtype_bytes(s)
 
 
 def reference_memory(s: Sequence) -> int:
-    """Bytes of six vectors per pair and head, in float32."""
+    """Bytes for six vectors per pair and head, in float32."""
     return pairs(6 * s.size, 4)(s)
 
 
@@ -144,7 +144,7 @@ def dtype_bytes(s: Sequence) -> int:
 
 
 def ways(setting: Sequence) -> list[Way[Sequence]]:
-    """Every way, the floor first."""
+    """Every way, with the floor first."""
     cuda = setting.device.startswith("cuda")
     key_only, tied, positions = Meaning("distance", "key"), Meaning("distance", "tied"), Meaning("positions", "key")
     none, distance, arbitrary = Meaning("none", "none"), Meaning(), Meaning("arbitrary")
@@ -157,7 +157,7 @@ def ways(setting: Sequence) -> list[Way[Sequence]]:
     for impl in fused:
         for what, meaning in kinds.items():
             found.append(Way(f"relgraph {impl}, {what}", relgraph(impl, meaning), linear, meaning))
-        if impl == "triton":  # where time is short, what matters most comes first
+        if impl == "triton":  # the most important ones come first, in case time is short
             found += [Way("SDPA, cuDNN", cudnn, linear, none), paper, flex_key]
     found += [
         Way("relgraph dense, distance", relgraph("dense", distance), pairs(8, 4), distance),

@@ -1,4 +1,4 @@
-"""What is varied: lengths, sizes of heads, labels, edges and graphs, on a CPU, on a GPU and in a smoke run."""
+"""The sweeps: lengths, sizes of heads, labels, edges and graphs, on a CPU, on a GPU and in a smoke run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch of small graphs of 5 to ``most`` nodes; every pair is labeled by its shortest path, up to 10."""
+    """A batch of small graphs of 5 to ``most`` nodes; the label of every pair is its shortest path, up to 10."""
 
     graphs: int = 64
     most: int = 200
@@ -58,7 +58,7 @@ class Packed:
 
 
 WIDE = "length128"
-"""On a GPU, the sweep of lengths again with heads of 128 numbers, whose tiles are others."""
+"""On a GPU, the sweep of lengths again with heads of 128 numbers, which have different tiles."""
 
 Setting = Sequence | Edges | Packed
 KINDS: dict[str, type[Setting]] = {"Sequence": Sequence, "Edges": Edges, "Packed": Packed}
@@ -66,13 +66,13 @@ KINDS: dict[str, type[Setting]] = {"Sequence": Sequence, "Edges": Edges, "Packed
 
 @dataclass(frozen=True)
 class Sweep:
-    """One axis.
+    """One axis of variation.
 
     Attributes:
-        name: of the sweep, its files and its tables.
-        field: what is varied.
-        axis: how plots call it.
-        settings: from small to large.
+        name: the sweep, and the name of its files and tables.
+        field: the varied field.
+        axis: its name in plots.
+        settings: the settings, from small to large.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Sweep:
 
 
 def sweeps(device: str, quick: bool, dtype: str | None = None) -> list[Sweep]:
-    """All axes. A smoke run has them all at sizes that take a moment."""
+    """All axes. A smoke run has all of them, at very small sizes."""
     cuda = device.startswith("cuda")
     options: dict[str, Any] = {"device": device, "dtype": dtype or ("bfloat16" if cuda else "float32")}
     if quick:
@@ -121,7 +121,14 @@ def sweeps(device: str, quick: bool, dtype: str | None = None) -> list[Sweep]:
         return found
     length, size, labels, edges_alone, graphs = found
     wide = replace(length, name=WIDE, settings=tuple(replace(s, size=2 * line.size) for s in length.settings))
-    return [length, edges_alone, wide, graphs, size, labels]  # where time is short, what matters most comes first
+    return [
+        length,
+        edges_alone,
+        wide,
+        graphs,
+        size,
+        labels,
+    ]  # the most important ones come first, in case time is short
 
 
 def described(setting: Setting) -> dict[str, Any]:

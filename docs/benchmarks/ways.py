@@ -1,4 +1,4 @@
-"""What a benchmark compares: ways to compute something at a setting, with what each needs and whether it can."""
+"""What a benchmark compares: ways to compute something at a setting, with their needs and limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ S = TypeVar("S")
 
 
 class NotRun(Exception):  # noqa: N818 - it is news for the reader of a table
-    """A way cannot be measured here; the message is what stands in its row."""
+    """A way cannot be measured here; its row shows the message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +25,9 @@ class Made:
 
     Attributes:
         call: the computation, without arguments.
-        leaves: what it learns, by name; gradients are taken of all of them.
-        trains: whether there is a backward here.
-        note: what the reader must know beside the name.
+        leaves: its trainable tensors, by name; backward computes all their gradients.
+        trains: whether it has a backward here.
+        note: what readers must know, in addition to the name.
     """
 
     call: Callable[[], Tensor]
@@ -41,10 +41,10 @@ class Way(Generic[S]):
     """One competitor.
 
     Attributes:
-        name: how it is called in tables and plots.
-        make: builds it on the inputs of a setting; raises :class:`NotRun` where it cannot.
-        needs: bytes that training holds at a setting, about, beyond inputs.
-        meaning: what it computes, for the check of its values.
+        name: its name in tables and plots.
+        make: builds it on the inputs of a setting; raises :class:`NotRun` if it cannot.
+        needs: about how many bytes training holds at a setting, beyond inputs.
+        meaning: what it computes, to check its values.
         compiles: whether its first call compiles.
     """
 
@@ -57,13 +57,13 @@ class Way(Generic[S]):
 
 @dataclass(frozen=True)
 class Side(Generic[S]):
-    """Ways that are compared with each other, the floor first.
+    """Ways that are compared with each other, with the floor first.
 
     Attributes:
-        ways: for a setting.
-        inputs: the numbers all ways work on.
+        ways: the ways for a setting.
+        inputs: the numbers that all ways use.
         small: a setting at which all gradients are checked.
-        check: raises :class:`Wrong` unless a way's values are right; gives how far they are from exact.
+        check: raises :class:`Wrong` unless a way's values are right; returns their distance from exact ones.
     """
 
     ways: Callable[[S], list[Way[S]]]
@@ -73,15 +73,15 @@ class Side(Generic[S]):
 
 
 class Wrong(Exception):  # noqa: N818
-    """A way's values are not what the formula gives: a wrong competitor is no competitor."""
+    """A way's values differ from the formula, so it must not be compared."""
 
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-TABLES = 5  # a table's gradient is a sum over all pairs, which some ways take in a half type
+TABLES = 5  # a table's gradient is a sum over all pairs, and some ways sum in a half type
 
 
 def distance_from(got: dict[str, Tensor], wanted: dict[str, Tensor], dtype: torch.dtype, name: str) -> float:
-    """The largest relative error (of norms) of what a way gives; raises :class:`Wrong` above the dtype's tolerance."""
+    """The largest relative error (of norms) of a way's values; raises :class:`Wrong` above the dtype's tolerance."""
     worst = 0.0
     for what, exact in wanted.items():
         error = float((got[what].double() - exact.double()).norm() / exact.double().norm().clamp_min(1e-30))
@@ -93,7 +93,7 @@ def distance_from(got: dict[str, Tensor], wanted: dict[str, Tensor], dtype: torc
 
 
 def side_of(setting: object) -> Side[Any]:
-    """The ways that a setting is for; raises :class:`NotRun` where a package is missing."""
+    """The ways for a setting; raises :class:`NotRun` if a package is missing."""
     module = MODULES[type(setting).__name__]
     try:
         return importlib.import_module(f"docs.benchmarks.{module}").SIDE

@@ -1,4 +1,4 @@
-"""Compile the kernels for every architecture, print what came out, and fail where a rule is broken."""
+"""Compile the kernels for every architecture, print the results, and fail if a rule is broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from docs.kernels.report import MIXED, UNIFORM, Row, compare, complaints, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 1 when there is something to complain of."""
+    """Run the command; return 1 if it finds a problem."""
     options = _options(argv)
     tasks = _tasks(load(options.configurations), options)
     rows = []
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tasks(configurations: Sequence[Configuration], options: argparse.Namespace) -> list[Task]:
-    """Module, place and architecture of what is asked for, and of what that is compared with."""
+    """Module, position and architecture of each selected configuration, and of those to compare with."""
     wanted = [
         config
         for config in configurations
@@ -68,11 +68,15 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m docs.kernels", description=__doc__)
     parser.add_argument("--configurations", default="docs.kernels.configurations", help="module with configurations()")
     parser.add_argument("--arch", type=int, nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)
-    parser.add_argument("--all", action="store_true", help="also what is only reported: an hour instead of ten minutes")
-    parser.add_argument("--only", help="only names that contain this, and what is compared with them")
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="how many processes compile")
-    parser.add_argument("--json", type=Path, help="write all figures there")
-    parser.add_argument("--docs", type=Path, help="write the tables there, between the markers")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="include configurations that are only reported: an hour instead of ten minutes",
+    )
+    parser.add_argument("--only", help="only names that contain this, and the kernels to compare with")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="number of compiling processes")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--docs", type=Path, help="write the tables to this file, between the markers")
     return parser.parse_args(argv)
 
 

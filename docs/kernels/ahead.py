@@ -1,4 +1,4 @@
-"""Compiles a Triton kernel for a GPU that is not there."""
+"""Compiles a Triton kernel for a GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def compile_kernel(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> Compiled:
-    """Compile for ``sm_{arch}`` as the first launch would, with multiplications and additions fused.
+    """Compile for ``sm_{arch}`` like the first launch, with fused multiply-adds.
 
     Args:
         fn: a ``@triton.jit`` function.
         signature: type of every run-time argument; see ``Configuration``.
         constexprs: value of every other argument.
         arch: one of ARCHITECTURES.
-        num_warps: warps a program.
-        num_stages: how deep loads are pipelined.
+        num_warps: warps per program.
+        num_stages: depth of the pipeline of loads.
     Raises:
-        TypeError: ``fn`` is something else, as a function that was decorated for the interpreter.
-        ValueError: Triton runs as an interpreter, the architecture is not known, or see ``specialise``.
+        TypeError: ``fn`` is not such a function, for example one decorated for the interpreter.
+        ValueError: Triton runs as an interpreter, the architecture is unknown, or as for ``specialise``.
     """
     if os.environ.get("TRITON_INTERPRET", "0").lower() not in ("", "0", "off", "false", "no", "n"):
         raise ValueError(f"TRITON_INTERPRET must be unset to compile, got {os.environ['TRITON_INTERPRET']!r}")
-    # known by its name, so that a wrong argument does not load Triton
+    # checked by name, so that a wrong argument does not load Triton
     if type(fn).__name__ != "JITFunction":
         raise TypeError(f"fn must be a @triton.jit function, got {type(fn).__name__}")
     if arch not in ARCHITECTURES:
@@ -44,7 +44,7 @@ def compile_kernel(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    # given, as Triton 3.9 warns of the default and 3.10 turns it round
+    # explicit, because Triton 3.9 warns about the default and 3.10 reverses it
     options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
     source = ASTSource(fn, types, dict(constexprs), attrs)
     with _assembler(arch):
@@ -54,9 +54,9 @@ def compile_kernel(
 
 @contextmanager
 def _assembler(arch: int) -> Iterator[None]:
-    """CUDA 13's assembler for GPUs before sm_90, as nvdisasm cannot follow what CUDA 12's makes.
+    """Use CUDA 13's assembler for GPUs before sm_90, because nvdisasm cannot follow the output of CUDA 12's.
 
-    A launch takes CUDA 12's: registers may differ a little from those of a launch.
+    A launch uses CUDA 12's assembler, so its registers may differ a little.
     """
     from triton import knobs
 
@@ -73,10 +73,10 @@ def _assembler(arch: int) -> Iterator[None]:
 def specialise(
     names: list[str], signature: Mapping[str, str], constexprs: Mapping[str, Any]
 ) -> tuple[dict[str, str], dict[tuple[int], list[list[Any]]]]:
-    """Triton's own signature and which arguments are divisible by 16, as a launch would find them.
+    """Triton's own signature, and which arguments are divisible by 16, as in a launch.
 
     Raises:
-        ValueError: an argument is missing, unknown or there twice, or a type ends in an unknown hint.
+        ValueError: an argument is missing, unknown or given twice, or a type ends in an unknown hint.
     """
     given = [*signature, *constexprs]
     if sorted(given) != sorted(names):

@@ -1,4 +1,4 @@
-"""What one kernel is compiled with, and where the list of all of them comes from."""
+"""The arguments that compile one kernel, and the source of the list of all kernels."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 
 
 class Configuration(NamedTuple):
-    """One kernel with all that Triton wants to know before it compiles.
+    """One kernel with everything that Triton needs to compile it.
 
     Attributes:
-        name: what the report calls it; the names of one architecture differ.
+        name: its name in the report; names differ within one architecture.
         fn: the ``@triton.jit`` function.
-        signature: type of every argument that is given at run time, as ``"*bf16"``, ``"fp32"`` or ``"i32"``. A pointer
-            counts as divisible by 16 bytes unless ``":1"`` follows, an integer where ``":16"`` follows.
+        signature: type of every run-time argument, as ``"*bf16"``, ``"fp32"`` or ``"i32"``. A pointer counts as
+            divisible by 16 bytes unless ``":1"`` follows, an integer only if ``":16"`` follows.
         constexprs: value of every other argument; ``None`` compiles an optional pointer out.
-        num_warps: warps a program.
-        num_stages: how deep loads are pipelined.
+        num_warps: warps per program.
+        num_stages: depth of the pipeline of loads.
         baseline: name of the configuration to compare with: the same kernel without labels.
-        loops: what the inner loops are called, in the order of the source; none if they are not to be read.
-        pairs: pairs of query and key in one turn of the first loop.
-        turns: how many turns of each loop do the work of one turn of the first; 1 where left out. A loop that has a
-            number here must be there, and use tensor cores.
-        archs: where it is meant to run.
-        held: whether the rules on spills, loops and tensor cores are held against it; else it is only reported.
+        loops: names of the inner loops, in source order; empty if the loops are not to be read.
+        pairs: pairs of query and key in one iteration of the first loop.
+        turns: how many iterations of each loop do the work of one iteration of the first; 1 if left out. A loop
+            with a number here must exist and use tensor cores.
+        archs: architectures to run on.
+        held: whether it must follow the rules on spills, loops and tensor cores; otherwise it is only reported.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Configuration(NamedTuple):
 
 
 def load(module: str) -> list[Configuration]:
-    """All that ``configurations()`` of a module yields, plain tuples of the same fields among them.
+    """All configurations that a module's ``configurations()`` yields, some as plain tuples of the same fields.
 
     Raises:
-        ValueError: the list is empty, a name is there twice on one architecture, or a baseline is missing.
+        ValueError: the list is empty, a name occurs twice for one architecture, or a baseline is missing.
     """
     found = [Configuration(*entry) for entry in import_module(module).configurations()]
     if not found:

@@ -1,12 +1,11 @@
-"""Every configuration of relgraph's kernels that is compiled ahead of time, beside the same kernels without labels.
+"""All configurations of relgraph's kernels to compile ahead of time, and the same kernels without labels.
 
-Tiles, warps and stages are those that a call would get (``relgraph.impl.triton.tiling``). Names read
-``kernel labels dtype head-size``; *none* is the kernel with labels compiled out. The rules are held against the half
-types without options at heads of 64 and 128; other sizes, float32 (multiplied without tensor cores) and options are
-reported with them.
+Tiles, warps and stages are those of a call (``relgraph.impl.triton.tiling``). Names have the form ``kernel labels dtype
+head-size``; *none* is the kernel compiled without labels. The rules apply to the half types without options at heads of
+64 and 128. Other sizes, float32 (multiplied without tensor cores) and options are only reported.
 
-*row_vectors* is the small kernel before both kernels of backward. *edges* are the kernels over listed pairs, with 32
-labels and without.
+*row_vectors* is the small kernel before both backward kernels. *edges* are the kernels over listed pairs, with and
+without 32 labels.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LABELS: dict[str, dict[str, Any]] = {
     "distance": {"BAND": True, "HAS_BQ": True, "HAS_DP": True, "RP": 64},
     "written": {"BAND": False, "HAS_BQ": True, "HAS_DP": True, "RP": 32},
 }
-"""Without labels; 2·16 + 1 of them by distance; 32 written out. Key and value tables each."""
+"""Without labels; with 2·16 + 1 distance labels; with 32 labels written out. Each has key and value tables."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "query table": {"HAS_CK": True},
@@ -47,7 +46,7 @@ POINTERS = {
 
 
 def configurations() -> Iterator[Configuration]:
-    """All of them."""
+    """All configurations."""
     for arch in ARCHITECTURES:
         for size in SIZES:
             for dtype in TYPES:
@@ -72,7 +71,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
     """Forward and both backward kernels."""
     for fn in (attention_kernels.forward, attention_kernels.backward_rows, attention_kernels.backward_keys):
         tiles = tiling(fn.__name__, size, size, TYPES[dtype], divmod(arch, 10), by_distance=labels != "written")
-        plain = "" if option == "query table" else option  # without labels there is no query table either
+        plain = "" if option == "query table" else option  # without labels there is also no query table
         yield Configuration(
             " ".join(filter(None, (fn.__name__, labels, dtype, str(size), option))),
             fn,
@@ -94,7 +93,7 @@ def kernels(labels: str, dtype: str, size: int, arch: int, option: str = "") -> 
 def constants(
     names: list[str], labels: str, size: int, dtype: str, tiles: Tiling, option: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a kernel is compiled for."""
+    """The compile-time arguments of a kernel."""
     chosen = {
         "D": size, "DV": size, "BD": product_size(size), "BDV": product_size(size),
         "BM": tiles.rows, "BN": tiles.keys, "STEP": tiles.step, "GROUP": 1, "PARTS": 1,
@@ -108,7 +107,7 @@ def constants(
 
 
 def signature(names: list[str], dtype: str) -> dict[str, str]:
-    """The types of all other arguments; rows of queries, keys and values begin at multiples of 16 numbers."""
+    """The types of all other arguments; rows of queries, keys and values start at multiples of 16 numbers."""
     found = {}
     for name in names:
         if name in IN_DTYPE:
@@ -121,7 +120,7 @@ def signature(names: list[str], dtype: str) -> dict[str, str]:
 
 
 def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
-    """The kernel that makes what backward reads of each row; its loops are over columns, not pairs, and not read."""
+    """The kernel that computes what backward needs per row; its loops run over columns, not pairs, and are not read."""
     fn, tables = vector_kernels.row_vectors, LABELS[labels]
     fixed = {
         "DV": size, "BDV": product_size(size), "BM": vector_kernels.ROWS, "BAND": tables["BAND"], "FOLDED": True,
@@ -134,7 +133,7 @@ def row_vectors(labels: str, dtype: str, size: int) -> Configuration:
 
 
 def over_edges(size: int, dtype: str, labeled: bool) -> Iterator[Configuration]:
-    """The three kernels over listed pairs: key and value tables of 32 labels, or none; 20 pairs a query."""
+    """The three kernels over listed pairs: with key and value tables of 32 labels, or none; 20 pairs per query."""
     for fn in (edge_kernels.forward_kernel, edge_kernels.by_row_kernel, edge_kernels.by_key_kernel):
         options = edge_kernels.tiles(size, size, 32 if labeled else 0, 20.0)
         warps = options.pop("num_warps")

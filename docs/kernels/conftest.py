@@ -1,3 +1,3 @@
-"""These need Triton, and as a compiler: tests load them in a process of its own."""
+"""These modules need Triton as a compiler, so tests load them in a separate process."""
 
 collect_ignore = ["configurations.py", "toy.py"]

@@ -1,11 +1,11 @@
-"""What is in a compiled kernel: registers, spills, blocks per SM, and the cycles of one turn of each inner loop.
+"""Reads a compiled kernel: registers, spills, blocks per SM, and the cycles of one iteration of each inner loop.
 
 cuxray (PyPI) reads machine code without a GPU: control flow, the compiler's schedule, and how many blocks fit on a
-multiprocessor. The disassemblers that it needs come with Triton.
+multiprocessor. Triton includes the disassemblers that it needs.
 
-Cycles are those in which a warp issues an instruction or waits for the fixed time that the compiler wrote into it. They
-hold neither the time that loads, barriers and tensor cores take beyond that, nor conflicts between warps. cuxray does
-not read schedules of sm_100 and later: there loops are compared by instructions.
+Cycles count the time in which a warp issues an instruction or waits for the fixed time that the compiler has set. They
+exclude further time of loads, barriers and tensor cores, and conflicts between warps. cuxray does not read schedules of
+sm_100 and later: there, loops are compared by instructions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TENSOR = re.compile(r"([HQI]|BG|HG|QG|IG|UTC[HQI])MMA")
 
 @dataclass(frozen=True)
 class Loop:
-    """One turn of an inner loop.
+    """One iteration of an inner loop.
 
     Attributes:
-        instructions: how many there are; both sides of a branch count.
-        cycles: those of one warp; None where the schedule cannot be read.
-        tensor: the tensor-core instructions, by name, as HMMA (Ampere), HGMMA (Hopper) or UTCHMMA (Blackwell).
+        instructions: number of instructions; both sides of a branch count.
+        cycles: cycles of one warp; None if the schedule cannot be read.
+        tensor: the tensor-core instructions by name, such as HMMA (Ampere), HGMMA (Hopper) or UTCHMMA (Blackwell).
     """
 
     instructions: int
@@ -42,7 +42,7 @@ class Loop:
 
     @property
     def cost(self) -> int:
-        """Cycles, or instructions where the schedule cannot be read."""
+        """Cycles, or instructions if the schedule cannot be read."""
         return self.instructions if self.cycles is None else self.cycles
 
 
@@ -51,13 +51,13 @@ class Compiled:
     """A compiled kernel.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         arch: 90 is sm_90.
         registers: per thread.
         spill_bytes: local memory per thread; Triton's kernels use it for spilled registers only.
         spill_instructions: loads and stores of local memory.
         shared: bytes of shared memory per program.
-        most_shared: how many bytes a program may have there.
+        most_shared: the most bytes of shared memory that a program may have.
         blocks: programs that fit on one multiprocessor.
         loops: the innermost loops in the order of their addresses; if any uses tensor cores, only such loops.
     """
@@ -77,11 +77,11 @@ def read(cubin: bytes, name: str, arch: int, shared: int, num_warps: int) -> Com
     """Read a kernel's machine code.
 
     Args:
-        cubin: what Triton compiled.
-        name: of the function.
+        cubin: output of Triton's compiler.
+        name: name of the function.
         arch: 90 is sm_90.
         shared: bytes of shared memory that a launch asks for.
-        num_warps: warps of a program.
+        num_warps: warps per program.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
@@ -126,7 +126,7 @@ def _loops(function: Any, graph: Any, controls: Any) -> Sequence[Loop]:
 
 
 def _tensor_name(instruction: Any) -> str | None:
-    """HMMA and its kin, without what modifies it."""
+    """HMMA and its relatives, without modifiers."""
     found = _TENSOR.match(instruction.opcode)
     return found[0] if found else None
 

@@ -12,11 +12,11 @@ from docs.kernels.configuration import load
 from docs.kernels.report import Row, row
 
 Task = tuple[str, int, int]
-"""Module, place of the configuration in its list, architecture: kernels themselves do not travel between processes."""
+"""Module, index of the configuration, and architecture: kernels themselves cannot be sent between processes."""
 
 
 def measure(module: str, index: int, arch: int) -> Row:
-    """Compile one configuration and take down what it asks for."""
+    """Compile one configuration and record its resources."""
     config = load(module)[index]
     try:
         compiled = compile_kernel(
@@ -29,7 +29,7 @@ def measure(module: str, index: int, arch: int) -> Row:
 
 
 def measured(tasks: Sequence[Task], jobs: int) -> Iterator[Row]:
-    """A row for each task in order, as soon as it is there."""
+    """Yield a row for each task in order, as soon as it is ready."""
     if jobs == 1:
         yield from starmap(measure, tasks)
         return

@@ -1,4 +1,4 @@
-"""What was measured of each configuration, as a table, as JSON, and as a list of what breaks the rules."""
+"""The measurements of each configuration, as a table, as JSON, and as a list of broken rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docs.kernels.configuration import Configuration
 from docs.kernels.machine import Compiled, Loop
 
 UNIFORM, MIXED = 1.10, 3.0
-"""How much a tile with one label and one with several may cost, against a tile without labels."""
+"""The most that a tile with one label, and one with several, may cost relative to a tile without labels."""
 
 TENSOR = {90: "HGMMA", 100: "UTCHMMA"}
 """The tensor-core instruction of whole warp groups; older and smaller GPUs have HMMA."""
@@ -24,18 +24,18 @@ class Row:
     """One configuration on one architecture.
 
     Attributes:
-        name: of the configuration.
-        warps: per program.
-        stages: of the pipeline.
-        compiled: what the compiler made of it.
-        loops: name to what a loop holds.
-        baseline: name of the configuration that it is compared with.
-        pairs: pairs of query and key in one turn of the first loop.
-        turns: name of a loop to how many turns do the work of one turn of the first.
-        held: whether the rules are held against it.
-        read: whether its loops are to be read.
-        ratios: name of a loop to its cost against the baseline's first loop, which carries no label: for all warps, and
-            for as many pairs, since tiles may differ.
+        name: the configuration.
+        warps: warps per program.
+        stages: stages of the pipeline.
+        compiled: the compiler's output.
+        loops: for each name, the loop.
+        baseline: name of the configuration to compare with.
+        pairs: pairs of query and key in one iteration of the first loop.
+        turns: for each loop's name, how many iterations do the work of one iteration of the first.
+        held: whether it must follow the rules.
+        read: whether to read its loops.
+        ratios: for each loop's name, its cost relative to the baseline's first loop, which has no label: for all
+            warps, and for the same number of pairs, since tiles may differ.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Row:
 
 
 def row(config: Configuration, compiled: Compiled) -> Row:
-    """One row, not yet compared; loops beyond the names that a configuration gives are numbered."""
+    """One row, not yet compared; loops without a name in the configuration get numbers."""
     found = compiled.loops if config.loops else ()
     names = [*config.loops, *(f"loop {n}" for n in range(len(config.loops) + 1, len(found) + 1))]
     return Row(
@@ -70,7 +70,7 @@ def row(config: Configuration, compiled: Compiled) -> Row:
 
 
 def compare(rows: Sequence[Row]) -> None:
-    """Fill in the ratios of every row that has a baseline among the rows."""
+    """Fill in the ratios of every row whose baseline is among the rows."""
     by_name = {(row.name, row.compiled.arch): row for row in rows}
     for row in rows:
         baseline = by_name.get((row.baseline or "", row.compiled.arch))
@@ -82,7 +82,7 @@ def compare(rows: Sequence[Row]) -> None:
 
 
 def complaints(rows: Iterable[Row]) -> list[str]:
-    """A sentence for each rule that a row breaks, and for whatever could not be judged."""
+    """A sentence for each rule that a row breaks, and for everything that could not be checked."""
     return [f"{row.name} on sm_{row.compiled.arch} {what}" for row in rows for what in _broken(row)]
 
 
@@ -138,10 +138,10 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def write_between_markers(path: Path, text: str) -> None:
-    """Replace what is between the markers in a file.
+    """Replace the text between the markers in a file.
 
     Raises:
-        ValueError: the file does not hold each marker once, in order.
+        ValueError: the file does not have each marker once, in order.
     """
     old = path.read_text(encoding="utf-8")
     head, found, rest = old.partition(BEGIN)

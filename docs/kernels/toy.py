@@ -1,4 +1,4 @@
-"""A small attention kernel with two loops and a label term that can be compiled out: what the tool is tried on."""
+"""A small attention kernel with two loops and an optional label term, to try the tool on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def toy_attention(
     q_ptr, k_ptr, v_ptr, table_ptr, ids_ptr, out_ptr, border, N, R: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
-    """Tiles before ``border`` add one scalar per row, those behind it look up a label per pair."""
+    """Tiles before ``border`` add one scalar per row; later tiles look up a label per pair."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     q = tl.load(q_ptr + rows[:, None] * D + tl.arange(0, D)[None, :])
     acc = tl.zeros([ROWS, D], tl.float32)
@@ -54,7 +54,7 @@ def toy_attention(
 
 
 def configurations() -> Iterator[Configuration]:
-    """The kernel without labels and with them."""
+    """The kernel without and with labels."""
     signature = {
         "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "table_ptr": "*fp32", "ids_ptr": "*u8",
         "out_ptr": "*bf16", "border": "i32:16", "N": "i32:16",

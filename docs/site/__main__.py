@@ -17,7 +17,7 @@ from docs.site.progress import Progress
 DOCS = Path(__file__).resolve().parents[1]
 HTML = DOCS / "_build" / "html"
 TIMES = DOCS / "_build" / "times"
-"""How long the steps of the last build took."""
+"""Seconds of each step in the last build."""
 
 MOST_PROCESSES = 4
 """Each holds torch and all pages; what they share out takes less time than what one of them does for all."""
@@ -26,9 +26,9 @@ BLOCKS = ("README.md", "docs", "relgraph")
 
 
 def main() -> int:
-    """The steps in order; the exit status."""
+    """Run the steps in order; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m docs.site", description="Build the site in docs/_build/html.")
-    parser.add_argument("--no-gallery", action="store_true", help="leave the examples unrun: a quick look at the pages")
+    parser.add_argument("--no-gallery", action="store_true", help="do not run the examples: a quick look at the pages")
     parser.add_argument(
         "--no-blocks", action="store_true", help="do not run code blocks and doctests (pytest does too)"
     )
@@ -48,21 +48,19 @@ def main() -> int:
             return 1
         print(f"code blocks: {time.perf_counter() - start:.0f} s")
     wrong = broken(HTML)
-    print(
-        "\n".join(wrong) if wrong else f"links: every one leads somewhere, in {len(list(HTML.rglob('*.html')))} pages"
-    )
+    print("\n".join(wrong) if wrong else f"links: all are right, in {len(list(HTML.rglob('*.html')))} pages")
     if not wrong:
         print(f"the site: {HTML / 'index.html'}")
     return 1 if wrong else 0
 
 
 def environment() -> dict[str, str]:
-    """That of both steps: pictures need no screen, and what is printed is seen at once."""
+    """The environment of both steps: pictures need no screen, and output appears at once."""
     return os.environ | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
 
 
 def make_pages(*, gallery: bool) -> bool:
-    """Run Sphinx, and print which page it works on and how long is left; whether it did well."""
+    """Run Sphinx, and print its current page and the time left; return whether it succeeded."""
     kept = TIMES / f"{'gallery' if gallery else 'pages'}.json"
     progress = Progress(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {})
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How docstrings are read: types stand in annotations, never in prose; private bases are left out."""
+"""Changes how Sphinx reads docstrings: types are in annotations only, and private bases are left out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PUBLIC = {value for module in (rg, rg.labelers) for value in vars(module).values
 LINK = re.compile(r"generated/([\w.]+)\.html#([\w.]+)")
 
 FUNCTION = re.compile(r"<function ([\w.]+)>")
-"""A default that is a function, as autodoc writes it; Sphinx cannot parse that."""
+"""A default that is a function, in autodoc's form, which Sphinx cannot parse."""
 
 HOOKS = {"extra_repr", "propagate", "edge_updater"}
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Change what napoleon and autodoc would do otherwise."""
-    # napoleon takes what stands before a colon for a type; here it is the beginning of a sentence
+    """Change the behaviour of napoleon and autodoc."""
+    # napoleon reads text before a colon as a type; here it is the beginning of a sentence
     GoogleDocstring._consume_inline_attribute = _whole_attribute
     GoogleDocstring._consume_returns_section = _whole_returns
     app.connect("autodoc-process-bases", _public_bases)
@@ -33,7 +33,7 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def _mend_links(app: Any, error: Exception | None) -> None:
-    """Mend links from source pages to the documentation of a name.
+    """Repair links from source pages to the documentation of a name.
 
     viewcode knows one public module per source file, but a file may hold names of the top level and names of a module.
     """
@@ -45,7 +45,7 @@ def _mend_links(app: Any, error: Exception | None) -> None:
 
 
 def _mended(link: re.Match[str]) -> str:
-    """``generated/PAGE.html#ANCHOR`` with an anchor that begins as the page is called."""
+    """``generated/PAGE.html#ANCHOR`` with an anchor that begins with the name of the page."""
     page, anchor = link[1], link[2]
     _, name, member = anchor.rpartition(page.rpartition(".")[2])
     return f"generated/{page}.html#{page}{member}" if name else link[0]
@@ -61,12 +61,12 @@ def _whole_returns(self: Any, preprocess_types: bool = False) -> list[tuple[str,
 
 
 def _plain_defaults(_: Any, __: str, ___: str, ____: Any, _____: Any, given: str | None, returned: str | None) -> Any:
-    """Name a function that is a default, so that the signature is parsed and shown with one argument per line."""
+    """Write a default that is a function by name, so that Sphinx parses the signature, one argument per line."""
     return (given and FUNCTION.sub(r"\1", given)), returned
 
 
 def _public_bases(_: Any, __: str, ___: Any, ____: Any, bases: list[Any]) -> None:
-    """Name the class that users know, relgraph's public one or another package's, in place of a private base."""
+    """Show the class that users know, relgraph's public one or another package's, instead of a private base."""
     for at, base in enumerate(bases):
         if isinstance(base, type) and _is_ours(base) and base not in PUBLIC:
             bases[at] = next(parent for parent in base.__mro__ if parent in PUBLIC or not _is_ours(parent))
@@ -77,5 +77,5 @@ def _is_ours(base: type) -> bool:
 
 
 def _skip(_: Any, __: str, name: str, member: Any, skip: bool, ____: Any) -> bool | None:
-    """Skip named tuples' fields ("Alias for field number 0"), and what torch and PyG hook in or generate."""
+    """Skip named tuples' fields ("Alias for field number 0"), and members that torch and PyG add."""
     return True if type(member).__name__ == "_tuplegetter" or name in HOOKS else None

@@ -1,4 +1,4 @@
-"""Every code block of the pages is run: Python from top to bottom of a page; shell for files and options that exist."""
+"""Runs every code block of the pages: Python in order down a page; for shell, checks that files and options exist."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sybil import Example, Sybil
 from sybil.parsers.myst import CodeBlockParser, PythonCodeBlockParser
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_OURS = {"pip", "venv", "pytest"}
+NOT_OURS = {"pip", "venv", "pytest", "timeit"}
 
 
 def sybil() -> Sybil:
-    """What pytest collects from Markdown pages: all blocks of a page share names and run in a folder of their own."""
+    """Collects Markdown pages for pytest: all blocks of a page share names and run in their own folder."""
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     parsers = [PythonCodeBlockParser(doctest_optionflags=options), CodeBlockParser("sh", check_shell)]
     return Sybil(parsers, path=str(ROOT), patterns=["*.md"], setup=_begin, teardown=_end)
@@ -46,7 +46,7 @@ def _end(names: dict[str, Any]) -> None:
 
 
 def check_shell(example: Example) -> None:
-    """A block of shell parses; the Python files and modules of this repository that it runs take its options."""
+    """A shell block parses, and the Python files and modules of this repository that it runs accept its options."""
     script = str(example.parsed)
     done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -69,13 +69,13 @@ def commands(script: str) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """If it runs Python of this repository, the file is there and knows each option."""
+    """If the command runs Python of this repository, check that the file exists and knows each option."""
     words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
     if words and words[0] == "torchrun":
         begin = next((at for at, word in enumerate(words) if word == "-m" or word.endswith(".py")), None)
         assert begin is not None, "torchrun runs neither a module nor a file"
         if words[begin] != "-m" and "/" not in words[begin]:
-            return  # the script of a page
+            return  # a script from a page
         words = ["python", *words[begin:]]
     if not words or not re.search(r"(^|/)python3?$", words[0]):
         return
@@ -97,7 +97,7 @@ def check_command(words: list[str]) -> None:
 
 @cache
 def knows(place: Path, option: str) -> bool:
-    """Whether a source file there names the option, or the field that it is made from."""
+    """Whether a source file names the option, or the field that the option comes from."""
     paths = [place] if place.is_file() else sorted(place.rglob("*.py"))
     field = option.removeprefix("--").removeprefix("no-").replace("-", "_")
     return any(re.search(rf"\"{option}\"|\b{field}:", path.read_text(encoding="utf-8")) for path in paths)

@@ -1,26 +1,21 @@
-"""The gallery's examples run in their short mode; the pictures that they write are shown on their pages."""
+"""The gallery: examples run in their short mode, pages show the pictures that they write, and cards lead there."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from sphinx_gallery.scrapers import figure_rst
 
+from docs.site import cards
+
 OUT = Path(__file__).resolve().parents[1] / "_build" / "examples"
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = cards.EXAMPLES
 
-CODE = ".. GENERATED FROM PYTHON SOURCE LINES"
-ALT = "What the run below came to"
-EACH_IN_PLACE = ("label_pictures", "patched_tables")
-FIRST = ("label_pictures.py", "quickstart.py", "kinship.py")
-
-
-def order(name: str) -> tuple[int, str]:
-    """The place of an example on the gallery's page: what is seen at a glance first, then by name."""
-    return (FIRST.index(name) if name in FIRST else len(FIRST)), name
+ALT = "What the long run gave"
 
 
 def helpers() -> str:
@@ -61,17 +56,26 @@ def _folder(script: dict[str, Any]) -> Path:
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Show what an example came to before its code."""
-    app.connect("source-read", _show_first)
+    """Show the results of an example before its code, and cards on the gallery's index."""
+    app.connect("builder-inited", _draw_thumbnails, priority=900)  # after sphinx-gallery has made the folder
+    app.connect("source-read", _change)
     return {"parallel_read_safe": True}
 
 
-def _show_first(app: Any, page: str, source: list[str]) -> None:
-    """Below the introduction stands the first picture of an example whose pictures come at its end."""
+def _draw_thumbnails(app: Any) -> None:
+    cards.draw_thumbnails(Path(app.srcdir) / "gallery" / "images" / "thumb")
+
+
+def _change(app: Any, page: str, source: list[str]) -> None:
+    """The index has cards; the first picture that an example draws at its end comes below its first paragraph."""
+    if page == "gallery/index":
+        source[0] = cards.index()
+        return
     stem = page.removeprefix("gallery/")
     picture = Path(app.srcdir) / "gallery" / "images" / f"sphx_glr_{stem}_001.png"
-    marks = source[0].split(CODE)
-    if page == stem or stem in EACH_IN_PLACE or not picture.is_file() or len(marks) < 2:
+    if page == stem or stem in cards.FROM_THE_PAGE or not picture.is_file():
         return
     shown = f".. image:: /gallery/images/{picture.name}\n   :class: sphx-glr-single-img\n   :alt: {ALT}\n\n"
-    source[0] = CODE.join([marks[0] + shown, *marks[1:]])
+    head, underline, rest = re.split(r"(\n=+\n\n)", source[0], maxsplit=1)
+    first, rest = rest.split("\n\n", 1)
+    source[0] = f"{head}{underline}{first}\n\n{shown}{rest}"

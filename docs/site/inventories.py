@@ -1,7 +1,7 @@
-"""What torch, PyTorch Geometric, networkx and Python call their pages, for links to them without a network.
+"""The page addresses of torch, PyTorch Geometric, networkx and Python, for links without a network.
 
-``inventories.txt`` names every target that relgraph's docstrings and pages refer to, and the address of its page. A
-reference that it lacks fails the build.
+``inventories.txt`` lists every target that relgraph's docstrings and pages refer to, with the address of its page. A
+reference that is not in the list fails the build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read() -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
 
 
 def written(folder: Path) -> dict[str, tuple[str, str]]:
-    """Write an inventory a project in Sphinx's format, version 2; what ``intersphinx_mapping`` wants."""
+    """Write one inventory per project in Sphinx's format, version 2; return the value for ``intersphinx_mapping``."""
     folder.mkdir(parents=True, exist_ok=True)
     mapping = {}
     for project, (root, targets) in read().items():

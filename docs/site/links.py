@@ -1,4 +1,4 @@
-"""Every link of the built pages that stays on the site leads to a file and an anchor that are there."""
+"""Checks that every link within the built site leads to an existing file and anchor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ATTRIBUTE = re.compile(r"""\s(id|name|href|src)=(?:"([^"]+)"|'([^']+)')""")
-"""Pages escape quotation marks in their text, so that this finds what a parser does, in a fifth of the time."""
+"""Pages escape quotation marks in text, so this finds the same as a parser, in a fifth of the time."""
 
 
 class Page:
-    """The anchors of a page, and what it links to or loads."""
+    """The anchors of a page, and its links and loaded files."""
 
     def __init__(self, path: Path) -> None:
         found = dict.fromkeys(ATTRIBUTE.findall(path.read_text(encoding="utf-8")))
@@ -22,7 +22,7 @@ class Page:
 
 
 def broken(root: Path) -> list[str]:
-    """``page: link`` for each link that leads nowhere; templates of a theme, in ``_static``, are no pages."""
+    """``page: link`` for each broken link; skips templates of a theme, in ``_static``, which are not pages."""
     found = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
     pages = {path.resolve(): Page(path) for path in found}
     resolve = cache(lambda path: path.resolve())

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw themselves: no script, no font, nothing from another server."""
+"""Renders formulas as MathML, which browsers draw themselves: no script, no font, no other server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sphinx.util.logging import getLogger
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Offer ``html_math_renderer = "mathml"``."""
+    """Register ``html_math_renderer = "mathml"``."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     return {"parallel_read_safe": True}
 
@@ -28,7 +28,7 @@ def _block(writer: Any, node: nodes.math_block) -> None:
 
 
 def _formula(node: nodes.Element, *, as_block: bool) -> str:
-    """The formula; one that docutils cannot read is a warning, which fails the build, and shown as it was written."""
+    """Render the formula; if docutils cannot read it, show its source and warn, which fails the build."""
     try:
         return tex2mathml(node.astext(), as_block=as_block)
     except MathError as error:

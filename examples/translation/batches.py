@@ -1,4 +1,4 @@
-"""Encoded pairs, and the batches of an epoch: pairs of like length, as many as a number of tokens holds."""
+"""Encoded pairs, and the batches of an epoch: pairs of similar length, up to a number of tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ENCODED_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of ids in one piece.
+    """Lists of ids in one tensor.
 
     Attributes:
         ids: ``[T]``, int32.
-        starts: ``[N + 1]``, where each list begins, and where the last ends.
+        starts: ``[N + 1]``, where each list begins, then where the last one ends.
     """
 
     ids: Tensor
@@ -47,7 +47,7 @@ class Ragged:
         return self.starts.diff()
 
     def padded(self, index: Tensor) -> Tensor:
-        """The lists named by ``index``, ``[B, N]``, int64, padded on the right."""
+        """The lists at ``index``, ``[B, N]``, int64, padded on the right."""
         lengths = self.lengths[index]
         columns = torch.arange(int(lengths.max()) if len(index) else 0)
         inside = columns < lengths[:, None]
@@ -57,18 +57,19 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences side by side.
+    """A padded batch of sentence pairs.
 
     Attributes:
-        source: ``[B, M]``, with their end.
-        target: ``[B, N + 1]``, with start and end: columns but the last go in, columns but the first are asked for.
+        source: ``[B, M]``, with end.
+        target: ``[B, N + 1]``, with start and end: the decoder reads all columns but the last and predicts all but
+            the first.
     """
 
     source: Tensor
     target: Tensor
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device; a GPU is not waited for."""
+        """The batch on a device; copies to a GPU do not wait."""
         if device.type != "cuda":
             return Batch(self.source.to(device), self.target.to(device))
         source, target = (x.pin_memory().to(device, non_blocking=True) for x in (self.source, self.target))
@@ -76,17 +77,17 @@ class Batch:
 
     @property
     def given(self) -> Tensor:
-        """``[B, N]``, what the decoder reads."""
+        """``[B, N]``, the tokens that the decoder reads."""
         return self.target[:, :-1]
 
     @property
     def wanted(self) -> Tensor:
-        """``[B, N]``, the token that is asked for after each of ``given``."""
+        """``[B, N]``, the token to predict after each of ``given``."""
         return self.target[:, 1:]
 
     @property
     def tokens(self) -> int:
-        """How many target tokens are asked for."""
+        """How many target tokens the decoder must predict."""
         return int((self.wanted != PAD).sum())
 
 
@@ -95,7 +96,7 @@ class Pairs:
     """Encoded pairs.
 
     Attributes:
-        source: with their end.
+        source: with end.
         target: with start and end.
     """
 
@@ -104,9 +105,9 @@ class Pairs:
 
     @classmethod
     def encode(cls, pairs: Sequence[Pair], vocabulary: Vocabulary) -> Self:
-        """The ids of both sides."""
+        """Encode both sides of each pair."""
         source, target = [], []
-        # lists of Python's numbers take nine times the memory of a tensor: only a few at once
+        # Python lists take nine times the memory of a tensor, so encode only some pairs at once
         for start in range(0, len(pairs), ENCODED_AT_ONCE):
             some = pairs[start : start + ENCODED_AT_ONCE]
             source.append(Ragged.of([[*row, END] for row in vocabulary.encode([pair[0] for pair in some])]))
@@ -114,22 +115,24 @@ class Pairs:
         return cls(Ragged.joined(source), Ragged.joined(target))
 
     def save(self, path: Path, vocabulary: Vocabulary) -> None:
-        """Write the ids, and which vocabulary gave them."""
+        """Write the ids, and the fingerprint of their vocabulary."""
         tensors = [self.source.ids, self.source.starts, self.target.ids, self.target.starts]
         save_tensors(path, {"pairs": tensors, "vocabulary": vocabulary.fingerprint})
 
     @classmethod
     def load(cls, path: Path, vocabulary: Vocabulary) -> Self:
-        """Read the ids again.
+        """Read the ids from a file.
 
         Raises:
-            ValueError: another kind of file, or ids of another vocabulary.
+            ValueError: the file is of another kind, or holds ids of another vocabulary.
         """
         saved = load_tensors(path, mmap=True)
         if not isinstance(saved, dict) or saved.keys() != {"pairs", "vocabulary"}:
             raise ValueError(f"{path} must be ids that prepare wrote")
         if saved["vocabulary"] != vocabulary.fingerprint:
-            raise ValueError(f"{path} must hold ids of the vocabulary beside it; run prepare again, to its end")
+            raise ValueError(
+                f"{path} must hold ids of the vocabulary in the same folder; run prepare again until it finishes"
+            )
         ids, starts, target_ids, target_starts = saved["pairs"]
         return cls(Ragged(ids, starts), Ragged(target_ids, target_starts))
 
@@ -137,16 +140,16 @@ class Pairs:
         return len(self.source.starts) - 1
 
     def batch(self, index: Tensor) -> Batch:
-        """The pairs named by ``index``."""
+        """The pairs at ``index``."""
         return Batch(self.source.padded(index), self.target.padded(index))
 
     def batches(self, tokens: int, longest: int, seed: int | None) -> list[Tensor]:
-        """The pairs that each batch of an epoch takes.
+        """The pairs in each batch of an epoch.
 
         Args:
-            tokens: the most that a batch has on either side, padding included; a longer pair is a batch by itself.
-            longest: pairs with more tokens on a side are left out.
-            seed: of the order; None for from short to long.
+            tokens: the most tokens of a batch on either side, padding included; a longer pair gets its own batch.
+            longest: leave out pairs with more tokens on a side.
+            seed: seed of the order; None for short to long.
         """
         sources, targets = self.source.lengths, self.target.lengths - 1
         order = torch.arange(len(self))

@@ -1,4 +1,4 @@
-"""What training leaves on disk: models to be averaged, one state to go on from, and models that stand by themselves."""
+"""What training writes to disk: models for averaging, one state to continue from, and models ready to translate."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ AVERAGE = "average.pt"
 
 
 def model_path(run: Path, step: int) -> Path:
-    """Where the model of a step is kept."""
+    """The file for the model of a step."""
     return run / f"step-{step:08d}.pt"
 
 
 def saved_models(run: Path) -> list[Path]:
-    """The models of a run, the oldest first."""
+    """The models of a run, oldest first."""
     return sorted(path for path in run.glob("step-*.pt") if re.fullmatch(r"step-\d{8,}\.pt", path.name))
 
 
 def save_model(path: Path, model: Translator, vocabulary: Vocabulary, steps: Sequence[int]) -> None:
-    """Write a model with all it takes to translate."""
+    """Write a model with everything that translation needs."""
     save_tensors(path, _packed(model.state_dict(), asdict(model.settings), vocabulary.save_text(), steps))
 
 
@@ -38,10 +38,10 @@ def _packed(state: dict[str, Any], settings: dict[str, Any], vocabulary: str, st
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Translator, Vocabulary]:
-    """A model that was written by training or as an average, in evaluation mode.
+    """Load a model written by training or averaging, in evaluation mode.
 
     Raises:
-        ValueError: another kind of file.
+        ValueError: the file is of another kind.
     """
     saved = _read(path)
     vocabulary = Vocabulary(saved["vocabulary"])
@@ -54,7 +54,7 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Translat
 
 
 def steps_of(path: Path) -> list[int]:
-    """The steps that a saved model is the mean of."""
+    """The steps whose models a saved model is the mean of."""
     return _read(path, mmap=True)["steps"]  # without reading the weights
 
 
@@ -66,15 +66,15 @@ def _read(path: Path, *, mmap: bool = False) -> dict[str, Any]:
 
 
 def average(paths: Sequence[Path], out: Path) -> list[int]:
-    """Write the mean of models of one training, and return their steps.
+    """Write the mean of several models of one training, and return their steps.
 
-    Sums are in float64, so that the mean of equal models is the same model.
+    Sums are in float64, so that the mean of equal models equals them exactly.
 
     Raises:
-        ValueError: no path, or models of different settings or vocabularies.
+        ValueError: there is no path, or the models have different settings or vocabularies.
     """
     if not paths:
-        raise ValueError("at least one model must be given to be averaged, got none")
+        raise ValueError("average needs at least one model, got none")
     first = _read(paths[0])
     sums = {name: value.double() for name, value in first["model"].items() if _is_float(value)}
     steps = list(first["steps"])

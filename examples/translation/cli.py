@@ -29,7 +29,7 @@ CHOICES = {"positions": POSITIONS, "precision": PRECISIONS}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status."""
+    """Run a command and return the exit status."""
     own, passed_on = _split(list(sys.argv[1:] if arguments is None else arguments))
     args = _parser().parse_args(own)
     if passed_on and args.command is not sweep.run:
@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return args.command(args) or 0
     except BrokenPipeError:
-        # whoever read the output wants no more; what Python flushes at its end must not fail either
+        # the reader closed the pipe; Python's flush at exit must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except FileNotFoundError as error:
-        print(f"error: there is no {error.filename}", file=sys.stderr)
+        print(f"error: {error.filename} does not exist", file=sys.stderr)
         return 2
     except OSError as error:
-        # "Permission denied: data/train.pt" without Python's number of the error
+        # "Permission denied: data/train.pt" without Python's error number
         about = f"{error.strerror}: {error.filename}" if error.filename else str(error)
         print(f"error: {about}", file=sys.stderr)
         return 2
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first ``--``."""
+    """The arguments before and after the first ``--``."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:at], arguments[at + 1 :]
 
@@ -73,28 +73,31 @@ def _parser() -> argparse.ArgumentParser:
     preparation.add_arguments(prepare)
     prepare.set_defaults(command=preparation.run)
 
-    train = commands.add_parser("train", help="train a model, or go on with a training")
+    train = commands.add_parser("train", help="train a model, or continue a training run")
     train.add_argument("data", type=Path, help="the folder that prepare wrote")
-    train.add_argument("run", type=Path, help="the folder to write to; a training that stands there goes on")
+    train.add_argument("run", type=Path, help="the folder to write to; a run already there continues")
     train.add_argument(
         "--preset",
         choices=PRESETS,
         default="small",
-        help="sizes that other options then change; the paper measures base by its last checkpoint (average --last 1) "
-        "and big by the mean of its last 20, ten minutes apart (--save-minutes 10 --keep 20) (default: small)",
+        help="sizes, which other options can change; the paper measures the last checkpoint of base (average --last 1) "
+        "and the mean of the last 20 of big, ten minutes apart (--save-minutes 10 --keep 20) (default: small)",
     )
     _add_settings(train, ModelSettings)
     _add_settings(train, TrainingSettings)
     train.add_argument(
-        "--tensorboard", action=argparse.BooleanOptionalAction, default=True, help="write for it too (default: True)"
+        "--tensorboard",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also write TensorBoard logs (default: True)",
     )
     train.add_argument(
         "--parallel",
         choices=MODES,
         default=DATA,
-        help="how the processes of torchrun share the work: each takes batches of its own, with the whole model (data) "
+        help="how the processes of torchrun share the work: each takes its own batches, with the whole model (data) "
         "or a part of every parameter (shards); or all take the same batches, and each computes some heads (heads) or "
-        "some rows of every sequence (context-...). What is learned is the same (default: data)",
+        "some rows of every sequence (context-...). All modes learn the same model (default: data)",
     )
     train.add_argument(
         "--compile",
@@ -106,27 +109,27 @@ def _parser() -> argparse.ArgumentParser:
 
     average = commands.add_parser("average", help="average the last models of a run")
     average.add_argument("run", type=Path, help="the folder of a training")
-    average.add_argument("--last", type=int, help="how many, 1 for the last by itself (default: all that are kept)")
+    average.add_argument("--last", type=int, help="number of models, 1 for only the last (default: all that are kept)")
     average.set_defaults(command=_average)
 
     lines = commands.add_parser("translate", help="translate lines of text")
-    lines.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
+    lines.add_argument("model", type=Path, help="a .pt file, or an averaged run")
     lines.add_argument("--input", type=Path, help="a text file (default: standard input)")
-    lines.add_argument("--output", type=Path, help="written when all is done (default: standard output)")
-    lines.add_argument("--longest", type=int, default=1000, help="tokens that a line may have (default: 1000)")
+    lines.add_argument("--output", type=Path, help="output file, written at the end (default: standard output)")
+    lines.add_argument("--longest", type=int, default=1000, help="most tokens per line (default: 1000)")
     _add_search(lines)
     _add_device(lines)
     lines.set_defaults(command=_translate)
 
     measure = commands.add_parser("evaluate", help="perplexity, BLEU and chrF on test sets")
-    measure.add_argument("model", type=Path, help="a .pt file, or a run that has been averaged")
+    measure.add_argument("model", type=Path, help="a .pt file, or an averaged run")
     measure.add_argument(
-        "tests", type=Path, nargs="+", help="tab-separated files, each a test; or a source and a target file"
+        "tests", type=Path, nargs="+", help="tab-separated files, one per test; or a source and a target file"
     )
     measure.add_argument(
         "--output",
         type=Path,
-        help="a folder for results.json and the translations (default: the run; of a .pt file nothing is written)",
+        help="folder for results.json and the translations (default: the run; nothing for a .pt file)",
     )
     _add_search(measure)
     _add_device(measure)
@@ -136,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_arguments(many)
     many.set_defaults(command=sweep.run)
 
-    times = commands.add_parser("speed", help="time training with relative beside sinusoidal positions")
+    times = commands.add_parser(
+        "speed", help="compare the speed of training with relative and with sinusoidal positions"
+    )
     speed.add_arguments(times)
     times.set_defaults(command=speed.run)
 
@@ -148,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
-    """An option for each setting, with its help from the class's docstring."""
+    """Add an option for each setting, with its help from the class's docstring."""
     helps = dict(re.findall(r"^ +(\w+): (.+)$", inspect.getdoc(kind) or "", re.MULTILINE))
     for field in fields(kind):
         name = f"--{field.name.replace('_', '-')}"
@@ -161,22 +166,25 @@ def _add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def _default(field: Field[Any]) -> str:
-    """The default, and those of the presets that have another."""
+    """The default, followed by those of presets that differ."""
     others = [f"{name} {sizes[field.name]}" for name, sizes in PRESETS.items() if field.name in sizes]
     return ", ".join([str(field.default), *others])
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU where there is one)")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=4, help="width of the beam; 1 is greedy search (default: 4)")
     parser.add_argument(
-        "--length-penalty", type=float, default=0.6, help="more than 0 favours longer translations (default: 0.6)"
+        "--length-penalty", type=float, default=0.6, help="values above 0 favour longer translations (default: 0.6)"
     )
     parser.add_argument(
-        "--extra", type=int, default=50, help="tokens by which a translation may exceed its source (default: 50)"
+        "--extra",
+        type=int,
+        default=50,
+        help="how many tokens longer than its source a translation may be (default: 50)",
     )
 
 
@@ -201,19 +209,19 @@ def _train(args: argparse.Namespace) -> int:
             _announce(args.run, training, args.tensorboard)
         finished = training.train(tensorboard=args.tensorboard)
         if mine.leads and not finished:
-            print(f"{args.run}: stopped after step {training.position.step}; the same command goes on")
+            print(f"{args.run}: stopped after step {training.position.step}; the same command continues")
         elif mine.leads:
             print(f"{args.run}: {training.position.step:,} steps are done")
     return 0 if finished else INTERRUPTED
 
 
 def _announce(run: Path, training: Training, tensorboard: bool) -> None:
-    """Say what is about to be trained, and what it writes."""
+    """Print what the command is about to train, and what it writes."""
     step, settings = training.position.step, training.settings
-    begin = f"going on after step {step}" if step else "a new training"
+    begin = f"continuing after step {step}" if step else "a new training"
     print(f"{run}: {begin}, {training.describe()['parameters']:,} parameters, on {training.processes.device}")
     if training.too_long:
-        print(f"{run}: {training.too_long:,} pairs of more than --longest tokens are left out")
+        print(f"{run}: {training.too_long:,} pairs with more than --longest tokens are left out")
     if step < settings.steps:
         files = ["config.json", "metrics.csv", *["tensorboard/"] * tensorboard]
         model = checkpoints.model_path(Path(), 0).name
@@ -228,7 +236,7 @@ def _average(args: argparse.Namespace) -> None:
     if not paths:
         raise ValueError(f"{args.run} must hold the models of a training, found none")
     if args.last is not None and not 1 <= args.last <= len(paths):
-        raise ValueError(f"--last must lie in [1, {len(paths)}], the models of {args.run}, got {args.last}")
+        raise ValueError(f"--last must be in [1, {len(paths)}], the models of {args.run}, got {args.last}")
     steps = checkpoints.average(paths[-args.last :] if args.last else paths, args.run / checkpoints.AVERAGE)
     print(f"{args.run / checkpoints.AVERAGE}: the mean of steps {', '.join(map(str, steps))}")
 
@@ -284,6 +292,6 @@ def _scores(row: dict[str, Any]) -> str:
 
 
 def _measured(path: Path, of: dict[str, Any]) -> dict[str, Any]:
-    """The tests that the same model was measured on before, with the same search."""
+    """Earlier results of the same model with the same search."""
     before = load_json(path) if path.exists() else {}
     return before["tests"] if {name: before.get(name) for name in of} == of else {}

@@ -1,4 +1,4 @@
-"""The clocks of long work: how fast it goes, how long it still takes, and when a model is due."""
+"""Clocks for long work: its speed, the time it still takes, and when to save a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def spell(seconds: float) -> str:
-    """A time in the unit that one would say it in: ``45 s``, ``24 min`` or ``3.5 h``."""
+    """A time in a suitable unit: ``45 s``, ``24 min`` or ``3.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
@@ -17,11 +17,11 @@ def spell(seconds: float) -> str:
 
 
 class Remaining:
-    """How long work still takes, as far as its first part shows: asked again later it knows better.
+    """Estimates how long work still takes from the part that is done; later estimates are better.
 
     Args:
-        total: how many pieces the work has, of about the same size.
-        done: how many were done before this clock starts.
+        total: how many pieces of similar size the work has.
+        done: how many were done before this clock started.
     """
 
     def __init__(self, total: float, done: float = 0) -> None:
@@ -29,24 +29,24 @@ class Remaining:
         self._start = time.perf_counter()
 
     def seconds(self, done: float) -> float:
-        """The seconds left when so many pieces are done.
+        """The seconds left when ``done`` pieces are done.
 
         Args:
-            done: more than were done before the clock started.
+            done: must exceed what was done before the clock started.
         """
         passed = time.perf_counter() - self._start
         return passed / (done - self._before) * (self._total - done)
 
 
 class Meter:
-    """Target tokens, and the seconds that training took without what pauses it."""
+    """Counts target tokens, and the seconds of training without pauses."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self._start = time.perf_counter()
 
     def read(self) -> tuple[int, float]:
-        """What was counted since the last reading."""
+        """Tokens and seconds since the last reading."""
         now = time.perf_counter()
         counted, seconds = self.tokens, now - self._start
         self.tokens, self._start = 0, now
@@ -61,11 +61,11 @@ class Meter:
 
 
 class Clock:
-    """The time since the last model was kept, where one is kept every so many seconds.
+    """The time since the last model was saved, for saving at regular intervals.
 
     Args:
-        every: how many; 0 for a clock that is never over.
-        waited: how many have gone by already.
+        every: seconds between two models; 0 for a clock that never ends.
+        waited: seconds that have already passed.
     """
 
     def __init__(self, every: float, waited: float) -> None:

@@ -1,4 +1,4 @@
-"""Parallel text: pairs of a source and a target line, from one tab-separated file or two files of equal length."""
+"""Parallel text: pairs of a source line and a target line, from one tab-separated file or two files of equal length."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Pair = tuple[str, str]
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, of one packed by gzip too, without what ends them and without a byte order mark.
+    """The lines of a UTF-8 file, plain or packed by gzip, without line ends and byte order mark.
 
     Raises:
-        ValueError: a line is no UTF-8; the message gives its number. Or a packed file is broken.
+        ValueError: a line is not UTF-8; the message gives its number. Or a packed file is broken.
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             yield from decode_lines(file, str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} must be a whole gzip file: {error}") from None
+            raise ValueError(f"{path} must be a complete gzip file: {error}") from None
 
 
 def decode_lines(raws: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of an open file, likewise; ``name`` is what errors call it."""
+    """The same for an open file; error messages call it ``name``."""
     for number, raw in enumerate(raws, 1):
         try:
             line = raw.rstrip(b"\r\n").decode("utf-8")
@@ -42,7 +42,8 @@ def read_corpus(paths: Sequence[Path]) -> list[Pair]:
     """The pairs of one tab-separated file (source, target, anything), or of a source file and a target file.
 
     Raises:
-        ValueError: more than two files, a line without a tab, or two files of unequal length, naming the line.
+        ValueError: there are more than two files, a line has no tab, or two files differ in length; the message
+            names the line.
     """
     if len(paths) not in (1, 2):
         raise ValueError(f"a corpus must be one tab-separated file or two files, got {len(paths)} files")
@@ -50,10 +51,10 @@ def read_corpus(paths: Sequence[Path]) -> list[Pair]:
 
 
 def read_test(paths: Sequence[Path]) -> list[Pair]:
-    """The pairs of a corpus to measure on, every one of which counts.
+    """The pairs of a test corpus, all of which count.
 
     Raises:
-        ValueError: what :func:`read_corpus` refuses, no pair at all, or an empty side, naming the line.
+        ValueError: as for :func:`read_corpus`; or there is no pair, or a side is empty; the message names the line.
     """
     pairs = read_corpus(paths)
     if not pairs:
@@ -65,12 +66,12 @@ def read_test(paths: Sequence[Path]) -> list[Pair]:
 
 
 def read_tests(paths: Sequence[Path]) -> dict[str, list[Pair]]:
-    """Tests by name: one for each tab-separated file, or a single one of a source file and a target file.
+    """Tests by name: one for each tab-separated file, or a single test from a source file and a target file.
 
-    Two files are a source and a target file if neither has a tab in its first line.
+    Two files count as a source and a target file if neither has a tab in its first line.
 
     Raises:
-        ValueError: what :func:`read_test` refuses, or two tests of the same name.
+        ValueError: as for :func:`read_test`; or two tests have the same name.
     """
     if len(paths) == 2 and not any("\t" in next(read_lines(path), "") for path in paths):
         source, target = map(_test_name, paths)
@@ -87,7 +88,7 @@ def _test_name(path: Path) -> str:
 
 
 def with_both_sides(pairs: Iterable[Pair]) -> list[Pair]:
-    """The pairs that can teach something."""
+    """The pairs without an empty side, which training can use."""
     return [(source, target) for source, target in pairs if source and target]
 
 
@@ -116,28 +117,28 @@ def _shortened(line: str) -> str:
 
 
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
-    """Write a tab-separated file; a tab within a line turns into a space."""
+    """Write a tab-separated file; tabs within lines become spaces."""
     cells = ((source.replace("\t", " "), target.replace("\t", " ")) for source, target in pairs)
     save_text(path, "".join(f"{source}\t{target}\n" for source, target in cells))
 
 
 def words(line: str) -> int:
-    """How many words a line has, cut at white space."""
+    """How many words a line has, split at white space."""
     return len(line.split())
 
 
 def sentence_key(line: str) -> str:
-    """What is left of a sentence without case and punctuation: sentences that share it are the same to a split."""
+    """A sentence without case and punctuation; sentences with the same key count as the same in a split."""
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFC", line.casefold()))) or line
 
 
 def hold_out(pairs: Sequence[Pair], sizes: Sequence[int], seed: int) -> tuple[list[Pair], list[list[Pair]]]:
-    """Parts of ``sizes`` pairs to measure on, and the rest to train on; no source sentence stands in two of them.
+    """Split pairs into test parts of ``sizes`` pairs, and the rest for training; no source sentence is in two of them.
 
-    Of a sentence that was drawn one pair is kept, its first, so that no sentence counts twice.
+    For each drawn sentence only the first pair is kept, so that no sentence counts twice.
 
     Raises:
-        ValueError: too few different sentences, or a negative size.
+        ValueError: there are too few different sentences, or a size is negative.
     """
     if min(sizes, default=0) < 0:
         raise ValueError(f"parts that are held out must have at least 0 pairs, got {list(sizes)}")

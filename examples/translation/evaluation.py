@@ -1,4 +1,4 @@
-"""How good a translator is: perplexity of given translations, BLEU and chrF of its own."""
+"""Measures a translator: perplexity of given translations, and BLEU and chrF of its own."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from examples.translation.vocabulary import Vocabulary
 
 BATCH_TOKENS = 4096
 LENGTHS = (5, 10, 15, 20, 30, 50)
-"""Where the classes of source lengths end, in words; a last class holds all that are longer."""
-NO_LIMIT = sys.maxsize - 1  # translate counts an end beside it
+"""Upper ends of the classes of source lengths, in words; a last class has all longer sources."""
+NO_LIMIT = sys.maxsize - 1  # translate adds 1 for the end
 
 
 @torch.no_grad()
 def negative_log_likelihood(trained: Alone, pairs: Pairs, parts: Iterable[Tensor]) -> tuple[float, int]:
-    """The sum over all target tokens, ends included, and how many they are; the model in evaluation mode.
+    """The sum over all target tokens including ends, and their number, with the model in evaluation mode.
 
     Args:
-        trained: the model where it is and as precise as it is called; of one that several processes share, each finds
+        trained: the model, on its device and in the caller's precision; if several processes share it, each returns
             its part of the sum.
-        pairs: with their given translations.
-        parts: the batches, as ``pairs.batches`` gives them.
+        pairs: pairs with their given translations.
+        parts: the batches from ``pairs.batches``.
     """
     device, total, tokens = trained.model.embedding.weight.device, 0.0, 0
     with trained.work():
@@ -54,13 +54,14 @@ def evaluate(
 ) -> tuple[dict[str, Any], list[str]]:
     """The measures of a test set, and the model's translations.
 
-    ``length_ratio`` is how long the translations are against the given ones, in words as BLEU cuts them. ``by_length``
-    has BLEU, chrF and this ratio of the pairs whose sources have so many words.
+    ``length_ratio`` is the length of the translations divided by that of the given ones, in words as BLEU splits them.
+    ``by_length`` has BLEU, chrF and this ratio for each class of source lengths.
 
-    Perplexity is that of a subword, so that it compares only between models of one vocabulary.
+    Perplexity is per subword, so only models with the same vocabulary compare.
 
     Raises:
-        ValueError: no pairs, or one with more tokens than the model has positions, naming it.
+        ValueError: there are no pairs, or a pair has more tokens than the model has positions; the message names
+            it.
     """
     if not pairs:
         raise ValueError("a test set must have at least one pair, got none")
@@ -85,7 +86,7 @@ def evaluate(
 
 
 def _scores(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pair]) -> dict[str, float]:
-    """BLEU, chrF and how long the translations are against the given ones."""
+    """BLEU, chrF and the ratio of lengths, translations to given ones."""
     references = [[target for _, target in pairs]]
     measured = bleu.corpus_score(found, references)
     return {
@@ -96,7 +97,7 @@ def _scores(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pair])
 
 
 def _by_length(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """The scores of each class of source lengths that has pairs, the shortest first."""
+    """The scores of each non-empty class of source lengths, shortest first."""
     classes: dict[int, list[int]] = {}
     for number, (source, _) in enumerate(pairs):
         classes.setdefault(bisect_left(LENGTHS, words(source)), []).append(number)
@@ -110,7 +111,7 @@ def _by_length(bleu: BLEU, chrf: CHRF, found: Sequence[str], pairs: Sequence[Pai
 
 
 def _check_lengths(pairs: Pairs, longest: int | None) -> None:
-    """Refuse pairs for which learned positions do not suffice."""
+    """Refuse pairs that are too long for learned positions."""
     lengths = torch.maximum(pairs.source.lengths, pairs.target.lengths - 1)
     if longest is not None and len(pairs) and int(lengths.max()) > longest:
         number = int(lengths.argmax())

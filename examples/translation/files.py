@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all."""
+"""Writes files so that they are either complete or absent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTIAL = ".partial"
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which takes its place when the block ends well and vanishes otherwise."""
+    """A temporary path in the same folder, which replaces ``path`` if the block succeeds and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -31,7 +31,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """See to it that the names in a folder are on the disk."""
+    """Make sure that the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -40,7 +40,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what a killed process left half written."""
+    """Remove unfinished files of a killed process."""
     for path in folder.glob(f".*{PARTIAL}"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -49,7 +49,7 @@ def remove_partial(folder: Path) -> None:
 
 
 def partial_folder(path: Path) -> Path:
-    """An empty folder beside ``path`` for several processes to write to; :func:`finish_folder` puts it in its place."""
+    """An empty folder next to ``path`` for several processes to write to; :func:`finish_folder` renames it."""
     partial = path.with_name(f".{path.name}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -57,7 +57,7 @@ def partial_folder(path: Path) -> Path:
 
 
 def finish_folder(partial: Path, path: Path) -> None:
-    """Give a folder whose files are whole its name."""
+    """Rename a folder to its final name once its files are complete."""
     sync_folder(partial)
     if path.exists():
         shutil.rmtree(path)
@@ -80,7 +80,7 @@ def load_json(path: Path) -> Any:
     """Read JSON.
 
     Raises:
-        ValueError: something else, naming the file.
+        ValueError: the file holds something else; the message names it.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -89,19 +89,19 @@ def load_json(path: Path) -> Any:
 
 
 def save_tensors(path: Path, value: Any) -> None:
-    """Write what ``torch.load(weights_only=True)`` reads again."""
+    """Write a value that ``torch.load(weights_only=True)`` can read."""
     with whole(path) as partial:
         torch.save(value, partial)
 
 
 def load_tensors(path: Path, *, mmap: bool = False) -> Any:
-    """Read what :func:`save_tensors` wrote, to the CPU.
+    """Read a file of :func:`save_tensors` to the CPU.
 
     Raises:
-        ValueError: something else, naming the file.
+        ValueError: the file holds something else; the message names it.
     """
-    path.open("rb").close()  # a file that cannot be opened says so by itself
+    path.open("rb").close()  # raises OSError if the file cannot be opened
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:  # on another file it raises whatever its bytes happen to lead to
-        raise ValueError(f"{path} must be a file that this program saved, and whole") from error
+    except Exception as error:  # other files can raise any error here
+        raise ValueError(f"{path} must be a complete file saved by this program") from error

@@ -1,4 +1,4 @@
-"""The log of a training: lines of numbers in ``metrics.csv``, and the same for TensorBoard."""
+"""The log of a training run: lines of numbers in ``metrics.csv``, and the same for TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("step", "split", "loss", "nll", "learning_rate", "tokens_per_second",
 
 @dataclass(frozen=True)
 class Row:
-    """One line: the loss that is trained, and the negative log-likelihood, in nats for each target token."""
+    """One line: the training loss and the negative log-likelihood, in nats per target token."""
 
     step: int
     split: str
@@ -36,12 +36,12 @@ def _cell(value: Any) -> str:
 
 
 class Log:
-    """Appends lines, and forgets those after the step that training goes on from.
+    """Appends lines, after it drops those later than the step from which training continues.
 
     Args:
         run: the folder to write to.
-        step: training goes on from here; later lines are of work that was lost.
-        tensorboard: whether to write for TensorBoard too, to ``run/tensorboard``.
+        step: training continues from here; later lines belong to lost work.
+        tensorboard: whether to also write TensorBoard logs, to ``run/tensorboard``.
     """
 
     def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
@@ -55,7 +55,7 @@ class Log:
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
     def add(self, row: Row) -> None:
-        """Append a line, at once in the file."""
+        """Append a line and flush it to the file."""
         csv.writer(self._file, lineterminator="\n").writerow(row.cells())
         self._file.flush()
         if self._board is None:
@@ -65,7 +65,7 @@ class Log:
                 self._board.add_scalar(f"{row.split}/{name}", value, row.step)
 
     def sync(self) -> None:
-        """See to it that all lines are on the disk."""
+        """Make sure that all lines are on the disk."""
         os.fsync(self._file.fileno())
         if self._board is not None:
             self._board.flush()
@@ -82,7 +82,7 @@ class Log:
 
 
 def _until(path: Path, step: int) -> str:
-    """The text of the log up to a step; a line that was cut short by a kill is later than any checkpoint."""
+    """The log's text up to a step; a line that a kill cut short is always later than any checkpoint."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,4 +1,4 @@
-"""The translator: embeddings shared by both sides and the output, around :class:`relgraph.RelationTransformer`."""
+"""The translator: a :class:`relgraph.RelationTransformer` whose sides and output share one embedding matrix."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from examples.translation.vocabulary import PAD
 class Translator(nn.Module):
     """A Transformer from ids of one language to ids of another.
 
-    Embeddings are drawn with a standard deviation of width^-0.5 and multiplied by width^0.5; the same matrix makes the
-    scores of the output. Source: Vaswani et al. 2017, section 3.4.
+    Initial embeddings have a standard deviation of width^-0.5, and the model multiplies them by width^0.5. The same
+    matrix gives the output scores. Source: Vaswani et al. 2017, section 3.4.
 
     Args:
         settings: sizes and positions.
-        vocabulary: how many ids there are.
+        vocabulary: number of ids.
     """
 
     def __init__(self, settings: ModelSettings, vocabulary: int) -> None:
@@ -44,20 +44,20 @@ class Translator(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of either side, the start or the end counted; None for any number."""
+        """The most tokens on either side, including the start or the end; None for no limit."""
         return self.settings.max_len if self.settings.positions == "learned" else None
 
     def forward(self, source: Tensor, given: Tensor, wanted: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """How badly each target is foretold from its beginning and its source.
+        """The loss of predicting each target from its beginning and its source.
 
         Args:
             source: ``[B, M]``, ids, padded on the right.
             given: ``[B, N]``, ids of the target with its start, padded on the right.
-            wanted: ``[B, N]``, the id that comes after each of ``given``; nothing is asked where it is padding.
+            wanted: ``[B, N]``, the id after each of ``given``; padding does not count.
             smoothing: weight of the uniform distribution in the loss.
 
         Returns:
-            The smoothed loss, in nats, summed over target tokens, and without gradient the log-likelihood's negative.
+            The smoothed loss in nats, summed over target tokens, and the negative log-likelihood, without gradient.
         """
         memory, padding = self.encode(source)
         logits = self.decode(given, memory, padding)
@@ -68,14 +68,14 @@ class Translator(nn.Module):
         return (loss * real).sum(), (nll.detach() * real).sum()
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """The memory, ``[B, M, width]``, and where it is padding, ``[B, M]``."""
+        """The memory, ``[B, M, width]``, and its padding, ``[B, M]``."""
         padding = source == PAD
         return self.transformer.encode(self._embed(source), src_key_padding_mask=padding), padding
 
     def decode(self, target: Tensor, memory: Tensor, padding: Tensor, cache: rg.nn.StackCache | None = None) -> Tensor:
-        """Scores of every id as the next one, ``[B, N, V]``, after each of ``target``'s ``[B, N]``.
+        """Scores of every id as the next one after each of ``target``'s ``[B, N]``: ``[B, N, V]``.
 
-        With a ``cache`` from ``transformer.new_cache()`` these are the rows after those that it holds.
+        With a ``cache`` from ``transformer.new_cache()``, ``target`` continues after the tokens in the cache.
         """
         x = self.transformer.decode(self._embed(target), memory, memory_key_padding_mask=padding, cache=cache)
         return functional.linear(x, self.embedding.weight)
@@ -85,7 +85,7 @@ class Translator(nn.Module):
 
 
 def _positions(settings: ModelSettings) -> dict[str, Any]:
-    """The arguments of RelationTransformer; relative positions without any table are none."""
+    """The arguments of RelationTransformer; relative positions without any table become no positions."""
     tables = [name for name, on in (("key", settings.key_table), ("value", settings.value_table)) if on]
     if settings.positions == "learned":
         return {"positions": "learned", "max_len": settings.max_len}

@@ -1,8 +1,8 @@
-"""How several processes train one translator: each on batches of its own, or each on its part of every batch.
+"""Lets several processes train one translator: on separate batches, or each on its part of every batch.
 
-All modes learn the same. An update takes the same batches, and losses and gradients are those of one process up to
-rounding. What differs is what a process holds and what it sends. Modules of torch.distributed are imported where they
-are needed: they are slow to load, and a torch for one process may lack them.
+All modes learn the same model. An update takes the same batches, and its losses and gradients match those of one
+process up to rounding. The modes differ in what a process holds and what it sends. Modules of torch.distributed are
+imported inside functions, because they are slow to load and a torch for one process may lack them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MODES = (DATA, SHARDS, HEADS, *METHODS)
 
 
 class Alone:
-    """A translator that this process trains by itself. The other classes share the work among processes.
+    """A translator that this process trains alone. The other classes share the work among processes.
 
     Attributes:
-        model: the translator. Of its parameters this process may hold a part only.
-        copies: how many processes take the same batches; 1 if each has batches of its own.
+        model: the translator; this process may hold only a part of its parameters.
+        copies: how many processes take the same batches; 1 if each has its own batches.
         in_step: whether all processes must compute the same number of batches.
 
     Args:
         model: the whole translator, the same on all processes.
-        processes: this process among those that train together; left out, it is the only one.
+        processes: this process among those that train together (default: a single process).
     """
 
     copies = 1
@@ -49,20 +49,20 @@ class Alone:
         self.wrapped: nn.Module = model
 
     def work(self, *, last: bool = True) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Forward and backward of a batch stand in this block; ``last`` says that the update follows."""
+        """Context manager for forward and backward of a batch; ``last`` says that the update follows."""
         return nullcontext()
 
     def sums(self, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """This process's part of the loss and of the negative log-likelihood; the whole is the sum over processes.
+        """This process's part of the loss and of the negative log-likelihood; the sum over processes is the whole.
 
-        The gradients of an update are right if each loss is multiplied by the number of processes before backward: most
-        modes average gradients.
+        Multiply each loss by the number of processes before backward to get the right gradients, because most modes
+        average gradients.
         """
         model = self.wrapped if self.model.training else self.model
         return model(batch.source, batch.given, batch.wanted, smoothing)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The parameters for an optimizer, which cannot step DTensors and plain tensors at once."""
+        """Parameter groups for an optimizer, which cannot step DTensors and plain tensors together."""
         split, whole = _by_kind(list(self.model.parameters()))
         return [{"params": group} for group in (whole, split) if group]
 
@@ -75,12 +75,12 @@ class Alone:
             nn.utils.clip_grads_with_norm_(group, limit, total)
 
     def whole_model(self) -> Translator | None:
-        """The model as one process has it, on the first process; None on the others."""
+        """The whole model on the first process; None on the others."""
         return self.model
 
 
 class ByData(Alone):
-    """Each process has the whole model and batches of its own: DistributedDataParallel."""
+    """Each process has the whole model and its own batches: DistributedDataParallel."""
 
     def __init__(self, model: Translator, processes: Processes) -> None:
         super().__init__(model, processes)
@@ -97,21 +97,21 @@ class _Split(Alone):
     def whole_model(self) -> Translator | None:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-        # all processes send their parts; the first one alone gets them
+        # all processes send their parts; only the first one receives them
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         state = get_model_state_dict(self.model, options=options)
         if not self.processes.leads:
             return None
-        with torch.random.fork_rng(devices=[]):  # initial values are drawn, and must not change what comes next
+        with torch.random.fork_rng(devices=[]):  # drawing initial values must not change later random numbers
             whole = Translator(self.model.settings, self.model.embedding.num_embeddings)
         whole.load_state_dict(state)
         return whole
 
 
 class ByShards(_Split):
-    """Each process has batches of its own and holds a part of every parameter: FSDP2, ``fully_shard``.
+    """Each process has its own batches and holds a part of every parameter: FSDP2, ``fully_shard``.
 
-    A layer's parameters are gathered when it computes, so all processes compute the same number of batches.
+    All processes gather a layer's parameters when it computes, so all must compute the same number of batches.
     """
 
     in_step = True
@@ -128,9 +128,9 @@ class ByShards(_Split):
 
 
 class ByHeads(_Split):
-    """All processes take the same batches, and each computes some heads and some columns of the feed-forward networks.
+    """All processes take the same batches; each computes some heads and some columns of the feed-forward networks.
 
-    What is not split, embeddings and norms, is the same on all processes, and so are its gradients.
+    Embeddings and norms are not split; they and their gradients are the same on all processes.
     """
 
     def __init__(self, model: Translator, processes: Processes) -> None:
@@ -158,10 +158,10 @@ class ByHeads(_Split):
 
 
 class ByContext(ByData):
-    """All processes take the same batches, and each has some rows of every source and target.
+    """All processes take the same batches; each has some rows of every source and target.
 
-    Sequences are padded until every process gets two runs of rows of equal length, one from the head and one from the
-    tail, so that the causal attention of the decoder is the same work for all.
+    Padding makes each sequence long enough that every process gets two equal runs of rows, one from the head and one
+    from the tail. This balances the decoder's causal attention.
     """
 
     def __init__(self, model: Translator, processes: Processes, mode: str) -> None:
@@ -191,15 +191,15 @@ class ByContext(ByData):
 
 
 def share(model: Translator, mode: str, processes: Processes) -> Alone:
-    """A translator that the processes train together; on one process, that one trains it.
+    """A translator that the processes train together, or one process by itself.
 
     Args:
-        model: the whole translator, the same on all processes; it is changed where a process keeps a part only.
+        model: the whole translator, the same on all processes; modified if each process keeps only a part.
         mode: one of ``MODES``.
         processes: this process among those that train together.
 
     Raises:
-        ValueError: an unknown mode, one that needs several processes, or one whose parts would not be equal.
+        ValueError: the mode is unknown, needs several processes, or would give unequal parts.
     """
     if mode not in MODES:
         raise ValueError(f"parallel must be one of {list(MODES)}, got {mode!r}")
@@ -214,7 +214,7 @@ def share(model: Translator, mode: str, processes: Processes) -> Alone:
 
 
 def padded_length(length: int, processes: int) -> int:
-    """The length of a sequence whose rows are split, with its padding."""
+    """The padded length of a sequence whose rows are split."""
     runs = 2 * processes
     return -(-length // runs) * runs
 
@@ -225,15 +225,15 @@ def longest_row(longest: int, mode: str, processes: int) -> int:
 
 
 class _DropoutOfWhole(nn.Module):
-    """Dropout of the part that this process holds, with the mask that one process draws for the whole.
+    """Dropout of this process's part, with the mask that one process would draw for the whole.
 
-    All processes draw the same mask, as they have the same seed, and each takes its part. Without this the parts would
-    have equal masks.
+    All processes draw the same mask, because they have the same seed, and each takes its part. Otherwise all parts
+    would have equal masks.
 
     Args:
         p: the probability of dropout.
-        dim: the axis that is split.
-        layout: what each process holds of it, from the length of the whole and the number of processes.
+        dim: the split axis.
+        layout: what each process holds of that axis, from the length of the whole and the number of processes.
         processes: this process among the others.
     """
 
@@ -251,7 +251,7 @@ class _DropoutOfWhole(nn.Module):
 
 
 def _replace_dropout(module: nn.Module, dim: int, layout: Callable[[int, int], Any], processes: Processes) -> None:
-    """Let all dropout of activations draw the masks of the whole; attention does so by itself."""
+    """Make all dropout of activations draw the masks of the whole; attention already does so."""
     for name, part in list(module.named_children()):
         if isinstance(part, nn.Dropout):
             setattr(module, name, _DropoutOfWhole(part.p, dim, layout, processes))
@@ -271,7 +271,7 @@ def _check_divides(name: str, value: int, mode: str, world: int) -> None:
 
 
 def _by_kind(parameters: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Those of which each process holds a part, DTensors, and those that are plain tensors."""
+    """Split parameters into DTensors, of which each process holds a part, and plain tensors."""
     split = [parameter for parameter in parameters if hasattr(parameter, "placements")]
     return split, [parameter for parameter in parameters if not hasattr(parameter, "placements")]
 

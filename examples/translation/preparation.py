@@ -1,4 +1,4 @@
-"""The command ``prepare``: a corpus split into training, validation and tests, its vocabulary, and its ids."""
+"""The command ``prepare``: splits a corpus into training, validation and tests, and writes its vocabulary and ids."""
 
 from __future__ import annotations
 
@@ -30,21 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--train", required=True, help="a tab-separated file, or a source file and a target file", **files
     )
-    parser.add_argument("--valid", help="likewise (default: held out of the training pairs)", **files)
-    parser.add_argument("--test", help="likewise (default: held out of the training pairs)", **files)
-    parser.add_argument(
-        "--held-out", type=int, default=2000, help="pairs in each part that is held out (default: 2000)"
-    )
-    parser.add_argument(
-        "--max-words", type=int, help="take sources of at most so many words from --train (default: of any length)"
-    )
+    parser.add_argument("--valid", help="files as for --train (default: held out of the training pairs)", **files)
+    parser.add_argument("--test", help="files as for --train (default: held out of the training pairs)", **files)
+    parser.add_argument("--held-out", type=int, default=2000, help="pairs in each held-out part (default: 2000)")
+    parser.add_argument("--max-words", type=int, help="most words of a source from --train (default: any number)")
     parser.add_argument(
         "--unseen", nargs="*", default=[], metavar="LOW-HIGH", help="tests of longer sources, in words (default: none)"
     )
     parser.add_argument(
         "--vocabulary-size", type=int, default=8000, help="subwords, shared by both languages (default: 8000)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of what is held out (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random split (default: 0)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,18 +51,18 @@ def run(args: argparse.Namespace) -> None:
     everything = read_corpus(args.train)
     pairs = with_both_sides(everything)
     if len(pairs) < len(everything):
-        print(f"note: {len(everything) - len(pairs):,} pairs of which a side is empty are left out")
+        print(f"note: {len(everything) - len(pairs):,} pairs with an empty side are left out")
     given = {name: read_test(files) for name in ("valid", "test") if (files := getattr(args, name))}
     short = [pair for pair in pairs if args.max_words is None or words(pair[0]) <= args.max_words]
     missing = [name for name in ("valid", "test") if name not in given]
     train, held = hold_out(short, [args.held_out] * len(missing), args.seed)
     parts = given | dict(zip(missing, held, strict=True))
-    # a dash between spaces is a word, but makes no other sentence: what is short without it may be trained on
+    # a dash between spaces counts as a word but makes no different sentence: training may have its shorter form
     seen = {sentence_key(source) for source, _ in short} if ranges else set()
     for low, high in ranges:
         inside = [pair for pair in pairs if low <= words(pair[0]) <= high and sentence_key(pair[0]) not in seen]
         if not inside:
-            raise ValueError(f"--unseen {low}-{high} must hold sources of so many words, found none")
+            raise ValueError(f"--unseen {low}-{high} must match the word counts of some sources, found none")
         part = parts[f"test-{low}-{high}"] = _first_of_each(inside, args.held_out, args.seed)
         seen |= {sentence_key(source) for source, _ in part}
     for name, part in {"train": train, **parts}.items():
@@ -75,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     trained_on = {sentence_key(source) for source, _ in train}
     for name, part in given.items():
         if shared := sum(sentence_key(source) in trained_on for source, _ in part):
-            print(f"note: {shared:,} of the {len(part):,} sources of {name} stand among the training pairs too")
+            print(f"note: {shared:,} of the {len(part):,} sources of {name} are also in the training pairs")
     tests = ", ".join(f"{name}.tsv" for name in parts)
     print(f"{args.out}: writes vocabulary.json, train.pt, valid.pt, {tests} and sizes.json")
     remove_partial(args.out)
@@ -102,7 +98,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _remove_others(out: Path, parts: dict[str, list[Pair]]) -> None:
-    """Remove the tests that an earlier ``prepare`` wrote to the same folder and this one does not."""
+    """Remove tests that an earlier ``prepare`` wrote to this folder and this one does not write."""
     sizes = out / "sizes.json"
     for name in load_json(sizes) if sizes.exists() else ():
         if name.startswith("test") and name not in parts:
@@ -117,5 +113,5 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _first_of_each(pairs: list[Pair], most: int, seed: int) -> list[Pair]:
-    """One pair of each different source sentence, at most ``most`` of them."""
+    """One pair for each different source sentence, at most ``most`` pairs."""
     return hold_out(pairs, [min(most, len({sentence_key(source) for source, _ in pairs}))], seed)[1][0]

@@ -1,4 +1,4 @@
-"""The processes of a training: one by itself, or those that ``torchrun`` started."""
+"""The processes of a training run: a single one, or those that ``torchrun`` started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import distributed
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is, and where it computes."""
+    """This process's rank, the number of processes, and this process's device."""
 
     rank: int
     world: int
@@ -34,7 +34,7 @@ class Processes:
         return total.tolist()
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process holds, on every process."""
+        """The values of all processes, on every process."""
         if self.world == 1:
             return [value]
         held: list[Any] = [None] * self.world
@@ -42,26 +42,26 @@ class Processes:
         return held
 
     def wait(self) -> None:
-        """Until every process is here."""
+        """Wait for every process."""
         if self.world > 1:
             distributed.barrier()
 
 
 def find_device(name: str | None, number: int | None = None) -> torch.device:
-    """The device of that name, of GPUs the one of that number; without a name, a GPU where there is one.
+    """Look up a device by name, and a GPU by number too; without a name, use a GPU if there is one.
 
     Raises:
-        ValueError: there is no such device, or each of several processes would take the same GPU.
+        ValueError: there is no such device, or several processes would take the same GPU.
     """
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if number is not None and name.startswith("cuda:"):
-        raise ValueError(f"device must be 'cuda' where several processes take a GPU each, got {name!r}")
+        raise ValueError(f"device must be 'cuda' if several processes take one GPU each, got {name!r}")
     name = f"cuda:{number}" if name == "cuda" and number is not None else name
     try:
         torch.empty(0, device=name)
         device = torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise ValueError(f"device must be one that is here, such as 'cpu', got {name!r}") from None
+        raise ValueError(f"device must exist on this machine, such as 'cpu', got {name!r}") from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be a CPU or a GPU of CUDA's, got {name!r}")
     return device
@@ -69,10 +69,10 @@ def find_device(name: str | None, number: int | None = None) -> torch.device:
 
 @contextmanager
 def processes(device: str | None) -> Iterator[Processes]:
-    """Join the processes that torchrun started; without torchrun, this one alone.
+    """Join the processes that torchrun started; without torchrun, use this process only.
 
     Args:
-        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU where there is one. Each process takes its own GPU.
+        device: ``"cpu"``, ``"cuda"`` and so on; None for a GPU if there is one. Each process takes its own GPU.
 
     Raises:
         ValueError: there is no such device.

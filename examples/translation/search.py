@@ -1,4 +1,4 @@
-"""Search for translations: greedy, and by a beam, batched, on the decoder's cache."""
+"""Searches for translations, greedily or with a beam, in batches, with the decoder's cache."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from examples.translation.vocabulary import END, PAD, START, Vocabulary
 
 @dataclass(frozen=True)
 class Search:
-    """How translations are looked for.
+    """Settings of the search.
 
-    A translation of n tokens, its end included, scores its log-likelihood divided by ((5 + n) / 6)^length_penalty.
-    Source: Wu et al. 2016, section 7, without coverage. One that has not ended when it is ``extra`` tokens longer than
-    its source, the source's end counted, is made to end there.
+    A translation of n tokens, including its end, scores its log-likelihood divided by ((5 + n) / 6)^length_penalty.
+    Source: Wu et al. 2016, section 7, without coverage. The search ends a translation that is ``extra`` tokens longer
+    than its source, including the source's end.
 
     Attributes:
-        beam: how many unfinished translations are followed; 1 is greedy search.
-        length_penalty: 0 for the most likely translation; more for longer ones.
-        extra: how much longer than its source a translation may be.
-        cached: whether keys and values are kept from step to step.
+        beam: how many unfinished translations the search follows; 1 is greedy search.
+        length_penalty: 0 for the most likely translation; higher values favour longer ones.
+        extra: how many tokens longer than its source a translation may be.
+        cached: whether to keep keys and values from step to step.
     """
 
     beam: int = 4
@@ -51,15 +51,15 @@ class Search:
 
 
 class Decodes(Protocol):
-    """What a search needs of a model; a :class:`Translator` has both."""
+    """What a search needs from a model; a :class:`Translator` has both."""
 
     @property
     def transformer(self) -> Any:
-        """Its ``new_cache()`` gives an empty cache, as that of :class:`relgraph.RelationTransformer`."""
+        """Its ``new_cache()`` returns an empty cache, like that of :class:`relgraph.RelationTransformer`."""
 
     @property
     def decode(self) -> Callable[..., Tensor]:
-        """Scores of every id as the next one, from ids, what they are decoded from, and ``cache=``."""
+        """Scores of every id as the next one, from ids, the encoder's output, and ``cache=``."""
         ...
 
 
@@ -73,7 +73,7 @@ class Hypothesis:
 
 @dataclass
 class _Sentence:
-    """One sentence's search: where it came in, how long it may become, and what has been finished."""
+    """The search for one sentence: its place in the batch, its length limit, and its finished translations."""
 
     index: int
     limit: int
@@ -98,7 +98,7 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
     """
     if not len(source):
         return []
-    # a model of learned positions has none for more tokens; the start takes one
+    # learned positions limit the number of tokens; the start takes one
     most = sys.maxsize if model.longest is None else model.longest - 1
     limits = [min(length + how.extra, most) for length in (source != PAD).sum(-1).tolist()]
     return search_memory(model, model.encode(source), limits, how)
@@ -106,16 +106,17 @@ def search(model: Translator, source: Tensor, how: Search) -> list[Hypothesis]:
 
 @torch.inference_mode()
 def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[int], how: Search) -> list[Hypothesis]:
-    """The best sequence found for each row of a memory, whatever it was made of.
+    """The best sequence found for each row of a memory.
 
-    Each step takes the likeliest continuations of a row's unfinished sequences: those that end among the first
-    ``beam`` are finished, the first ``beam`` that do not end go on.
+    Each step takes the most likely continuations of a row's unfinished sequences. Those that end among the first
+    ``beam`` are finished; the first ``beam`` that do not end continue.
 
     Args:
         model: in evaluation mode.
-        given: what ``model.decode`` takes after the ids, such as memory and padding; each ``[B, ...]``, B at least 1.
-        limits: the most ids of each row's sequence, without start and end.
-        how: its beam; ``extra`` does not matter here.
+        given: the arguments of ``model.decode`` after the ids, such as memory and padding; each ``[B, ...]``, B at
+            least 1.
+        limits: the most ids in each row's sequence, without start and end.
+        how: settings of the search; ``extra`` has no effect here.
 
     Raises:
         ValueError: the model's scores are NaN.
@@ -124,7 +125,7 @@ def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[in
     best: dict[int, Hypothesis] = {}
     device = given[0].device
     decoding = _Decoding(model, given, how.cached)
-    # unfinished translations with their start, [B, K, n], and their log-likelihoods, [B, K]: one a sentence at first
+    # unfinished translations with their start, [B, K, n], and log-likelihoods, [B, K]: at first one per sentence
     tokens = torch.full((len(alive), 1, 1), START, device=device)
     scores = torch.zeros(len(alive), 1, device=device, dtype=torch.float64)
     while alive:
@@ -152,7 +153,7 @@ def search_memory(model: Decodes, given: tuple[Tensor, ...], limits: Sequence[in
 
 
 def _allowed(log_probs: Tensor, alive: list[_Sentence], length: int) -> Tensor:
-    """Neither padding nor a second start, and at a sentence's limit nothing but the end."""
+    """Forbid padding and a second start, and at a sentence's limit everything except the end."""
     log_probs[..., [PAD, START]] = float("-inf")
     for row, sentence in enumerate(alive):
         if sentence.limit <= length:
@@ -162,7 +163,7 @@ def _allowed(log_probs: Tensor, alive: list[_Sentence], length: int) -> Tensor:
 
 
 def _finish(alive: list[_Sentence], tokens: Tensor, top: Tensor, parent: Tensor, token: Tensor, how: Search) -> None:
-    """Note the translations that end among the first ``how.beam`` of ``top``."""
+    """Store the translations that end among the first ``how.beam`` of ``top``."""
     ends = ((token == END) & (top > float("-inf")))[:, : how.beam]
     for row, rank in ends.nonzero().tolist():
         ids = tuple(tokens[row, parent[row, rank], 1:].tolist())
@@ -170,8 +171,8 @@ def _finish(alive: list[_Sentence], tokens: Tensor, top: Tensor, parent: Tensor,
 
 
 def _done(sentence: _Sentence, likeliest: float, how: Search) -> bool:
-    """Whether ``how.beam`` translations have ended, or none that goes on can become better than the best of them."""
-    if math.isnan(likeliest):  # it would never end
+    """Whether ``how.beam`` translations have ended, or no unfinished one can beat the best of them."""
+    if math.isnan(likeliest):  # the search would never end
         raise ValueError("the model's scores must be numbers, got NaN: its training has diverged")
     if len(sentence.finished) >= how.beam or likeliest == float("-inf"):
         return True
@@ -179,7 +180,7 @@ def _done(sentence: _Sentence, likeliest: float, how: Search) -> bool:
 
 
 class _Decoding:
-    """The model's side of a search: memory and cache have a row for each unfinished translation."""
+    """The model's part of a search: memory and cache have one row per unfinished translation."""
 
     def __init__(self, model: Decodes, given: tuple[Tensor, ...], cached: bool) -> None:
         self.model = model
@@ -188,15 +189,15 @@ class _Decoding:
         self.shape = (len(given[0]), 1)
 
     def next(self, tokens: Tensor) -> Tensor:
-        """Log-probabilities ``[B·K, V]`` of what follows ``tokens``, ``[B·K, n]``; in float32 at least."""
+        """Log-probabilities ``[B·K, V]`` of the token after ``tokens``, ``[B·K, n]``; at least in float32."""
         new = tokens if self.cache is None else tokens[:, len(self.cache) :]
         logits = self.model.decode(new, *self.given, cache=self.cache)[:, -1]
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
     def go_on(self, kept: Tensor, parent: Tensor) -> None:
-        """Follow the sentences ``kept``, ``[B']``, and in each the translations that ``parent``, ``[B', K']``, were."""
+        """Continue the sentences ``kept``, ``[B']``, each with its translations ``parent``, ``[B', K']``."""
         rows = (kept[:, None] * self.shape[1] + parent).flatten()
-        # all rows of a sentence share its memory: only a change of their number moves it
+        # all rows of a sentence share its memory, so it moves only when the number of rows changes
         same_memory = tuple(parent.shape) == self.shape
         self.shape = (parent.shape[0], parent.shape[1])
         if not same_memory:
@@ -218,19 +219,19 @@ def translate(
     longest: int = 1000,
     progress: Callable[[int], object] = lambda _: None,
 ) -> list[str]:
-    """The translation of each line; that of an empty line is empty.
+    """Translate each line; an empty line stays empty.
 
     Args:
-        model: any mode; it is evaluated and left in its mode.
-        vocabulary: that of the model.
-        lines: in any order; those of like length are searched together.
+        model: in any mode, which it has again afterwards.
+        vocabulary: the model's vocabulary.
+        lines: in any order; lines of similar length are searched together.
         how: beam and lengths.
-        batch_tokens: the most source tokens side by side, padding included.
-        longest: the most tokens a line may have; a model of learned positions may allow fewer.
-        progress: called with the number of lines that have been done.
+        batch_tokens: the most source tokens of a batch, padding included.
+        longest: the most tokens per line; learned positions may allow fewer.
+        progress: called with the number of lines just finished.
 
     Raises:
-        ValueError: a line too long, with its number, before any is translated.
+        ValueError: a line is too long; the message gives its number, and nothing is translated.
     """
     rows = vocabulary.encode([line.strip() for line in lines])
     if model.longest is not None:

@@ -1,4 +1,4 @@
-"""What a run is told: the model's settings and the training's, saved with everything it writes."""
+"""The settings of a run, for the model and for the training, which are saved with everything that the run writes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 @dataclass(frozen=True)
 class _Settings:
     later: ClassVar[tuple[str, ...]] = ()
-    """Names that came after the first runs were saved. A run without them was made as their defaults say."""
+    """Settings added after the first runs were saved. Runs without them used the defaults."""
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:
-        """Settings from what :func:`dataclasses.asdict` gave, now or before there were the names in ``later``.
+        """Settings from the output of :func:`dataclasses.asdict`, with or without the names in ``later``.
 
         Raises:
-            ValueError: unknown names, or missing ones other than those in ``later``.
+            ValueError: a name is unknown, or one is missing that is not in ``later``.
         """
         names = {field.name for field in fields(cls)}
         if not names - set(cls.later) <= set(values) <= names:
@@ -36,21 +36,21 @@ def _at_least(settings: Any, lowest: float, *names: str) -> None:
 
 @dataclass(frozen=True)
 class ModelSettings(_Settings):
-    """The model: its sizes, and what its attention knows of positions.
+    """The model: its sizes, and what its attention knows about positions.
 
     Attributes:
         positions: none, sinusoidal, learned, relative, or both (relative and sinusoidal).
-        max_len: how many learned positions each side has; no sentence may have more tokens.
-        max_distance: k; distances beyond it are as it.
+        max_len: number of learned positions on each side; no sentence may have more tokens.
+        max_distance: k; distances are clipped to [-k, k].
         key_table: whether relative positions have the vectors a^K.
-        value_table: whether they have the vectors a^V.
-        per_head: whether each head has vectors of its own.
-        width: of the embeddings and layers.
-        heads: of each attention.
-        layers: of the encoder, and of the decoder.
+        value_table: whether relative positions have the vectors a^V.
+        per_head: whether each head has its own vectors.
+        width: width of the embeddings and layers.
+        heads: number of heads of each attention.
+        layers: number of layers in the encoder, and in the decoder.
         hidden: width of the feed-forward networks.
         dropout: probability of dropout.
-        norm_first: whether norms come before each step.
+        norm_first: whether norms come before each sublayer.
     """
 
     later: ClassVar[tuple[str, ...]] = ("max_len",)
@@ -84,24 +84,24 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TrainingSettings(_Settings):
-    """The training.
+    """The training run.
 
     Attributes:
-        steps: how many updates.
-        batch_tokens: the most tokens a batch has on either side, padding included.
-        accumulate: how many batches an update takes for each process.
-        longest: pairs with more tokens on a side are left out.
+        steps: number of updates.
+        batch_tokens: the most tokens of a batch on either side, padding included.
+        accumulate: batches per update and process.
+        longest: leave out pairs with more tokens on a side.
         warm_up: steps in which the learning rate rises.
         learning_rate: factor of width^-0.5 · min(step^-0.5, step · warm_up^-1.5).
         smoothing: weight of label smoothing.
-        clip: the largest norm of the gradient; 0 for any.
-        seed: of initial values, order and dropout.
-        log_every: steps between two lines of the training's loss.
-        validate_every: steps between two measurements of the validation's loss.
+        clip: the largest norm of the gradient; 0 for no limit.
+        seed: seed of initial values, order and dropout.
+        log_every: steps between two logged training losses.
+        validate_every: steps between two measurements of the validation loss.
         save_every: steps between two checkpoints.
-        save_minutes: minutes between two checkpoints, in place of save_every; 0 goes by steps.
-        keep: how many checkpoints are kept to be averaged.
-        precision: of the matrix products; auto takes bfloat16 on a GPU that has it.
+        save_minutes: minutes between two checkpoints, instead of save_every; 0 counts steps.
+        keep: how many checkpoints to keep for averaging.
+        precision: type of the matrix products; auto uses bfloat16 on a GPU that supports it.
     """
 
     later: ClassVar[tuple[str, ...]] = ("save_minutes",)

@@ -1,4 +1,4 @@
-"""The command ``speed``: target tokens per second of training with relative and with sinusoidal positions, in turn."""
+"""The command ``speed``: target tokens per second of training, alternating relative and sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="as for train (default: auto)")
     parser.add_argument("--rounds", type=int, default=20, help="pairs of measurements (default: 20)")
     parser.add_argument("--steps", type=int, default=10, help="updates in each measurement (default: 10)")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(default: on a GPU)")
-    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU where there is one)")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="torch.compile the models (default: on a GPU)"
+    )
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print a table of both, and the ratio of their rounds."""
+    """Print the speeds of both, and the ratio of their times per round."""
     if args.rounds < 2 or args.steps < 1:
         raise ValueError(f"--rounds must be at least 2 and --steps at least 1, got {args.rounds} and {args.steps}")
     settings = TrainingSettings(batch_tokens=args.batch_tokens, precision=args.precision)
@@ -60,11 +62,11 @@ def run(args: argparse.Namespace) -> None:
     for name, values in speeds.items():
         print(f"{name}: {_spread(values, ',.0f')} target tokens per second")
     ratios = [plain / other for plain, other in zip(speeds["sinusoidal"], speeds["relative"], strict=True)]
-    print(f"time of relative beside sinusoidal: {_spread(ratios, '.3f')}")
+    print(f"time of relative divided by sinusoidal: {_spread(ratios, '.3f')}")
 
 
 def _round(trainings: list[Training], steps: int) -> dict[Training, float]:
-    """Target tokens per second of each, over as many updates, on the same batches."""
+    """Target tokens per second of each, over the same number of updates on the same batches."""
     speeds = {}
     for training in trainings:
         _finish(training)

@@ -1,7 +1,7 @@
-"""The state that a training goes on from: a file of one process, or a folder in which each process writes its part.
+"""The state from which training continues: a file of one process, or a folder to which each process writes its part.
 
-Either is read by any number of processes in any mode. Parts are cut anew by torch.distributed.checkpoint. One thing has
-two forms: the projections of attention are one matrix, or three where heads are split.
+Any number of processes in any mode can read either. torch.distributed.checkpoint splits the parts anew. Attention's
+projections have two forms: one matrix, or three if heads are split.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def saved_state(run: Path) -> Path | None:
     """The file or folder of the last checkpoint; None if there is none.
 
     Raises:
-        ValueError: a file of another kind.
+        ValueError: a file is of another kind.
     """
     folders = [path for path in run.glob("latest-*") if re.fullmatch(r"latest-\d{8,}", path.name)]
     found = [*folders, *([run / FILE] if (run / FILE).exists() else [])]
     if len(found) < 2:
         return found[0] if found else None
-    # a kill came between a new checkpoint and the removal of the one before
+    # a kill came after a new checkpoint and before the removal of the old one
     return max(found, key=lambda path: read_notes(path)["position"]["step"])
 
 
 def folder_path(run: Path, step: int) -> Path:
-    """Where several processes save the state after a step."""
+    """The folder to which several processes save the state after a step."""
     return run / f"latest-{step:08d}"
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds besides tensors that are split; of a file all of it.
+    """The contents of a checkpoint except split tensors; for a file, all of it.
 
     Raises:
-        ValueError: another kind of file.
+        ValueError: the file is of another kind.
     """
     notes = load_tensors(path / NOTES if path.is_dir() else path, mmap=not path.is_dir())
     if not isinstance(notes, dict) or "settings" not in notes:
@@ -57,13 +57,13 @@ def read_notes(path: Path) -> dict[str, Any]:
 
 
 def save(run: Path, trained: Alone, optimizer: torch.optim.Optimizer, notes: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all, and remove the one before; all processes call this.
+    """Write a complete checkpoint and remove the previous one; all processes call this.
 
     Args:
-        run: the folder of the run, which all processes reach.
+        run: the folder of the run, which all processes can access.
         trained: the model.
         optimizer: its optimizer.
-        notes: what else the first process writes.
+        notes: further values, which the first process writes.
     """
     processes = trained.processes
     if processes.world == 1:
@@ -92,13 +92,13 @@ def save(run: Path, trained: Alone, optimizer: torch.optim.Optimizer, notes: dic
 
 
 def load(path: Path, trained: Alone, optimizer: torch.optim.Optimizer, names: Iterable[str]) -> None:
-    """Fill model and optimizer from a checkpoint of any number of processes in any mode; all processes call this.
+    """Load a checkpoint of any number of processes and any mode into model and optimizer; all processes call this.
 
     Args:
         path: from :func:`saved_state`.
         trained: the model.
         optimizer: its optimizer.
-        names: the names of the parameters as one process has them, in their order.
+        names: the names of the parameters in a single process, in order.
     """
     if path.is_file():
         state = read_notes(path)
@@ -121,9 +121,9 @@ def load(path: Path, trained: Alone, optimizer: torch.optim.Optimizer, names: It
 
 
 def _tensors(trained: Alone, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All that is trained, by name, with the moments of Adam; what is split is a DTensor.
+    """All trained tensors by name, with Adam's moments; split tensors are DTensors.
 
-    The tensors share their memory with model and optimizer, so that to fill them is to load.
+    The tensors share memory with model and optimizer, so filling them loads the state.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
@@ -135,7 +135,7 @@ def _tensors(trained: Alone, optimizer: torch.optim.Optimizer) -> dict[str, Tens
 
 
 def _read_folder(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Fill what was saved under the same name; what has another form is read whole, and is returned."""
+    """Fill tensors saved under the same name; read the others whole and return them."""
     from torch import distributed
     from torch.distributed import checkpoint
 
@@ -151,21 +151,21 @@ def _read_folder(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def _without_warning() -> Any:
-    """That one process loads by itself is what was asked for."""
+    """Silence the warning that one process loads without torch.distributed, which is intended."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
 
 
 def _sources(name: str) -> list[str]:
-    """The names under which a projection is in its other form."""
+    """The names of a projection's other form."""
     if "in_proj_" in name:
         return [name.replace("in_proj_", kind) for kind in KINDS]
     return [re.sub("[qkv]_proj_", "in_proj_", name)]
 
 
 def _in_other_form(name: str, whole: Mapping[str, Tensor]) -> Tensor:
-    """Three projections as one, or one of the three in one; the count of steps is the same for all."""
+    """Join three projections into one, or take one of the three; the count of steps is the same for all."""
     parts = [whole[source] for source in _sources(name)]
     if parts[0].dim() == 0:
         return parts[0]
@@ -177,7 +177,7 @@ def _in_other_form(name: str, whole: Mapping[str, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _fill(own: Any, whole: Tensor) -> None:
-    """Copy the whole to a tensor, or this process's part of it to a DTensor."""
+    """Copy the whole to a tensor, or this process's part to a DTensor."""
     if hasattr(own, "placements"):
         from torch.distributed.tensor import distribute_tensor
 

@@ -1,4 +1,4 @@
-"""The command ``sweep``: every model of the report, trained, averaged and measured, several at a time."""
+"""The command ``sweep``: trains, averages and measures every model of the report, several at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from examples.translation.settings import TrainingSettings
 
 DISTANCES = (0, 1, 2, 4, 8, 16, 64, 256)
 OURS = (8,)
-"""Distances that the paper's Table 2 does not have."""
+"""Distances that are not in the paper's Table 2."""
 PAPER = 16
 
 
@@ -29,8 +29,8 @@ class Shape:
 
     Attributes:
         distance: k of its relative positions.
-        sizes: what its settings are, whatever the sweep's other models have.
-        last: how many checkpoints are averaged.
+        sizes: its settings, which override the sweep's.
+        last: how many checkpoints to average.
     """
 
     distance: int
@@ -52,7 +52,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Model:
-    """A name, the options of ``train`` that make the model differ from the others, and how many checkpoints count."""
+    """A name, the options of ``train`` that define the model, and how many checkpoints to average."""
 
     name: str
     options: tuple[str, ...]
@@ -60,7 +60,7 @@ class Model:
 
 
 def models() -> list[Model]:
-    """Those of one size, by the paper's Tables 1 to 3, then Table 1 again by models of other shapes."""
+    """All models: first one size, as in the paper's Tables 1 to 3, then Table 1 again with other shapes."""
     relative = ("--positions", "relative", "--max-distance")
     return [
         Model("none", ("--positions", "none")),
@@ -76,7 +76,7 @@ def models() -> list[Model]:
 
 
 def _of_shape(name: str, shape: Shape) -> list[Model]:
-    """The two rows of Table 1 that the paper has of each shape."""
+    """The two rows of the paper's Table 1 for each shape."""
     relative = ("--positions", "relative", "--max-distance", str(shape.distance))
     return [
         Model(f"{name}-sinusoidal", (*shape.options(), "--positions", "sinusoidal"), shape.last),
@@ -87,18 +87,18 @@ def _of_shape(name: str, shape: Shape) -> list[Model]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("data", type=Path, help="the folder that prepare wrote")
-    parser.add_argument("runs", type=Path, help="a folder for the runs; what is finished there is not done again")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each model (default: 5)")
-    parser.add_argument("--workers", type=int, default=1, help="how many at a time (default: 1)")
-    parser.add_argument("--threads", type=int, default=1, help="of each (default: 1)")
+    parser.add_argument("runs", type=Path, help="folder for the runs; finished runs are not repeated")
+    parser.add_argument("--seeds", type=int, default=5, help="runs per model (default: 5)")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="threads per run (default: 1)")
     parser.add_argument(
-        "--only", nargs="+", choices=[model.name for model in models()], help="these models (default: all)"
+        "--only", nargs="+", choices=[model.name for model in models()], help="only these models (default: all)"
     )
-    parser.epilog = "Options after -- are given to every training: ... sweep DATA RUNS -- --steps 2500 --warm-up 600"
+    parser.epilog = "Options after -- go to every training run: ... sweep DATA RUNS -- --steps 2500 --warm-up 600"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what is missing; 1 where a run failed, which does not keep the others from running."""
+    """Make the missing runs; return 1 if any failed, after all others have run."""
     if args.seeds < 1 or args.workers < 1 or args.threads < 1:
         raise ValueError("--seeds, --workers and --threads must be at least 1")
     tests = sorted(args.data.glob("test*.tsv"))
@@ -111,9 +111,9 @@ def run(args: argparse.Namespace) -> int:
         save_json(args.runs / "sweep.json", {"options": args.options})
     elif (before := load_json(args.runs / "sweep.json")["options"]) != args.options:
         raise ValueError(
-            f"{args.runs} holds runs with the options {before}, got {args.options}: they would not compare"
+            f"{args.runs} holds runs with the options {before}, got {args.options}: they could not be compared"
         )
-    print(f"{args.runs}: {len(waiting)} of {len(jobs)} runs are to be done, each in a folder that is named after it")
+    print(f"{args.runs}: {len(waiting)} of {len(jobs)} runs are still to do, each in its own folder")
     failed: list[Path] = []
     with ThreadPoolExecutor(args.workers) as pool, _bar(len(jobs), len(waiting)) as bar:
         futures: dict[Future[bool], Path] = {
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
                     bar.update()
                     bar.set_description(futures[future].name)
         except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C reached the running ones too: they save and end
+            pool.shutdown(cancel_futures=True)  # Ctrl-C also reached the running ones, which save and end
             raise
     for folder in failed:
         print(f"failed: {folder}; see {folder}.txt", file=sys.stderr)
@@ -143,7 +143,7 @@ def _bar(jobs: int, waiting: int) -> Any:
 def _one(
     model: Model, seed: int, run: Path, data: Path, tests: Sequence[Path], options: Sequence[str], threads: int
 ) -> bool:
-    """Train, average and measure; what they print goes to a file beside the run. Whether all of it worked."""
+    """Train, average and measure, with output to a file next to the run; return whether all commands succeeded."""
     saving, averaging = _checkpoints(model, options)
     commands = [
         ["train", str(data), str(run), *options, *model.options, *saving, "--seed", str(seed)],
@@ -160,7 +160,7 @@ def _one(
 
 
 def _checkpoints(model: Model, options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of ``train`` and ``average``: a shape's checkpoints come a hundredth of the training apart."""
+    """Options of ``train`` and ``average``; a shape saves checkpoints every hundredth of the training."""
     if model.last is None:
         return [], []
     if model.last == 1:

@@ -1,4 +1,4 @@
-"""Training: Adam, a learning rate that rises and falls, label smoothing, checkpoints that training can go on from."""
+"""Training: Adam, a learning rate that rises and falls, label smoothing, and checkpoints to continue from."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from examples.translation.processes import Processes
 from examples.translation.settings import ModelSettings, TrainingSettings
 from examples.translation.vocabulary import Vocabulary
 
-# settings that may change when a training goes on: they decide what is written and when it ends, not what is learned
+# settings that may change when a run continues: they affect what it writes and when it ends, not what it learns
 FREE_TO_CHANGE = ("steps", "accumulate", "keep", "save_every", "save_minutes", "log_every", "validate_every")
 
 
 @dataclass
 class Position:
-    """Where in the training: updates done, and the next group of batches of which pass over the pairs."""
+    """The position in training: updates done, passes over the pairs, and the next group of batches in this pass."""
 
     step: int = 0
     epoch: int = 0
@@ -45,12 +45,12 @@ class Position:
 
 
 class Training:
-    """One training from its start, or from its latest checkpoint, to its last step.
+    """One training run from its start or its latest checkpoint to its last step.
 
-    The same settings, data and number of processes give the same losses, whether or not training was broken off in
-    between: order, dropout and the sums of the log are part of a checkpoint. It may go on in another mode, or on
-    another number of processes if ``accumulate`` makes up for it: losses agree up to rounding, but for dropout, which
-    then draws other masks.
+    The same settings, data and number of processes give the same losses, with or without interruption: a checkpoint
+    includes the order, dropout and the sums of the log. A run may continue in another mode, or on another number of
+    processes if ``accumulate`` makes up for it. Losses then agree up to rounding, except with dropout, which draws
+    other masks.
 
     Args:
         data: the folder that ``prepare`` wrote.
@@ -62,8 +62,8 @@ class Training:
         compiled: whether to compile the model.
 
     Raises:
-        ValueError: the run was begun with other settings, too few pairs have at most ``longest`` tokens, or learned
-            positions are fewer than that; processes that cannot share the work in this mode.
+        ValueError: the run has other settings, too few pairs have at most ``longest`` tokens, learned positions are
+            fewer than that, or the processes cannot share the work in this mode.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Training:
         if compiled and parallel != DATA:
             raise ValueError(f"compile must be off for parallel={parallel!r}: use --no-compile")
         if compiled:
-            # every choice of implementation by size is a graph of its own; a full list would fall back in silence
+            # each choice of implementation by size is a graph of its own; past the limit torch silently stops compiling
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
             self.model.compile(dynamic=True)
         self._names = [name for name, _ in self.model.named_parameters()]
@@ -105,7 +105,7 @@ class Training:
         # loss, negative log-likelihood and target tokens since the last line of the log
         self.window = torch.zeros(3, dtype=torch.float64, device=processes.device)
         self.seconds = 0.0
-        # seconds that had gone by since the last model was kept, when a training that goes on was broken off
+        # seconds between the last saved model and the interruption that this run continues from
         self.waited = 0.0
         self._seed()
         if (saved := states.saved_state(run)) is not None:
@@ -113,12 +113,12 @@ class Training:
         self._groups, self._groups_epoch = self._groups_of(self.position.epoch), self.position.epoch
 
     def train(self, *, tensorboard: bool = False, quiet: bool = False) -> bool:
-        """Train to the last step; False when Ctrl-C or SIGTERM came first, with a checkpoint saved.
+        """Train to the last step; return False after Ctrl-C or SIGTERM, with a checkpoint saved.
 
-        Progress is a bar on a terminal, and elsewhere a printed line every ``log_every`` steps.
+        Progress is a bar on a terminal; elsewhere it is a printed line every ``log_every`` steps.
 
         Args:
-            tensorboard: write for it too.
+            tensorboard: also write TensorBoard logs.
             quiet: show no progress.
         """
         leads, settings, position = self.processes.leads, self.settings, self.position
@@ -135,7 +135,7 @@ class Training:
             remaining = Remaining(settings.steps, position.step)
             meter, clock = Meter(), Clock(settings.save_minutes * 60, self.waited)
             while position.step < settings.steps:
-                # one process's clock speaks for all, so that all save after the same step
+                # one process's clock decides for all, so that all save after the same step
                 tokens, stop, minutes_are_over = self.update(bool(asked), leads and clock.is_over())
                 meter.tokens += tokens
                 bar.update()
@@ -163,7 +163,7 @@ class Training:
         return position.step >= settings.steps
 
     def describe(self) -> dict[str, Any]:
-        """What the run is, for ``config.json``."""
+        """A description of the run, for ``config.json``."""
         return {
             "model": asdict(self.model.settings),
             "training": asdict(self.settings),
@@ -180,7 +180,7 @@ class Training:
 
     @property
     def too_long(self) -> int:
-        """How many training pairs are left out for having more tokens than ``longest``."""
+        """How many training pairs have more tokens than ``longest`` and are left out."""
         lengths = torch.maximum(self.pairs.source.lengths, self.pairs.target.lengths - 1)
         return int((lengths > self.settings.longest).sum())
 
@@ -190,21 +190,21 @@ class Training:
         return scale * min(step**-0.5, step * self.settings.warm_up**-1.5)
 
     def validate(self) -> float:
-        """The negative log-likelihood of a target token of the validation set."""
+        """The negative log-likelihood per target token of the validation set."""
         parts = self.valid.batches(self.settings.batch_tokens, self.settings.longest, None)
         own = self._own(parts)
         self.model.eval()
         with self._precision():
             total, tokens = negative_log_likelihood(self.trained, self.valid, own)
             if self.trained.in_step and len(own) < -(-len(parts) // self.processes.world):
-                # one batch that does not count, as the others wait for this process's part of the parameters
+                # run one extra batch that does not count: the others wait for this process's part of the parameters
                 negative_log_likelihood(self.trained, self.valid, parts[:1])
         self.model.train()
         total, tokens = self.processes.sum(total, tokens / self.trained.copies)
         return total / round(tokens)
 
     def update(self, stop: bool = False, save: bool = False) -> tuple[int, bool, bool]:
-        """One update; how many target tokens it took, and whether any process wants to stop, and to save."""
+        """Make one update; return its target tokens, and whether any process wants to stop, and to save."""
         batches = self._next_batches()
         own_tokens = sum(batch.tokens for batch in batches) / self.trained.copies
         tokens, stops, saves = self.processes.sum(own_tokens, float(stop), float(save))
@@ -248,29 +248,29 @@ class Training:
         return [self.pairs.batch(index) for index in self._own(group)]
 
     def _own(self, parts: list[Tensor]) -> list[Tensor]:
-        """The batches of this process: its share of them, or all."""
+        """This process's batches: its share, or all of them."""
         return parts if self.trained.copies > 1 else parts[self.processes.rank :: self.processes.world]
 
     def _groups_of(self, epoch: int) -> list[list[Tensor]]:
-        """The batches of an epoch by update; what does not fill one is left out of this epoch."""
+        """The batches of an epoch, grouped by update; an incomplete last group is left out."""
         size = self._batches_per_update
         seed = self.settings.seed * 1_000_003 + epoch
         parts = self.pairs.batches(self.settings.batch_tokens, self.settings.longest, seed)
         if len(parts) < size:
-            raise ValueError(f"an update takes {size} batches, but the training pairs fill {len(parts)} only")
+            raise ValueError(f"an update takes {size} batches, but the training pairs only fill {len(parts)}")
         return [parts[start : start + size] for start in range(0, len(parts) - size + 1, size)]
 
     def take_window(self) -> tuple[float, float]:
-        """Loss and negative log-likelihood of a target token since this was last asked."""
+        """Loss and negative log-likelihood per target token since the last call."""
         loss, nll, tokens = self.processes.sum(*self.window.tolist())
         self.window.zero_()
         return loss / max(tokens, 1), nll / max(tokens, 1)
 
     def _log_loss(self, log: Log | None, bar: Any, meter: Meter) -> str:
-        """Write a line with the loss since the last one to the log; what it says, for people.
+        """Log the loss since the last line; return the line as readable text.
 
         Raises:
-            ValueError: the loss is no number any more.
+            ValueError: the loss is not finite any more.
         """
         (loss, nll), step = self.take_window(), self.position.step
         self._refuse_divergence(loss)
@@ -283,7 +283,7 @@ class Training:
         return f"loss {loss:.3f}, learning rate {rate:.3g}, {speed:,.0f} tokens/s"
 
     def _save(self, log: Log | None, keep: bool) -> None:
-        """Write the state to go on from, and where ``keep`` the model by itself; remove the oldest of these."""
+        """Write the state to continue from and, if ``keep``, the model; remove the oldest models."""
         self._refuse_divergence(self.processes.sum(float(self.window[0]))[0])
         own = self.processes.gather({"random": _random_state(self.processes.device), "window": self.window.cpu()})
         if log is not None:
@@ -316,7 +316,7 @@ class Training:
         return self.processes.world * self.settings.accumulate
 
     def _fixed(self) -> dict[str, Any]:
-        """The settings that cannot change when training goes on."""
+        """The settings that cannot change when training continues."""
         training = {name: value for name, value in asdict(self.settings).items() if name not in FREE_TO_CHANGE}
         data = {"pairs": len(self.pairs), "vocabulary": self.vocabulary.fingerprint[:12]}
         return {**asdict(self.model.settings), **training, "batches_per_update": self._batches_per_update, **data}
@@ -329,7 +329,7 @@ class Training:
         for name, value in self._fixed().items():
             if before.get(name) != value:
                 hint = " (processes times accumulate)" if name == "batches_per_update" else ""
-                raise ValueError(f"{self.run} was begun with {name}={before.get(name)!r}, got {value!r}{hint}")
+                raise ValueError(f"{self.run} was started with {name}={before.get(name)!r}, got {value!r}{hint}")
         states.load(saved, self.trained, self.optimizer, self._names)
         self.position = Position(**notes["position"])
         self.seconds, self.waited = notes["seconds"], notes.get("waited", 0.0)
@@ -342,19 +342,19 @@ class Training:
             self.window = torch.stack([each["window"] for each in own]).sum(0).to(processes.device)
 
     def _seed(self) -> None:
-        """Seed dropout: all processes that take the same batches draw the same masks."""
+        """Seed dropout: all processes with the same batches draw the same masks."""
         number = self.processes.rank if self.trained.copies == 1 else 0
         torch.manual_seed(self.settings.seed * 1000 + number + 1 + self.position.step * 1_000_003)
 
 
 def _named_rows(longest: int, rows: int) -> str:
-    """The length that a sequence of the longest pairs takes, in words."""
+    """The positions that a sequence of the longest pairs takes, for error messages."""
     padded = "" if rows == longest else f" padded to {rows}"
     return f"longest = {longest}{padded}"
 
 
 def _bar(steps: int, done: int, *, shown: bool) -> Any:
-    """Progress on a terminal; where lines go to a file there is none."""
+    """A progress bar, only on a terminal."""
     return tqdm(
         total=steps, initial=done, unit="step", leave=False, dynamic_ncols=True, disable=None if shown else True
     )
@@ -362,17 +362,17 @@ def _bar(steps: int, done: int, *, shown: bool) -> Any:
 
 @contextmanager
 def _alone_in(run: Path) -> Iterator[None]:
-    """A run's folder for this process; it is free again when the process ends, however it ends.
+    """Lock a run's folder for this process; the lock ends with the process, however that ends.
 
     Raises:
-        ValueError: another process trains there.
+        ValueError: another process trains in this folder.
     """
     run.mkdir(parents=True, exist_ok=True)
     with (run / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{run} must have no other training at work in it") from None
+            raise ValueError(f"{run} must not be in use by another training") from None
         yield
 
 
@@ -389,14 +389,14 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 
 @contextmanager
 def _asked_to_stop(tell: bool) -> Iterator[list[int]]:
-    """A list that is empty until Ctrl-C or SIGTERM comes, which ``tell`` says; a second Ctrl-C ends the program."""
+    """A list that gets an entry on Ctrl-C or SIGTERM; ``tell`` prints a message. A second Ctrl-C ends the program."""
     asked: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
-        if tell:  # not by print: the signal may have come in the midst of one
+        if tell:  # not print: the signal may interrupt a print
             os.write(2, b"\nstopping after this step; the checkpoint will be saved\n")
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""Subwords: byte-pair encoding over bytes, so that every text has ids and every list of ids a text."""
+"""Subwords: byte-pair encoding over bytes, so that every text has ids and every list of ids is a text."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BYTES = 256
 
 
 class Vocabulary:
-    """Ids of padding, start and end, then those of the subwords.
+    """Ids of padding, start and end, followed by those of the subwords.
 
-    The three have no text: a line that happens to read ``</s>`` is a line like any other.
+    The first three have no text: a line that reads ``</s>`` is an ordinary line.
 
     Args:
-        text: what :meth:`save_text` gave.
+        text: output of :meth:`save_text`.
 
     Raises:
-        ValueError: ``text`` holds no vocabulary.
+        ValueError: ``text`` is not a vocabulary.
     """
 
     def __init__(self, text: str) -> None:
@@ -39,10 +39,10 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The vocabulary of a file.
+        """Read a vocabulary from a file.
 
         Raises:
-            ValueError: it holds none.
+            ValueError: the file holds none.
         """
         try:
             return cls(path.read_text(encoding="utf-8"))
@@ -51,10 +51,10 @@ class Vocabulary:
 
     @classmethod
     def train(cls, lines: Iterable[str], size: int) -> Self:
-        """The most frequent merges of ``lines``, to at most ``size`` ids.
+        """Learn the most frequent merges of ``lines``, up to ``size`` ids.
 
         Raises:
-            ValueError: ``size`` does not hold the 256 bytes and the three ids.
+            ValueError: ``size`` has no room for the 256 bytes and the three special ids.
         """
         if size < BYTES + SPECIAL:
             raise ValueError(f"a vocabulary must have at least {BYTES + SPECIAL} ids, got {size}")
@@ -73,7 +73,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal vocabularies only."""
+        """A hash that is equal only for equal vocabularies."""
         return hashlib.sha256(self.save_text().encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -85,10 +85,10 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of each line, with neither start nor end."""
+        """The ids of each line, without start and end."""
         return [[i + SPECIAL for i in encoding.ids] for encoding in self._tokenizer.encode_batch(list(lines))]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each list of ids; bytes that are no UTF-8 turn into U+FFFD, line breaks into spaces."""
+        """The text of each list of ids; invalid UTF-8 becomes U+FFFD, and line breaks become spaces."""
         inner = [[i - SPECIAL for i in row if i >= SPECIAL] for row in ids]
         return [" ".join(text.split()) for text in self._tokenizer.decode_batch(inner)]

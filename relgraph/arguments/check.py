@@ -42,7 +42,7 @@ def can_look_at_data(*tensors: Tensor | None) -> bool:
 
 
 def outside_compiled_code(what: str) -> None:
-    """Raise NotImplementedError while tracing: ``what`` reads data, and torch's own error would not say what to do."""
+    """Raise NotImplementedError while tracing, because ``what`` reads data; torch's own error would not help."""
     if torch.compiler.is_compiling():
         raise NotImplementedError(
             f"{what} looks at data, which torch.compile and torch.export cannot follow: make the labels outside of the "
@@ -93,7 +93,7 @@ def length(name: str, value: Any, *, most: int = MOST_POSITIONS) -> int:
 
 
 def probability(name: str, value: Any) -> float:
-    """Return ``value`` as a float; raise an error unless it lies in [0, 1)."""
+    """Return ``value`` as a float; raise an error unless it is in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a float, got {type(value).__name__}{belongs(value)}")
     if not 0.0 <= value < 1.0:
@@ -174,7 +174,7 @@ def floating_dtype(name: str, checked: Tensor) -> None:
 
 
 def data(name: str, *tensors: Tensor | None) -> None:
-    """Raise ValueError if a tensor is on the device ``meta``, without the numbers that are to be read."""
+    """Raise ValueError if a tensor is on the device ``meta``, which has no numbers to read."""
     if any(tensor is not None and tensor.is_meta for tensor in tensors):
         raise ValueError(f"{name} must hold numbers, got tensors on the device meta, which hold none")
 
@@ -207,7 +207,7 @@ def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 def items(name: str, value: Any, what: str, *, most: int = MOST_LABELS) -> tuple[Any, ...]:
     """The items of an iterable that is not a string or a tensor; raise an error if there are more than ``most``.
 
-    ``what`` says in the message what it must be, such as ``"a sequence of strings"``.
+    In the message, ``what`` says what the value must be, such as ``"a sequence of strings"``.
     """
     if isinstance(value, (str, bytes, Tensor)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {what}, got {type(value).__name__}")
@@ -260,7 +260,7 @@ def written(names: str, *lengths: int) -> None:
 
 
 def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> None:
-    """Raise ValueError unless all ids lie in ``[minimum, num_labels)``; -1 means no label."""
+    """Raise ValueError unless all ids are in ``[minimum, num_labels)``; -1 means no label."""
     unmapped(name, ids)
     if ids.numel() == 0 or not can_look_at_data(ids):
         return
@@ -270,7 +270,7 @@ def id_range(name: str, ids: Tensor, num_labels: int, *, minimum: int = -1) -> N
 
 
 def all_below(ids: Tensor, stop: int) -> bool:
-    """Whether all ids are known to lie in ``[0, stop)``; False if nothing is known."""
+    """Whether all ids are known to be in ``[0, stop)``; False if nothing is known."""
     if not can_look_at_data(ids) or is_functorch_wrapped_tensor(ids) or ids.numel() == 0:
         return False
     low, high = _bounds(ids)

@@ -29,7 +29,7 @@ def in_place_of_graph(value: Any) -> str:
 
 
 def belongs(value: Any) -> str:
-    """Where a value that was passed to another argument belongs, as the end of a message; empty where nobody knows."""
+    """The end of a message that says to which argument a misplaced value belongs; empty if that is unknown."""
     kinds = {"relgraph.labels.base.Labels": "labels", "relgraph.labelers.base.Labeler": "labeler"}
     return next((f": pass it as {name}=" for kind, name in kinds.items() if _is(value, kind)), "")
 

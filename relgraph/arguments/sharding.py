@@ -1,4 +1,4 @@
-"""Errors for tensors that hold only one rank's part, with which attention would be wrong."""
+"""Errors for tensors that hold only one rank's part, because attention to them would be wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 def check_context() -> None:
     """Raise NotImplementedError within torch's ``context_parallel``, where each rank holds a part of a sequence."""
-    # That block replaces this function, which shows it without loading torch.distributed; compiled code is retraced.
+    # That block replaces this function, so this check need not load torch.distributed; compiled code is retraced.
     attention: Any = functional.scaled_dot_product_attention
     if isinstance(attention, types.FunctionType) and (attention.__module__ or "").startswith("torch.distributed."):
         raise NotImplementedError(

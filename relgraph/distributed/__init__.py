@@ -1,14 +1,15 @@
 """Attention on several processes, by torch.distributed; loads on first use.
 
-- :func:`~relgraph.distributed.context_parallel`: sequences, packed batches or one graph's rows split over processes.
-- :class:`~relgraph.distributed.ContextParallel`: what that block yields.
-- :class:`~relgraph.distributed.HeadParallel`: a layer whose heads are split over processes.
-- :class:`~relgraph.distributed.NodePartition`: the nodes of one large graph split over processes, edges only.
+- :func:`~relgraph.distributed.context_parallel`: split sequences, packed batches or one graph's rows over processes.
+- :class:`~relgraph.distributed.ContextParallel`: the region that this block yields.
+- :class:`~relgraph.distributed.HeadParallel`: split the heads of a layer over processes.
+- :class:`~relgraph.distributed.NodePartition`: split the nodes of one large graph over processes, for attention over
+  edges.
 - :class:`~relgraph.distributed.Layout`: which rows each process holds; :func:`~relgraph.distributed.row_costs`: the
-  work of each row, to split by.
+  work of each row, for a split into equal shares.
 - :func:`~relgraph.distributed.count_bytes`: how much a process sends.
 
-Once this is imported, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
+After you import this module, :func:`~relgraph.relation_attention` takes DTensors that are sharded by batch or by heads.
 
 Files, from the bottom up: ``layout``; ``costs``; ``kept``, parts of labels; ``collectives``, what is sent;
 ``together``, errors on all processes; ``context``, attention over split rows; ``partition``, over the edges of

@@ -27,7 +27,7 @@ def cut_batch(labels: Any, batch: int, start: int, stop: int) -> Any:
 
 
 def _by_row(labels: Labels) -> bool:
-    """Whether rows of a batch have labels, or offsets, of their own."""
+    """Whether each row of a batch has its own labels or offsets."""
     if labels.packed:
         return False
     if isinstance(labels, SumLabels):
@@ -39,7 +39,7 @@ def _by_row(labels: Labels) -> bool:
 
 
 def _cut(labels: Labels, start: int, stop: int) -> Labels:
-    """These rows of labels of which each batch row has its own."""
+    """Cut labels that differ between batch rows to these batch rows."""
     if not _by_row(labels):
         return labels
     if isinstance(labels, SumLabels):

@@ -17,10 +17,10 @@ _counts: list[dict[str, int]] = []
 
 @contextmanager
 def count_bytes() -> Iterator[dict[str, int]]:
-    """Count the bytes that this process sends within the block, by what they are sent for.
+    """Count the bytes that this process sends within the block, by the kind of exchange.
 
-    What is counted are the tensors that are handed to torch.distributed: those that a gather sends once to each of the
-    other processes, those of an all-to-all without the part that stays, and those that go around the ring.
+    It counts the tensors that relgraph hands to torch.distributed: those of a gather once for each of the other
+    processes, those of an all-to-all without the part that stays, and those that go around the ring.
 
     Yields:
         Bytes sent so far: ``"gather"``, ``"all_to_all"`` and ``"ring"``.
@@ -45,7 +45,7 @@ def _sent(what: str, amount: int) -> None:
 
 
 def all_gather(found: Tensor, own: Tensor, group: Any) -> None:
-    """Fill ``found`` with the tensors of all processes, one after the other; torch 2.13 has another name for it."""
+    """Fill ``found`` with the tensors of all processes, one after the other; torch 2.13 renamed this function."""
     name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
     getattr(distributed, name)(found, own, group=group)
 
@@ -69,7 +69,7 @@ def _gathered(x: Tensor, lengths: Sequence[int], group: Any) -> Tensor:
 
 
 def exchange(parts: Sequence[Tensor], lengths: Sequence[int], group: Any) -> list[Tensor]:
-    """Send part p ``[.., ...]`` to process p; what each sends here has these lengths. Not differentiable."""
+    """Send part p ``[.., ...]`` to process p; the parts that arrive here have these lengths. Not differentiable."""
     rank = distributed.get_rank(group)
     _sent("all_to_all", sum(x.numel() * x.element_size() for p, x in enumerate(parts) if p != rank))
     given = torch.cat(list(parts)).contiguous()
@@ -96,7 +96,7 @@ class _Gather(torch.autograd.Function):
             shards_of(layout, grad.movedim(ctx.dim, 0), 0), [layout.lengths[rank]] * layout.processes, ctx.group
         )
         total = mine.to(accumulation_dtype(grad.dtype), copy=True)
-        for other in others:  # one by one, so that no second tensor of the size of the whole is made
+        for other in others:  # one by one, to avoid a second tensor with all rows
             total += other
         return total.to(grad.dtype).movedim(0, ctx.dim), None, None, None
 
@@ -135,10 +135,10 @@ def rows_to_heads(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) 
     """From the rows of this process, of all heads, to all rows of 1/P of the heads; differentiable.
 
     Args:
-        x: has rows on axis ``rows`` and heads, a multiple of P, on axis ``heads``.
+        x: a tensor with rows on axis ``rows`` and heads, a multiple of P, on axis ``heads``.
         layout: which rows each process holds.
-        rows: axis.
-        heads: axis.
+        rows: the axis of rows.
+        heads: the axis of heads.
         group: the processes.
     """
     return x if layout.processes == 1 else _RowsToHeads.apply(x, layout, rows, heads, False, group)
@@ -152,15 +152,15 @@ def heads_to_rows(x: Tensor, layout: Layout, rows: int, heads: int, group: Any) 
 class Travel:
     """Tensors on their way from each process of a ring to the next, while a block of code runs.
 
-    They have arrived at the end of the block, also if it raises: what is left on its way would be taken for what is
-    sent later.
+    The block ends only after they have arrived, even if it raises, because a later receive would take late tensors for
+    its own.
 
     Attributes:
-        coming: what comes from the process before; without travel the tensors themselves.
+        coming: the tensors from the process before; the given tensors themselves if nothing travels.
     """
 
     def __init__(self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]], group: Any, *, needed: bool) -> None:
-        """``tensors`` will go to the next process; those of the one before have these shapes."""
+        """``tensors`` go to the next process; the tensors from the process before have these shapes."""
         self.tensors, self.shapes, self.group, self.needed = list(tensors), shapes, group, needed
         self.coming = self.tensors
         self.work: list[Any] = []

@@ -1,4 +1,4 @@
-"""How much work each row of attention is, so that processes get equal shares of it."""
+"""How much work each row of attention needs, so that processes can get equal shares."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from relgraph.labels.pairs import Pairs, codes_at, edge_pairs, numbers
 
 
 def row_costs(labels: Labels, is_causal: bool = False) -> Tensor:
-    """How many keys each row attends to: its share of the work, for :meth:`~relgraph.distributed.Layout.by_cost`.
+    """Count the keys that each row attends to: its share of the work, for :meth:`~relgraph.distributed.Layout.by_cost`.
 
-    For edges alone that is the number of edges into each node; in a packed batch at most the keys of the row's graph.
-    Pairs are counted by arithmetic and not written out. Batch rows add up. In a sum, a row costs as much as in the part
-    where it has the fewest keys; it attends to no more than that.
+    For edges-only labels that is the number of edges into each node; in a packed batch at most the keys of the row's
+    graph. Arithmetic counts the pairs without writing them out. Batch rows add up. In a sum, a row costs as much as in
+    the part in which it has the fewest keys, because it attends to no more than these.
 
     Args:
-        labels: of the whole.
+        labels: labels of all rows.
         is_causal: whether a row sees only keys up to its own position, in its graph; the labels' ``q_offset`` counts.
 
     Returns:
@@ -53,8 +53,8 @@ class _Rows:
         graph: the graph of each row, ``[N_q]``; None unless packed.
         first_key: the position of its graph's first key.
         position: its own position in its graph.
-        keys: the keys of its graph.
-        seen: so many of these, from the first, come no later than the row; all of them without causal order.
+        keys: the number of keys of its graph.
+        seen: how many of these keys, from the first, come no later than the row; all of them without causal order.
     """
 
     def __init__(self, labels: Labels, is_causal: bool) -> None:
@@ -125,7 +125,7 @@ def _costs_of_distances(labels: DistanceLabels, rows: _Rows) -> Tensor:
     least, most = -labels.left, len(labels.lookup) - 1 - labels.left
 
     def count(distance: Tensor) -> Tensor:
-        """How many distances attend, from the lookup's first one to this; negative before it."""
+        """How many distances attend, from the lookup's first distance to this; negative before the first."""
         inside = upto[(distance.clamp(least, most) - least)]
         before = (distance - least + 1).clamp(max=0) * attend[0] - attend[0].long() * (distance < least)
         return inside + before + (distance - most).clamp(min=0) * attend[-1]
@@ -136,7 +136,7 @@ def _costs_of_distances(labels: DistanceLabels, rows: _Rows) -> Tensor:
 
 
 def _costs_of_blocks(labels: BlockLabels, rows: _Rows) -> Tensor:
-    """Ids lie row by row, so that those a row sees follow one another."""
+    """Ids are stored row by row, so the ids of a row are contiguous."""
     attend = labels.ids != NOT_ATTENDING
     done = torch.cat([attend.new_zeros(1, dtype=torch.int64), attend.cumsum(0)])
     assert rows.graph is not None

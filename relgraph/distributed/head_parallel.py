@@ -21,36 +21,35 @@ _INPUTS = ("query", "key", "value")
 class HeadParallel(ParallelStyle):
     """Split a :class:`~relgraph.RelationAttention` by heads, for torch's ``parallelize_module``.
 
-    Each process projects, attends and reads tables for its share of the heads; one sum over the processes ends the
-    layer. The layer computes what it did on one process, and its parameters become DTensors:
+    Each process projects, attends and reads tables for its share of the heads; the layer ends with one sum over the
+    processes. It gives the same result as on one process, and its parameters become DTensors:
 
-    - The projections of queries, keys and values are split at the borders of heads, so that a packed
-      ``in_proj_weight`` becomes ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``, and ``in_proj_bias``
-      likewise. The state of either form loads into the other. ``out_proj`` is split by its inputs; its bias is added
-      once.
-    - Tables per head, ``content_bias``, ``position_bias``, and maps and weights of scores per head are split. What all
-      heads share is whole on every process, with the sum of all gradients. A bank stays as it is.
-    - Dropout draws the mask of the whole, from the first process's generator.
+    - The projections of queries, keys and values are split at the borders of heads, so a packed ``in_proj_weight``
+      becomes ``q_proj_weight``, ``k_proj_weight`` and ``v_proj_weight``, and ``in_proj_bias`` becomes three biases. The
+      state of either form loads into the other. ``out_proj`` is split by its inputs; its bias is added once.
+    - Tables per head, ``content_bias``, ``position_bias``, and maps and weights of scores per head are split.
+      Parameters that all heads share are whole on every process and get the sum of all gradients. A bank is not split.
+    - Dropout draws the mask of all heads, from the first process's generator.
     - Weights and masses (``need_weights``, ``need_label_mass``) are gathered. A :class:`~relgraph.KVCache` holds the
       keys of a process's own heads.
 
     Combine it with torch's ``ColwiseParallel`` and ``RowwiseParallel`` for the linear layers, with
     ``SequenceParallel`` norms (``input_layouts=Shard(1), output_layouts=Shard(1)``), with ``fully_shard`` on another
     axis of the mesh, and with :func:`~relgraph.distributed.context_parallel` on another axis. A layer with a labeler
-    labels the length of its input: where rows are split, hand it a DTensor, or labels of the whole.
+    labels the length of its input, so if rows are split, pass it a DTensor, or labels of all rows.
 
     Source: Shoeybi et al. 2019, "Megatron-LM"; conventions of :mod:`torch.distributed.tensor.parallel`.
 
     Args:
         input_layouts: how processes hold query, key and value that are plain tensors: ``Replicate()``, the default, or
-            ``Shard(1)`` for rows that are split (``Shard(0)`` without a batch). DTensors say it themselves.
+            ``Shard(1)`` for rows that are split (``Shard(0)`` without a batch). DTensors know their layout.
         output_layouts: how processes hold the output; ``Replicate()`` by default.
-        use_local_output: whether the output is a plain tensor, the part of this process, and not a DTensor.
+        use_local_output: whether the output is a plain tensor, the part of this process, instead of a DTensor.
 
     Raises:
-        TypeError: layouts that are no placements, or in ``parallelize_module`` a module that is no RelationAttention.
+        TypeError: layouts that are not placements, or in ``parallelize_module`` a module other than RelationAttention.
         ValueError: in ``parallelize_module``, on every process: a mesh that does not divide the heads of queries and
-            keys or has several axes, an ``out_proj`` that is no Linear, or a layer that is split already.
+            keys or has several axes, an ``out_proj`` other than a Linear, or a layer that is split already.
 
     Example:
         >>> from torch.distributed import destroy_process_group, init_process_group
@@ -121,7 +120,7 @@ class HeadParallel(ParallelStyle):
         self, args: tuple[Any, ...], options: Mapping[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with query, key and value whole on every process, as DTensors."""
-        made: dict[int, DTensor] = {}  # what is one tensor stays one
+        made: dict[int, DTensor] = {}  # arguments that share a tensor share the DTensor
 
         def whole(x: Any) -> Any:
             if not isinstance(x, Tensor):
@@ -138,7 +137,7 @@ class HeadParallel(ParallelStyle):
         return (*map(whole, args[:count]), *args[count:]), changed
 
     def _outputs(self, outputs: Any) -> Any:
-        """The output as it was asked for; weights and masses of all heads."""
+        """The output in the layout that was asked for; weights and masses of all heads."""
         first, *extra = outputs if isinstance(outputs, tuple) else (outputs,)
         out = self._as_asked(first, self.output_layouts)
         if not extra:

@@ -24,7 +24,7 @@ class Layout:
 
     Args:
         runs: for each process its runs ``(start, stop)``, in the order in which its shard holds them. The runs of all
-            processes cover rows 0 to N - 1, each once. A process that is given no run gets the empty run ``(0, 0)``.
+            processes cover rows 0 to N - 1, each once. A process without a run gets the empty run ``(0, 0)``.
 
     Raises:
         TypeError: runs that are not ints.
@@ -56,12 +56,12 @@ class Layout:
                     f"runs must cover every row once, got {'no' if start > at else 'a second'} run at {at}"
                 )
             at = stop
-        # each process has a run, so that what is joined from runs is never joined from nothing
+        # each process has a run, so that no code joins an empty list of runs
         object.__setattr__(self, "runs", tuple(runs or ((0, 0),) for runs in self.runs))
 
     @classmethod
     def even(cls, length: int, processes: int) -> Layout:
-        """One run for each process, in the order of the processes, all of the same length.
+        """Give each process one run, in the order of the processes, all of the same length.
 
         Args:
             length: N, the number of rows; a multiple of ``processes``.
@@ -83,7 +83,7 @@ class Layout:
 
     @classmethod
     def head_tail(cls, length: int, processes: int) -> Layout:
-        """Two runs for each process, one from the head and one from the tail: equal work for causal attention.
+        """Give each process two runs, one from the head and one from the tail: equal work for causal attention.
 
         A causal row sees all rows before it, so late rows cost more. Process r holds chunks r and 2P - 1 - r of 2P.
 
@@ -108,7 +108,7 @@ class Layout:
 
     @classmethod
     def by_cost(cls, costs: Tensor | Sequence[float], processes: int) -> Layout:
-        """One run for each process, in the order of the processes, of nearly equal cost.
+        """Give each process one run, in the order of the processes, of nearly equal cost.
 
         Args:
             costs: ``[N]``, the work of each row, such as the number of keys that it sees; see
@@ -116,7 +116,7 @@ class Layout:
             processes: how many processes there are.
 
         Returns:
-            The layout. Runs differ in length; a run is empty where one row costs more than a share.
+            The layout. Runs differ in length; a run is empty if one row costs more than a share.
 
         Raises:
             TypeError: an argument of the wrong kind.
@@ -152,18 +152,18 @@ class Layout:
         return [sum(stop - start for start, stop in runs) for runs in self.runs]
 
     def positions(self, rank: int, device: Any = None) -> Tensor:
-        """The position in the whole of each row of a process.
+        """The position of each row of a process among all rows.
 
         Args:
-            rank: the process.
-            device: where the result lives.
+            rank: the number of the process.
+            device: device of the result.
 
         Returns:
             ``[n]``, int64.
 
         Raises:
-            TypeError: a process that is no int.
-            ValueError: a process that there is not.
+            TypeError: a process that is not an int.
+            ValueError: a process that does not exist.
 
         Example:
             >>> rg.distributed.Layout.head_tail(8, 2).positions(1)
@@ -174,19 +174,19 @@ class Layout:
         return torch.cat([torch.arange(start, stop, device=device) for start, stop in self.runs[rank]])
 
     def shard(self, x: Tensor, rank: int, dim: int = 1) -> Tensor:
-        """The rows of a process.
+        """Cut out the rows of a process.
 
         Args:
-            x: the whole, N long on axis ``dim``, such as ``[B, N, E]``, or ``[T, E]`` packed with ``dim=0``.
-            rank: the process.
+            x: all rows, N on axis ``dim``, such as ``[B, N, E]``, or ``[T, E]`` packed with ``dim=0``.
+            rank: the number of the process.
             dim: the axis of the rows.
 
         Returns:
             Its rows, a copy, such as ``[B, n, E]``.
 
         Raises:
-            TypeError: not a Tensor, or a process or axis that is no int.
-            ValueError: another length than N, a process or an axis that there is not.
+            TypeError: not a Tensor, or a process or axis that is not an int.
+            ValueError: a length other than N, or a process or an axis that does not exist.
 
         Example:
             >>> rg.distributed.Layout.even(4, 2).shard(torch.arange(4)[None], rank=1)
@@ -200,13 +200,13 @@ class Layout:
 
 
 def in_turn(layout: Layout) -> bool:
-    """Whether the shards of all processes, one after the other, are the whole."""
+    """Whether the shards of all processes, one after the other, are all rows in order."""
     runs = [run for runs in layout.runs for run in runs]
     return runs == sorted(runs)
 
 
 def shards_of(layout: Layout, x: Tensor, dim: int) -> list[Tensor]:
-    """The rows of each process; a view where they are one run."""
+    """The rows of each process; a view if they are one run."""
     return [
         x.narrow(dim, runs[0][0], runs[0][1] - runs[0][0]) if len(runs) == 1 else layout.shard(x, rank, dim)
         for rank, runs in enumerate(layout.runs)
@@ -214,7 +214,7 @@ def shards_of(layout: Layout, x: Tensor, dim: int) -> list[Tensor]:
 
 
 def in_order(layout: Layout, shards: Sequence[Tensor], dim: int) -> Tensor:
-    """The whole from the shards of all processes, in the order of the processes."""
+    """All rows in order, from the shards of all processes."""
     pieces = []
     for runs, shard in zip(layout.runs, shards, strict=True):
         parts = shard.split([stop - start for start, stop in runs], dim)

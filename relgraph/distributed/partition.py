@@ -1,4 +1,4 @@
-"""One graph whose nodes are split over processes: each holds the edges into its nodes, and only borders travel."""
+"""One graph whose nodes are split over processes: each holds the edges into its nodes, and sends only border nodes."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from relgraph.labels import EdgeLabels
 
 
 class NodePartition:
-    """The part of a graph that one process holds: some nodes, all edges into them, and what it exchanges with others.
+    """The part of a graph that one process holds: some nodes, all edges into them, and the nodes that it exchanges.
 
-    A node attends to the sources of its incoming edges. So a process needs, besides its own nodes, the sources that
-    other processes own: its *halo*. Which nodes these are, and which of its own nodes each other process needs, is
-    worked out here, once for a graph. :meth:`with_halo` then sends features across borders, each node once to each
-    process that needs it, and in backward sends gradients back and adds them up. No process ever holds the whole graph.
+    A node attends to the sources of its incoming edges. So a process needs its own nodes and also the sources that
+    other processes own: its *halo*. The constructor works out, once per graph, which nodes these are and which of its
+    own nodes each other process needs. :meth:`with_halo` then sends features across borders, each node once to each
+    process that needs it; backward sends gradients back and adds them up. No process ever holds the whole graph.
 
     Local numbers count the nodes of this process first, in the order of its shard, and then the halo. A layer takes
     sources and targets as a pair::
 
         conv((partition.with_halo(x), x), partition.labels(edge_type, num_relations))
 
-    and gives its own nodes again, for the next layer. Outputs and losses are those of one process, and so are the sums
-    of parameters' gradients over the processes, each of which computes them from its own nodes.
+    and returns the nodes of this process, for the next layer. Outputs and losses are the same as on one process. Each
+    process computes parameters' gradients from its own nodes; their sums over the processes are the same as well.
 
-    The halo is projected where it is needed, so a process projects ``num_own + num_halo`` nodes. Sending projected keys
-    and values would spare that and send about twice as much; :func:`~relgraph.edge_attention` takes them that way too.
-    Dropout masks are not those of one process: each process draws its own, by local numbers. Give each process another
-    seed once the model is made.
+    Each process projects the halo that it needs, so it projects ``num_own + num_halo`` nodes. Sending projected keys
+    and values would avoid that but send about twice as much; :func:`~relgraph.edge_attention` takes them that way too.
+    Dropout masks differ from those on one process: each process draws its own, by local numbers. Give each process
+    another seed after you have made the model.
 
     Args:
         mesh: one axis of processes, such as ``init_device_mesh("cpu", (4,))`` or ``mesh["graph"]``.
         layout: which nodes each process owns.
         edge_index: ``[2, E]``, integer, (source, target) by column, in numbers of the whole graph: every edge into the
-            nodes of this process and no other. :meth:`cut` takes the edges of the whole.
+            nodes of this process and no other edge. :meth:`cut` takes all edges of the whole graph.
 
     Attributes:
         layout: which nodes each process owns.
-        rank: this process among those of the mesh.
+        rank: the number of this process in the mesh.
         group: the processes.
         edge_index: ``[2, E]``, the same edges in the same order, in local numbers.
-        edge_ids: ``[E]``, the position of each edge among those that were given, which :meth:`cut` has selected.
+        edge_ids: ``[E]``, the position of each edge among the given edges, from which :meth:`cut` selects.
         node_ids: ``[num_own + num_halo]``, the number of each local node in the whole graph.
         num_own: how many nodes this process owns.
         num_halo: how many nodes of others it needs.
         num_sent: how many rows it sends in :meth:`with_halo`; in backward it sends ``num_halo``.
 
     Raises:
-        TypeError: an argument of the wrong kind. All errors of ``layout`` and ``edge_index`` come up on every process,
-            even if only one of them was given something wrong.
-        ValueError: a mesh of several axes; a layout for another number of processes, or another one than that of the
-            other processes; edges whose target this process does not own, or whose source does not exist.
+        TypeError: an argument of the wrong kind. Every process raises the errors of ``layout`` and ``edge_index``, even
+            if only one of them got a wrong argument.
+        ValueError: a mesh of several axes; a layout for another number of processes, or layouts that differ between
+            processes; edges whose target this process does not own, or whose source does not exist.
 
     Example:
         >>> from torch.distributed import destroy_process_group, init_process_group
@@ -78,7 +78,7 @@ class NodePartition:
 
     @classmethod
     def cut(cls, mesh: DeviceMesh, layout: Layout, edge_index: Tensor) -> NodePartition:
-        """The part of this process, from the edges of the whole graph.
+        """Make the part of this process from the edges of the whole graph.
 
         Args:
             mesh: one axis of processes.
@@ -107,7 +107,7 @@ class NodePartition:
         return partition
 
     def _begin(self, mesh: Any, layout: Any, edge_index: Any, *, whole: bool) -> None:
-        """Check what was given, on all processes together, and work out what travels."""
+        """Check the arguments on all processes together, and work out which nodes travel."""
         self.group = check_mesh(mesh)
         self.rank, self.layout = mesh.get_local_rank(), layout
         self._device = torch.device(mesh.device_type)
@@ -123,7 +123,7 @@ class NodePartition:
         self.num_own = layout.lengths[self.rank]
         own = layout.positions(self.rank, index.device)
         remote = ends.source_owner != self.rank
-        # places count nodes by process, so that the sorted halo lies in the order of the processes
+        # places count nodes by process, so the sorted halo is in the order of the processes
         halo, number = ends.source_place[remote].unique(return_inverse=True)
         self.num_halo = halo.shape[0]
         source = ends.source_row.clone()
@@ -135,7 +135,7 @@ class NodePartition:
         self._request(halo)
 
     def _request(self, halo: Tensor) -> None:
-        """Tell each process which of its rows are needed here, and hear which of the own rows others need."""
+        """Send each process the numbers of its rows that this one needs, and receive which rows it needs from here."""
         firsts = _firsts(self.layout).to(halo.device)
         borders = torch.searchsorted(halo, firsts)
         counts = borders.diff()
@@ -147,9 +147,9 @@ class NodePartition:
         self.num_sent = self._rows.shape[0]
 
     def with_halo(self, x: Tensor) -> Tensor:
-        """The rows of this process's nodes, followed by those of its halo; differentiable, to any order.
+        """Append the rows of the halo to those of this process's nodes; differentiable, to any order.
 
-        Every process calls this at the same time, and goes through backward if one does.
+        All processes must call this at the same time, and all must run backward if one does.
 
         Args:
             x: ``[num_own, ...]``, a row for each node of this process in the order of its shard; of the same dtype and
@@ -160,8 +160,8 @@ class NodePartition:
 
         Raises:
             TypeError: not a Tensor.
-            ValueError: another number of rows, another device than that of ``edge_index``, or dtypes, further axes or
-                ``requires_grad`` that differ between processes; on every process.
+            ValueError: another number of rows, a device other than that of ``edge_index``, or dtypes, further axes or
+                ``requires_grad`` that differ between processes. Every process raises it.
 
         Example:
             >>> from torch.distributed import destroy_process_group, init_process_group
@@ -198,19 +198,19 @@ class NodePartition:
         check.same_device(edge_index=self.edge_index, x=x)
 
     def labels(self, ids: Tensor, num_labels: int) -> EdgeLabels:
-        """The edges with a relation each, sorted once for all layers and steps.
+        """Make labels of the edges, with a relation each, which are sorted once for all layers and steps.
 
         Args:
             ids: ``[E]``, integer, the relation of each edge in the order of ``edge_index``; -1 for none.
-            num_labels: R; ids lie in ``[-1, R)``.
+            num_labels: R; ids are in ``[-1, R)``.
 
         Returns:
             Labels of ``num_own`` queries and ``num_own + num_halo`` keys.
 
         Raises:
             TypeError: an argument of the wrong kind.
-            ValueError: another number of ids than edges, or ids out of range. Nothing travels here, so this error comes
-                up on one process only.
+            ValueError: another number of ids than edges, or ids out of range. Nothing travels here, so only the process
+                with the wrong ids raises this.
 
         Example:
             >>> from torch.distributed import destroy_process_group, init_process_group
@@ -241,9 +241,9 @@ class NodePartition:
 
 
 class _Exchanged(torch.autograd.Function):
-    """Own nodes with the halo, see :meth:`NodePartition.with_halo`; or ``back``, its transpose.
+    """Own nodes with the halo, see :meth:`NodePartition.with_halo`; or its transpose, if ``back``.
 
-    Each is the other's backward, so that gradients have gradients.
+    Each is the backward of the other, so gradients have gradients.
     """
 
     @staticmethod

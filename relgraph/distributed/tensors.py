@@ -1,9 +1,9 @@
 """Attention of DTensors: each process runs the batch rows or heads that it holds, and gets DTensors back.
 
 A DTensor is one tensor that several processes hold, by parts (``Shard``), as equal copies (``Replicate``) or as terms
-of a sum (``Partial``), on each axis of a mesh of processes. Batch rows and heads do not depend on each other, so
-parts by these need no communication in forward. Backward sums the gradients of what all parts share, such as tables
-that all heads share.
+of a sum (``Partial``), on each axis of a mesh of processes. Batch rows and heads do not depend on each other, so a
+split by these needs no communication in forward. Backward sums the gradients of tensors that all parts share, such as
+tables that all heads share.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Split:
             )
 
     def _role(self, name: str, place: Placement) -> str | None:
-        """What a placement of query, key or value splits; an error if that cannot be computed by parts."""
+        """Whether a placement splits batch rows or heads; an error if attention cannot be computed by such parts."""
         heads, batch = 1, None if self.packed else 0
         if isinstance(place, Replicate):
             return None
@@ -111,7 +111,7 @@ class _Split:
         )
 
     def _common(self, axis: int, roles: tuple[str | None, ...]) -> str | None:
-        """What an axis of the mesh splits in query, key and value alike."""
+        """Whether an axis of the mesh splits batch rows or heads, in query, key and value alike."""
         found = {role for role in roles if role is not None}
         if len(found) > 1:
             raise NotImplementedError(
@@ -157,15 +157,16 @@ class _Split:
         )
 
     def part(self, x: Any, *, batch: int | None = None, heads: int | None = None, count: int | None = None) -> Any:
-        """The part of a tensor that this process needs, as a plain tensor; of each of a tuple; others as they are.
+        """The part of a tensor, or of each of a tuple, that this process needs, as a plain tensor.
 
-        Backward gives a part of what is split the gradient of its own, and sums those of what is not split.
+        Other values are returned unchanged. In backward, a split tensor gets the gradient of each part, and a shared
+        tensor gets the sum of all gradients.
 
         Args:
             x: a DTensor on the mesh, or a Tensor that is the same on all processes.
             batch: its axis of batch rows, counted from the end.
-            heads: its axis of heads. An axis of another length than the whole (1, or missing) is shared by all parts.
-            count: the heads of the whole; H by default.
+            heads: its axis of heads. All parts share an axis whose length is not the full one (1, or missing).
+            count: the number of all heads; H by default.
         """
         if isinstance(x, (tuple, list)):
             return tuple(self.part(each, batch=batch, heads=heads, count=count) for each in x)
@@ -183,7 +184,7 @@ class _Split:
             is_split = axis is not None and x.dim() >= -axis and x.shape[axis] == size
             wanted.append(Shard(x.dim() + axis) if is_split and axis is not None else Replicate())
             of_gradient.append(Partial() if role is not None and not is_split else wanted[-1])
-        # this step sums gradients that are Partial: without it a parameter would get such a gradient as it is
+        # this step sums gradients that are Partial: without it a parameter would get an unsummed gradient
         local = x.redistribute(placements=wanted).to_local(grad_placements=of_gradient)
         return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
@@ -195,7 +196,7 @@ class _Split:
         placements = [Replicate() if role is None else places[role] for role in self.roles]
         if self.batch % self._count(_BATCH) == 0:
             return DTensor.from_local(x, self.mesh, placements, run_check=False)
-        x = x.contiguous()  # batch rows that do not go into equal parts
+        x = x.contiguous()  # for batch rows that do not divide into equal parts
         shape = list(x.shape)
         shape[0] = self.batch
         shape[heads] = shape[heads] * self._count(_HEADS)
@@ -205,14 +206,14 @@ class _Split:
         )  # fmt: skip
 
     def _count(self, role: str) -> int:
-        """Among how many processes batch rows or heads are split."""
+        """How many processes share the batch rows or heads."""
         count = 1
         for axis, other in enumerate(self.roles):
             count *= self.mesh.size(axis) if other == role else 1
         return count
 
     def _range(self, role: str, size: int) -> tuple[int, int]:
-        """From where to where the batch rows, or heads, of this process go, as torch cuts them."""
+        """The first and one past the last batch row, or head, of this process, as torch cuts them."""
         start, stop = 0, size
         for axis, other in enumerate(self.roles):
             if other == role:
@@ -233,7 +234,7 @@ class _Split:
         return with_module(score, copied(module, self.part))  # plain tensors, whose gradients are summed
 
     def _drawn(self, given: Arguments) -> Drawn:
-        """The seed of the first process, as one process would draw it, and where the part of this process begins."""
+        """The seed of the first process, as a single process would draw it, and where this process's part begins."""
         seed = torch.randint(1 << 62, (), device=given.query.device)
         if any(self.mesh.get_coordinate() or ()):
             seed = torch.zeros_like(seed)

@@ -1,4 +1,4 @@
-"""Errors that come up on every process when one has them, so that no process waits for the others."""
+"""Raise an error on every process if one process has it, so that no process waits for the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relgraph.distributed.collectives import all_gather, gather_shards
 
 _KINDS = (ValueError, TypeError)
 _SHOWN = 120
-"""So many characters of a description are shown in an error."""
+"""How many characters of a description an error shows."""
 
 
 def check_mesh(mesh: Any) -> Any:
@@ -28,20 +28,20 @@ def check_mesh(mesh: Any) -> Any:
 def raise_together(error: Exception | None, what: str, described: str, device: torch.device, group: Any) -> None:
     """Raise the same error on every process if any has one, or if their descriptions of something differ.
 
-    Every process calls this at the same point, whatever it has found. Two numbers for each process travel, and texts
-    only where there is something to raise.
+    Every process calls this at the same point, whether it has found an error or not. Each process sends two numbers,
+    and texts only if there is something to raise.
 
     Args:
-        error: what this process would raise, a TypeError or ValueError; or None.
+        error: the TypeError or ValueError that this process would raise; or None.
         what: the argument that is described.
-        described: what must be the same on all processes; an empty text where the error leaves nothing to describe. A
-            difference is raised before an error, which may come from it.
-        device: where the processes exchange tensors.
+        described: a text that must be the same on all processes; empty if the error leaves nothing to describe. A
+            difference is raised before an error, because it may be the cause.
+        device: the device on which the processes exchange tensors.
         group: the processes.
 
     Raises:
         TypeError: an error of this type on the first process that has one.
-        ValueError: likewise; or descriptions that differ.
+        ValueError: an error of this type on the first process that has one; or descriptions that differ.
     """
     size = distributed.get_world_size(group)
     if size == 1:

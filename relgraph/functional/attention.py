@@ -20,14 +20,14 @@ from relgraph.score import Score
 
 
 class AttentionAux(NamedTuple):
-    """What :func:`~relgraph.relation_attention_with_aux` returns besides the output; None for what was not asked for.
+    """The extra results of :func:`~relgraph.relation_attention_with_aux`; a result that was not asked for is None.
 
-    α_ij is the attention of query i to key j, the softmax over j before dropout.
+    α_ij is the weight that query i gives to key j: the softmax of the scores over j, before dropout.
 
     Args:
         weights: α, ``[B, H, N_q, N_k]``; packed ``[H, T_q, T_k]``.
         label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
-            labels a tuple, one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
+            labels, a tuple of one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
             and :func:`~relgraph.record_attention` give ``[H, T_q, R]`` when packed, ``[H, N_q, R]`` without a batch.
         lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
             sees nothing; it is NaN, like the output, on a row with a score of NaN or +inf.
@@ -77,15 +77,15 @@ def relation_attention(
 ) -> Tensor:
     """Attention over a labeled graph: scores and values carry a vector for each pair's label.
 
-    Query i receives, key j is looked at, and l_ij is the label of the pair::
+    Query i attends to key j, and l_ij is the label of this pair::
 
         e_ij = (q_i·(k_j + a^K[l_ij]) + k_j·a^Q[l_ij]) · scale + b[l_ij]
         α_i  = softmax_j(e_ij)
         z_i  = Σ_j α_ij (v_j + a^V[l_ij])
 
-    A pair without a label (id -1) attends with q_i·k_j and v_j only. A row that sees nothing gives zeros. Masks, scale
-    and grouped heads are those of :func:`~torch.nn.functional.scaled_dot_product_attention`. Scores and sums are
-    computed in float32 at least.
+    A pair without a label (id -1) uses only q_i·k_j and v_j. A query that may attend to no key gets zeros. Masks, scale
+    and grouped heads work as in :func:`~torch.nn.functional.scaled_dot_product_attention`. Scores and sums are computed
+    in float32 or in a wider type.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations", eqs. 3-5; a^Q as in
     He et al. 2021 (DeBERTa) and Park et al. 2022 (GRPE); b as in Raffel et al. 2020 (T5) and Ying et al. 2021
@@ -97,42 +97,44 @@ def relation_attention(
         key: ``[B, H_kv, N_k, D]``, dtype and device of ``query``; packed ``[T_k, H_kv, D]``.
         value: ``[B, H_kv, N_k, D_v]``, dtype and device of ``query``; packed ``[T_k, H_kv, D_v]``.
         labels: the label of every pair: :class:`~relgraph.Labels`; or integer ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``
-            in ``[-1, R)`` (checked in eager mode on a CPU only), with a table whose rows give R; or None for plain
-            attention without tables.
-        key_table: a^K, ``[R, D]`` shared by the heads, ``[H, R, D]``, or with rows of their own for each batch row
-            ``[B, 1, R, D]`` or ``[B, H, R, D]`` (not packed); None for no such term. For a sum of labels a tuple, one
-            table (or None) per part; all of this holds for the other tables.
+            in ``[-1, R)`` (checked in eager mode on a CPU only), with a table whose number of rows gives R; or None for
+            plain attention without tables.
+        key_table: a^K: ``[R, D]`` shared by all heads, or ``[H, R, D]`` with one table per head. ``[B, 1, R, D]`` and
+            ``[B, H, R, D]`` also have one per batch row (not packed). None leaves the term out. For a sum of labels, a
+            tuple of one table (or None) per part. The other tables follow the same rules.
         value_table: a^V, ``[R, D_v]`` or ``[H, R, D_v]``.
         query_table: a^Q, ``[R, D]`` or ``[H, R, D]``.
         bias_table: b, ``[R]`` or ``[H, R]``, added after scaling.
-        attn_mask: broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``); bool, True attends, or floating,
-            added to the scores after ``score``. ``"triton"`` gives it no gradient.
-        is_causal: query i sees keys j ≤ i + q_offset only, within its graph when packed.
+        attn_mask: a mask that broadcasts to ``[B, H, N_q, N_k]`` (packed: ``[H, T_q, T_k]``). Bool: True lets a pair
+            attend. Floating: added to the scores after ``score``. ``impl="triton"`` computes no gradient for it.
+        is_causal: query i sees only keys j ≤ i + q_offset, within its graph when packed.
         q_offset: the key position of query row 0: an int, a scalar tensor, or ``[B]``, one number per batch row (per
-            graph when packed), within ±2³¹; negative if keys were cut off on the left. By default that of the labels,
-            else 0; with ``is_causal`` and unequal lengths, you or the labels must give it.
+            graph when packed), within ±2³¹; negative if keys were cut off on the left. By default the offset of the
+            labels, or 0 if they have none. With ``is_causal`` and unequal lengths, either you or the labels must give
+            it.
         dropout_p: probability in ``[0, 1)`` of dropping an attention weight; applied whenever it is not 0.
         scale: factor on the score terms that hold a vector; 1/√D by default, 1 for additive scores.
         enable_gqa: H_kv may divide H; each key head then serves H / H_kv query heads.
         score: None for the scaled dot product. :class:`~relgraph.score.Softcap`, :class:`~relgraph.score.LeakyReLU` or
-            a function that acts on each number of a tensor changes the scores after scale and bias, before masks; it
-            must repeat itself, and be a module if it learns.
+            a function of your own changes every score after scale and bias and before masks. The function must act on
+            each number by itself, give the same result each time, and be a module if it has parameters.
             :class:`~relgraph.score.Additive` and :class:`~relgraph.score.Bilinear` replace the dot product.
-        content_bias: u, ``[H, D]``: a bias of the query in its product with the key, (q_i + u)·k_j.
-        position_bias: v, ``[H, D]``: a bias of the query in its product with the key table, (q_i + v)·a^K[l_ij], of
-            every part that has one. Both are for dot products, and not for an ``edge_key``.
-        row_scores: ``[B, H, N_q, R]`` (packed ``[T_q, H, R]``), floating: what each label adds to the scores of each
-            query, unscaled, in place of ``key_table``; a tuple for a sum of labels.
+        content_bias: u, ``[H, D]``: added to the query in its product with the key, (q_i + u)·k_j.
+        position_bias: v, ``[H, D]``: added to the query in its product with the key table, (q_i + v)·a^K[l_ij], in
+            every part that has one. Both biases need dot-product scores and exclude ``edge_key``.
+        row_scores: ``[B, H, N_q, R]`` (packed ``[T_q, H, R]``), floating: the number that each label adds to the scores
+            of each query, unscaled. It replaces ``key_table``. For a sum of labels, a tuple.
         value_map: a linear map for each label, so that z_i = Σ_j α_ij (W[l_ij] v_j + a^V[l_ij]): W ``[R, D_v, D_v]`` or
-            ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (either with the heads
-            first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
-        edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order.
-            With a default, all pairs attend and the listed ones carry a vector too; each costs F numbers per head.
-        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair has k_j + a^K[l_ij] + W_k x_ij in its score.
-        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair has v_j + a^V[l_ij] + W_v x_ij as its value.
+            ``[H, R, D_v, D_v]``; or ``(coefficients, bases)``, ``[R, K]`` and ``[K, D_v, D_v]`` (each may have the
+            heads first), for W[r] = Σ_k coefficients[r, k] · bases[k]. A pair without a label keeps v_j.
+        edge_attr: x, ``[E, F]``, floating: a vector for each edge of :class:`~relgraph.EdgeLabels`, in their order. If
+            the labels have a default, all pairs attend and the listed pairs carry a vector too. Each vector costs F
+            numbers per head.
+        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``: a listed pair uses k_j + a^K[l_ij] + W_k x_ij as its key.
+        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``: a listed pair uses v_j + a^V[l_ij] + W_v x_ij as its value.
         impl: ``"reference"``, ``"dense"``, ``"chunked"``, ``"edges"`` (listed pairs only), ``"native"`` (kernels
-            compiled for this CPU), ``"triton"`` (fused GPU kernels), or None, which picks one by the rule of
-            :func:`~relgraph.which_impl`.
+            compiled for this CPU), ``"triton"`` (fused GPU kernels), or None to let the library choose:
+            :func:`~relgraph.which_impl` shows its choice.
 
     Returns:
         z ``[B, H, N_q, D_v]``, in the dtype of ``query`` (or autocast's); packed ``[T_q, H, D_v]``.
@@ -142,10 +144,10 @@ def relation_attention(
         ValueError: shapes, dtypes or devices that do not fit each other; tables that disagree with the labels on R, or
             tables without labels; ids out of range; ``is_causal`` between unequal lengths without an offset, or an
             offset that differs from the labels'; an unknown ``impl``.
-        NotImplementedError: an ``impl`` that cannot do the call (it says which can); ``torch.func`` and forward-mode
-            derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors, unless ``relgraph.distributed`` is
-            imported and they are sharded by batch or heads; a call within torch's ``context_parallel``;
-            or raw ids that ``torch.func.vmap`` maps over.
+        NotImplementedError: an ``impl`` that does not support the call (the message names one that does);
+            ``torch.func`` and forward-mode derivatives unless ``impl`` is ``"reference"`` or ``"dense"``; DTensors,
+            unless ``relgraph.distributed`` is imported and they are sharded by batch or heads; a call within torch's
+            ``context_parallel``; or raw ids that ``torch.func.vmap`` maps over.
 
     Example:
         >>> q = k = v = torch.randn(2, 8, 5, 16)                # B, H, N, D
@@ -193,14 +195,14 @@ def relation_attention_with_aux(  # noqa: D417
     need_label_mass: bool = False,
     need_lse: bool = False,
 ) -> tuple[Tensor, AttentionAux]:
-    """:func:`~relgraph.relation_attention`, which also returns weights, label mass or log-sum-exp on request.
+    """Compute :func:`~relgraph.relation_attention`, and also return weights, label mass or log-sum-exp on request.
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T_q, H, D]``).
         dropout_p: probability in ``[0, 1)`` of dropping a weight in the output; ``aux`` holds values before dropout.
-        need_weights: return the attention weights, N_q · N_k numbers per head. Only ``impl`` ``"reference"`` and
-            ``"dense"`` hold them.
-        need_label_mass: return the attention that each label receives.
+        need_weights: return the attention weights, N_q · N_k numbers per head. Only ``impl="reference"`` and
+            ``"dense"`` compute them all.
+        need_label_mass: return how much attention each label receives.
         need_lse: return the log-sum-exp of each row, which :func:`~relgraph.functional.merge` needs.
 
     Returns:
@@ -211,7 +213,7 @@ def relation_attention_with_aux(  # noqa: D417
         TypeError: an argument of the wrong kind.
         ValueError: as :func:`~relgraph.relation_attention`; or ``need_label_mass`` without labels.
         NotImplementedError: as :func:`~relgraph.relation_attention`; or ``need_weights`` with an ``impl`` that never
-            holds all weights.
+            has all weights in memory.
 
     Example:
         >>> x, labels = torch.randn(1, 2, 4, 8), rg.ClippedDistance(1)(4)
@@ -234,7 +236,7 @@ def relation_attention_with_aux(  # noqa: D417
 
 
 def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tuple[Tensor, AttentionAux]:
-    """The output of a call and the rest: on parts of DTensors, within a region, or by an implementation."""
+    """Output and extra results of a call, computed on parts of DTensors, by the current region or by one ``impl``."""
     door = door_for(given)
     if door is not None:
         return door.attend(given, impl, need_lse=need_lse)
@@ -248,7 +250,7 @@ def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tup
 
 
 def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:
-    """What a caller gets of an answer apart from the output."""
+    """The extra results of an answer, in the layout of the caller."""
     lse, mass, weights = answer.lse if need_lse else None, answer.mass, answer.weights
     if packed:
         lse = None if lse is None else lse[0].T
@@ -259,7 +261,7 @@ def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) 
 
 
 def answer_to(call: Call, impl: str | None) -> Answer:
-    """The answer of the implementation that is asked for, or of the one that the rule takes."""
+    """The answer of the implementation that the caller named, or of the one that the rule chooses."""
     name = choose(call, impl)
     device = call.query.device.type
     if check.autocast_dtype(device) is None:

@@ -2,8 +2,8 @@
 
     e_ij = ((q_i + u)·k_j + (q_i + v)·a^K[l_ij]) · scale
 
-No implementation knows of them. q_i + u goes in as the query, and (v - u)·a^K[l_ij] is one number per head and label,
-so it goes into the bias table.
+Implementations do not handle these biases. They get q_i + u as the query, and a bias table with (v - u)·a^K[l_ij]
+added, which is one number per head and label.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def with_query_biases(
     score: Any,
     edge: EdgeVectors | None,
 ) -> tuple[Tensor, tuple[Tables, ...]]:
-    """Query and tables that give the same scores without biases of the query; ``query`` is ``[B, H, N_q, D]``."""
+    """Fold the biases into query and tables, with the same scores; ``query`` is ``[B, H, N_q, D]``."""
     given = {"content_bias": content, "position_bias": position}
     given = {name: bias for name, bias in given.items() if bias is not None}
     if not given:
@@ -63,7 +63,7 @@ def _check(name: str, bias: Any, query: Tensor) -> None:
 
 
 def _difference(position: Tensor | None, content: Tensor | None) -> Tensor:
-    """The bias v - u, ``[H, D]``, where one that is missing is zero."""
+    """The bias v - u, ``[H, D]``; a missing one counts as zero."""
     if content is None:
         assert position is not None
         return position

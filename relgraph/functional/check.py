@@ -33,7 +33,7 @@ Maps = Tensor | tuple[Tensor, Tensor]
 """A map for each label, or coefficients and bases of the maps."""
 
 OWN_DROPOUT = Drawn()
-"""Dropout of a call that is no part of a larger one."""
+"""Dropout of a call that is not a part of a larger one."""
 
 _KINDS = ("key_table", "value_table", "query_table", "bias_table")
 
@@ -60,7 +60,7 @@ def check_call(
     query_biases: tuple[Any, Any] = (None, None),
     drawn: Drawn = OWN_DROPOUT,
 ) -> tuple[Call, bool]:
-    """The checked call, and whether its inputs are packed; ``nodes`` says that they are those of a graph layer."""
+    """The checked call, and whether its inputs are packed; ``nodes`` is True if they come from a graph layer."""
     check_labels_type(labels)
     check_context()
     packed = isinstance(labels, Labels) and labels.packed
@@ -207,7 +207,7 @@ def _check_tables(
 
 
 def _check_table(name: str, table: Any, row: list[int], query: Tensor, *, batched: bool) -> None:
-    """Raise unless this is a table of these rows, or one for each head or, if inputs have a batch axis, batch row."""
+    """Raise unless this is a table of these rows, or one per head or, if inputs have a batch axis, per batch row."""
     if table is None:
         return
     check.tensor(name, table)
@@ -282,15 +282,15 @@ def check_score(score: Any, query: Tensor, plan: LabelPlan, tables: tuple[Tables
 
 
 def _check_function(name: str, function: Any, query: Tensor) -> None:
-    """Raise unless a function keeps shape and dtype of a few numbers, repeats itself, and torch can differentiate it.
+    """Raise unless a function keeps shape and dtype, gives the same result each time, and torch can differentiate it.
 
-    Blocks are computed again in backward, so the function must repeat itself, and they hold any rows and keys, so it
-    must act on each number by itself. Blocks compute with copies of what learns, and they know a module's parameters
-    only, so a plain function may not hold tensors that learn.
+    Backward computes blocks again, so the function must give the same result each time. Blocks hold any rows and keys,
+    so it must act on each number by itself. Blocks compute with copies of the parameters, and find them only in a
+    module, so a plain function may not hold tensors that learn.
     """
     device, like = query.device.type, accumulation_dtype(query.dtype)
     few = torch.linspace(-2.0, 2.0, 256, dtype=like, device=query.device).view(1, 1, 16, 16)
-    few = few + few.square() / 8  # uneven steps, so that no mean of some is that of all
+    few = few + few.square() / 8  # uneven steps, so that the mean of some numbers differs from the mean of all
     as_computed = torch.autocast(device, enabled=False) if check.has_autocast(device) else nullcontext()
     with as_computed:
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or peek_interpreter_stack() is not None:
@@ -324,7 +324,7 @@ def _turned(numbers: Tensor) -> Tensor:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Whether numbers are the same up to rounding, which may depend on their place."""
+    """Whether numbers are the same up to rounding, which may depend on their position."""
     near = 1e3 * torch.finfo(one.dtype).eps
     return torch.allclose(one.detach(), other.detach(), near, near, equal_nan=True)
 

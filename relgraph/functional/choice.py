@@ -17,12 +17,12 @@ from relgraph.score import Score
 @final
 @dataclass(frozen=True, repr=False)
 class ImplChoice:
-    """What :func:`~relgraph.which_impl` returns; it prints as a few lines of text.
+    """The answer of :func:`~relgraph.which_impl`; it prints as a few lines of text.
 
     Args:
         impl: the implementation that answers the call.
-        reason: why: the row of the rule that fits, or that you asked for it.
-        refused: the implementations that cannot answer the call; each says why not and what can.
+        reason: why it was chosen: the row of the rule that applies, or that you named it.
+        refused: each implementation that does not support the call, with the reason and an alternative.
         notes: on a GPU, whether the fused kernels of ``"triton"`` passed their self-check on the device.
 
     Example:
@@ -73,12 +73,13 @@ def which_impl(  # noqa: D417
     need_weights: bool = False,
     need_label_mass: bool = False,
 ) -> ImplChoice:
-    """Which implementation :func:`~relgraph.relation_attention` takes for these arguments, and why.
+    """Find which implementation :func:`~relgraph.relation_attention` chooses for these arguments, and why.
 
-    Checks the arguments and lowers the labels as the call does, and computes no attention: tensors on the ``"meta"``
-    device will do if the labels hold no tensors, and are taken for tensors of a CPU. Compiles the kernels of
-    ``"native"``, 10 to 20 seconds, where that was not done before. For tensors on a GPU it makes the self-check of
-    ``"triton"`` where that was not done before; never for fake tensors (``torch._subclasses.FakeTensorMode``).
+    This checks the arguments and prepares the labels as the call does, but computes no attention. If the labels hold no
+    tensors, the arguments may be on the ``"meta"`` device; they then count as CPU tensors. If the kernels of
+    ``"native"`` are not compiled yet, this compiles them, which takes 10 to 20 seconds. For tensors on a GPU it runs
+    the self-check of ``"triton"`` if that has not run yet, but never for fake tensors
+    (``torch._subclasses.FakeTensorMode``).
 
     Args:
         query: this and all further arguments as in :func:`~relgraph.relation_attention` (packed, ``[T, H, D]``).

@@ -1,6 +1,6 @@
-"""Who answers a call of attention with DTensors: :mod:`relgraph.distributed`, once it is imported.
+"""The hook by which :mod:`relgraph.distributed` answers attention calls with DTensors once it is imported.
 
-Without it DTensors are refused, in :mod:`relgraph.arguments.sharding`.
+Until then, :mod:`relgraph.arguments.sharding` refuses DTensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Door(ABC):
-    """What runs a call with DTensors on the parts of this process."""
+    """Runs a call with DTensors on the parts of this process."""
 
     @abstractmethod
     def takes(self, given: Arguments) -> bool:
@@ -25,7 +25,7 @@ class Door(ABC):
 
     @abstractmethod
     def attend(self, given: Arguments, impl: str | None, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
-        """The output and the rest, as DTensors."""
+        """The output and the extra results, as DTensors."""
 
 
 _doors: list[Door] = []

@@ -42,7 +42,7 @@ def edge_attention(  # noqa: D417
     impl: str | None = None,
     need_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Every node attends over its incoming edges; edges carry labels, vectors or both.
+    """Let every node attend over its incoming edges, which carry labels, vectors or both.
 
     Node i is the target and query. Each incoming edge e = (j → i) has the key j as its source, a label l_e and a
     vector x_e::
@@ -51,8 +51,8 @@ def edge_attention(  # noqa: D417
         α_e = softmax of s over the edges into i
         z_i = Σ_e α_e (v_j + a^V[l_e] + W_v x_e)
 
-    Each parallel edge attends separately; a node without incoming edges gets zeros. Memory is E · (H + F) numbers plus
-    those of the nodes: no vector per edge and head is ever held.
+    Parallel edges attend separately, and a node without incoming edges gets zeros. Memory is E · (H + F) numbers plus
+    those of the nodes, because no tensor holds a vector per edge and head.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; edge vectors as in Shi et al. 2021 (PyG's
     :class:`~torch_geometric.nn.conv.TransformerConv`).
@@ -65,10 +65,10 @@ def edge_attention(  # noqa: D417
         key_table: this and all further arguments as in :func:`~relgraph.relation_attention`.
         row_scores: ``[N_q, H, R]``.
         edge_attr: x, ``[E, F]``, floating: a vector for each edge in the order of ``labels.edge_index``.
-        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not enter the score.
-        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not enter the output.
-        impl: ``"edges"``, ``"native"`` (kernels compiled for this CPU; no weights), ``"triton"`` (no edge vectors, no
-            weights; on a GPU), or None: ``"triton"`` or ``"native"`` where it can be, else ``"edges"``.
+        edge_key: W_k, ``[D, F]`` or ``[H, D, F]``; without it the vectors do not change the score.
+        edge_value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``; without it they do not change the value.
+        impl: ``"edges"``, ``"native"`` (kernels compiled for this CPU; no weights), or ``"triton"`` (on a GPU; no edge
+            vectors, no weights). None takes ``"triton"`` or ``"native"`` if it supports the call, else ``"edges"``.
         need_weights: also return the weight of every edge.
 
     Returns:
@@ -79,8 +79,8 @@ def edge_attention(  # noqa: D417
         TypeError: labels that are not EdgeLabels, or another argument of the wrong kind.
         ValueError: labels with a default or a batch axis; shapes, dtypes or devices that do not fit; ``edge_attr``
             without a map or a map without ``edge_attr``; an unknown ``impl``.
-        NotImplementedError: what ``impl="native"`` or ``"triton"`` cannot do; ``torch.func`` transforms and
-            forward-mode derivatives.
+        NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support; ``torch.func`` transforms
+            and forward-mode derivatives.
 
     Example:
         >>> labels = rg.EdgeLabels(torch.tensor([[0, 1, 1], [1, 0, 2]]), torch.tensor([0, 1, 0]), 2, q_len=3)
@@ -98,7 +98,7 @@ def edge_attention(  # noqa: D417
     if active() is not None:
         raise NotImplementedError(
             "edge_attention attends to the nodes that this process holds, not to those of the others: within "
-            "context_parallel take relation_attention with EdgeLabels of the whole"
+            "context_parallel use relation_attention with EdgeLabels of the whole graph"
         )
     call, _ = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p,
@@ -125,5 +125,5 @@ def edge_attention(  # noqa: D417
 
 
 def _with_batch(row_scores: Any) -> Any:
-    """``[N_q, H, R]`` as ``[1, H, N_q, R]``; anything else as it is, for the check to refuse."""
+    """``[N_q, H, R]`` as ``[1, H, N_q, R]``; anything else unchanged, for the check to refuse."""
     return row_scores.transpose(0, 1)[None] if isinstance(row_scores, Tensor) and row_scores.dim() == 3 else row_scores

@@ -12,14 +12,14 @@ from relgraph.arguments import check
 
 
 def merge(outputs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention over the union of disjoint key sets, exactly, from the attention over each.
+    """Join attention over disjoint sets of keys into exact attention over all of them.
 
-    With lse = log Σ_s exp(lse_s) over the sets s, α over the union is α over set s times exp(lse_s - lse)::
+    With lse = log Σ_s exp(lse_s) over the sets s, α over all keys is α over set s times exp(lse_s - lse)::
 
         output = Σ_s exp(lse_s - lse) · output_s
 
-    Any sum over keys weighted by α merges this way: the output with its value term, and label masses. Differentiable
-    in outputs and lses.
+    Any sum over keys weighted by α merges this way: the output with its value term, and label masses. Gradients flow to
+    outputs and lses.
 
     Source: the online softmax of Milakov and Gimelshein 2018, as in Dao et al. 2022 (FlashAttention).
 

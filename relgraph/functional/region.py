@@ -1,6 +1,6 @@
-"""Who answers a call of attention where a sequence is split over processes: the region that is entered, if any.
+"""The current region, which answers attention calls while a sequence is split over processes.
 
-Layers and functions ask here; :mod:`relgraph.distributed`, higher in the house, enters its regions here.
+Layers and functions look it up here. :mod:`relgraph.distributed`, which imports this module, enters its regions here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Drawn(NamedTuple):
-    """Whose dropout a call draws, where it is a part of a larger one; by default its own.
+    """Which part of a larger call's dropout mask a call draws; by default it draws its own mask.
 
     Attributes:
         seed: the seed of the larger call, a number; None to draw one.
         batch: which batch row of the larger call is the first one here.
-        head: the same for query heads.
+        head: which query head of the larger call is the first one here.
     """
 
     seed: Tensor | None = None
@@ -60,19 +60,19 @@ class Region(ABC):
 
     @abstractmethod
     def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
-        """What the rows of this process attend to, among the keys of all processes.
+        """Let the rows of this process attend to the keys of all processes.
 
         Args:
-            given: query, key, value and scores by row are those of this process; labels are those of the whole.
+            given: query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
             impl: the implementation for each part, or None for the rule.
 
         Returns:
-            The output of the rows of this process, and the rest with the log-sum-exp.
+            The output of the rows of this process, and the extra results with the log-sum-exp.
         """
 
     @abstractmethod
     def whole_length(self, length: int) -> int:
-        """How many rows all processes hold together, where this one holds ``length``; raises on all if it differs."""
+        """How many rows all processes hold if this one holds ``length``; raises on all if they disagree."""
 
     @abstractmethod
     def check_together(self, check: Callable[[], None], labels: Any, *sizes: int) -> None:
@@ -80,8 +80,8 @@ class Region(ABC):
 
         Args:
             check: raises TypeError or ValueError.
-            labels: what is checked.
-            sizes: what it is checked against.
+            labels: the labels to check.
+            sizes: the sizes that they must fit.
         """
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Region(ABC):
 
     @abstractmethod
     def all_keys(self, padding: Tensor) -> Tensor:
-        """A mask of the keys of this process, ``[B, n]``, with those of all others, ``[B, N]``."""
+        """Join the masks of the keys of all processes, ``[B, N]``, from that of this process, ``[B, n]``."""
 
 
 _entered: list[Region] = []

@@ -19,7 +19,7 @@ class Tables(NamedTuple):
     """The learned vectors of one part of the labels; each may be missing.
 
     A table is ``[R, D]``, ``[H, R, D]`` or, with a batch axis, ``[B, 1 or H, R, D]``; biases have no axis D. ``rows``
-    ``[B, H, N_q, R]`` are scores given for each query and label, in place of a key table.
+    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table.
     """
 
     key: Tensor | None = None
@@ -67,15 +67,15 @@ class ValueMap(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One checked call, which every implementation answers with the same numbers.
+    """One checked call; every implementation gives the same numbers for it.
 
     Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch has B = 1
     and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
     attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
     ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
     query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed.
-    ``dropout_seed`` is that seed, a number; None draws one, or uses torch's own dropout where an implementation has
-    no kernels of its own. ``drawn`` is what comes of both, for a block of a call.
+    ``dropout_seed`` is that seed, a number; None draws one, or uses torch's dropout in an implementation without
+    kernels. ``drawn`` holds the hashes made from both, for a block of a call.
     """
 
     query: Tensor
@@ -125,12 +125,12 @@ class Problem:
         query: ``[B, H, N_q, D]``; ``[B, H, N_q, D + F]`` with vectors in the score.
         key: ``[B, H_kv, N_k, D]``.
         value: ``[B, H_kv, N_k, D_v]``.
-        by_query: B, what label r adds to the scores of query i, ``[B, H, N_q, columns]``, or None.
-        by_key: C, what label r adds to the scores at key j, ``[B, H, N_k, columns]``, or None.
+        by_query: B, the number that label r adds to the scores of query i, ``[B, H, N_q, columns]``, or None.
+        by_key: C, the number that label r adds to the scores at key j, ``[B, H, N_k, columns]``, or None.
         label_keys: a^K, which a pair's label adds to its key, ``[R, D]`` or ``[H, R, D]``, or None.
         label_values: a^V, which it adds to its value, ``[R, D_v]`` or ``[H, R, D_v]``, or None. For compiled kernels
-            over all pairs it has a row for each column of the sums; for those of a GPU all tables have that, or one
-            row less where the last column is that of pairs without a label.
+            over all pairs it has a row for each column of the sums. For GPU kernels all tables have one, or one row
+            less if the last column is for pairs without a label.
         label_queries: a^Q, whose product with the key is added to q·k, ``[R, D]`` or ``[H, R, D]``, or None.
         label_biases: b, which it adds to the score, ``[R]`` or ``[H, R]``, or None. Compiled kernels over all pairs
             take it in the place of B, with a number for each column.
@@ -143,15 +143,15 @@ class Problem:
         scale: factor on q·k.
         dropout_p: share of the weights that is dropped.
         columns: width of B, C and the sums by label.
-        need_sums: whether the sums by label after dropout are wanted.
-        need_mass: whether the sums by label before dropout are wanted as a further output.
-        mask_learns: whether the gradient of an added mask is wanted.
+        need_sums: whether to return the sums by label after dropout.
+        need_mass: whether to return the sums by label before dropout as a further output.
+        mask_learns: whether to return the gradient of an added mask.
         vectors_in_score: whether a key is k_j followed by the pair's vector.
         vectors_in_value: whether a value is v_j followed by the pair's vector, so that the output is wider by F.
-        vectors_learn: whether the gradient of the vectors is wanted.
+        vectors_learn: whether to return the gradient of the vectors.
         score: a named function of finished scores, or None.
         plan_key: the plan as the op received it, under which ``memo`` is kept, or where it is; None to keep nothing.
-        drawn: what dropout draws from, once ``chunked`` has made it of ``seed``; None before, and elsewhere.
+        drawn: the hashes from which dropout draws, after ``chunked`` has made them from ``seed``; else None.
     """
 
     query: Tensor
@@ -184,7 +184,7 @@ class Problem:
 
     @cached_property
     def memo(self) -> dict[Any, Any]:
-        """What an implementation keeps for the next call with these labels; looked up only by those that use it."""
+        """The cache of an implementation for the next call with these labels; looked up only if it is used."""
         if isinstance(self.plan_key, dict):
             return self.plan_key
         return {} if self.plan_key is None else plan_memo(*self.plan_key)
@@ -196,7 +196,7 @@ class Problem:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """What the first batch row, head, query and key are in a larger problem: the seed's further numbers."""
+        """The numbers of the first batch row, head, query and key in a larger problem, which follow the seed."""
         return (0, 0, 0, 0) if self.seed is None or self.seed.numel() == 1 else tuple(self.seed.tolist()[1:])
 
 

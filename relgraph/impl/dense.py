@@ -87,7 +87,7 @@ def _additive(
 
 
 def _bilinear(weight: Tensor, query: Tensor, key: Tensor, ids: _PartIds, plain: Tensor) -> Tensor:
-    """q_iᵀ W[l_ij] k_j; ``plain`` where a pair has no label."""
+    """q_iᵀ W[l_ij] k_j; ``plain`` for a pair without a label."""
     scores, keys = plain, key.transpose(-1, -2)
     for label in range(ids.size):
         scores = torch.where(ids.slots == label, query @ weight[..., label, :, :] @ keys, scores)
@@ -119,7 +119,7 @@ def _sum_by_label(labels: list[_PartIds], weights: Tensor) -> Tensor:
 
 
 class _Edges:
-    """The vectors of listed pairs, and where these pairs are: a score or a weight of theirs is ``[B or 1, H, P]``."""
+    """The vectors of listed pairs, and where these pairs are; their scores and weights are ``[B or 1, H, P]``."""
 
     def __init__(self, call: Call, edge: EdgeVectors, dtype: torch.dtype) -> None:
         csr = call.plan.parts[0].csr
@@ -207,7 +207,7 @@ class _PartIds:
         return sums.flatten(-2).scatter_add(-1, row + extra, taken).view(sums.shape)
 
     def _scatter_row(self, weights: Tensor) -> Tensor:
-        """P of a single long row, in four interleaved sums: additions to one label then wait less for each other."""
+        """P of a single long row, in four interleaved sums, so that additions to one label wait less for each other."""
         batch, heads, _, k_len = weights.shape
         turn = torch.arange(k_len, device=weights.device) % 4
         at = (self.slots * 4 + turn).expand(batch, heads, -1, -1)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-"""2^64 divided by the golden ratio, as a signed number: steps of it fall far apart."""
+"""2^64 divided by the golden ratio, as a signed number, whose multiples are far apart."""
 
 WIDE = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 """Factors of the last steps of SplitMix64 (Steele, Lea, Flood 2014), which mix 64 bits."""
@@ -35,7 +35,7 @@ HALF = (1 << 32) - 1
 
 
 class Hashes(NamedTuple):
-    """What the numbers of pairs are made of.
+    """The hashes from which the numbers of pairs are made.
 
     Attributes:
         rows: ``[B, H, N_q, 2]`` int32, two halves for each query of each head.
@@ -54,7 +54,7 @@ def hashes(seed: Tensor, origin: Sequence[int | Tensor], rows: torch.Size, keys:
         origin: batch row, head, query and key of the larger problem that the first ones here are.
         rows: how many batch rows, heads and queries.
         keys: how many keys.
-        device: where the hashes are wanted.
+        device: device of the hashes.
     """
     batch, head, query, key = (
         torch.arange(count, device=device) + begin for count, begin in zip((*rows, keys), origin, strict=True)
@@ -115,5 +115,5 @@ def kept(found: Hashes, dropout_p: float) -> Tensor:
 
 
 def parted(second: Tensor, again: Tensor) -> Tensor:
-    """Second halves for parallel edges, the n-th of which has n in ``again``: each draws a number of its own."""
+    """Second halves for parallel edges, so that each draws another number; the n-th has n in ``again``."""
     return second ^ (again * NARROW[1]).to(torch.int32)

@@ -92,7 +92,7 @@ def listed_future(plan: LabelPlan, offset: int | Tensor, heads: int) -> Tensor:
 
 
 def added_to_pairs(problem: Problem) -> Tensor | None:
-    """What mask and causal order add to the score of every pair, ``[L or 1, P]``; None if nothing."""
+    """The number that mask and causal order add to the score of every pair, ``[L or 1, P]``; None without these."""
     plan, mask, rows = problem.plan, problem.mask, problem.query.shape[:2]
     hidden, added = [], None
     if mask is not None:
@@ -110,7 +110,7 @@ def added_to_pairs(problem: Problem) -> Tensor | None:
 
 
 def given_factor(problem: Problem) -> Tensor | None:
-    """What a given dropout mask multiplies the weight of every pair by, ``[L or 1, P]``; None without one."""
+    """The factor of a given dropout mask on the weight of every pair, ``[L or 1, P]``; None without one."""
     if problem.keep is None:
         return None
     kept = listed_entries(problem.plan, problem.keep, problem.query.shape[:2])

@@ -10,8 +10,8 @@ make B and C of tables themselves, in each direction, so that autograd keeps nei
 argument of the primitive is a field of ``Problem``, and in this file: an argument of :func:`run`, the schema, and
 ``_problem``.
 
-An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. Kernels that
-ask for it are therefore called without the op where nothing could tell the difference (:func:`unwatched`).
+An op costs a tenth of a millisecond before its kernel begins, which is most of the time on a small graph. So kernels
+that ask for it are called without the op if this makes no difference (:func:`unwatched`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ table) and of each table given, then of the vectors and of the mask, each if it 
 
 
 class _Kernels(NamedTuple):
-    """What :func:`plug` was given."""
+    """The arguments of :func:`plug`."""
 
     forward: Forward
     backward: Backward
@@ -66,7 +66,7 @@ def plug(
     """Register the two functions under ``name``.
 
     Args:
-        name: what :func:`run` is given.
+        name: the name for :func:`run`.
         forward: the outputs of a problem.
         backward: the gradients of a problem.
         impl: the name that users give.
@@ -74,7 +74,7 @@ def plug(
         twin: the same outputs in plain torch, differentiable to any order, dropout included: through it the gradients
             are differentiated again. Without it there is no second derivative.
         direct: whether the functions may be called without a custom op.
-        keeps_plain: whether backward wants the output without the value term, where forward adds it.
+        keeps_plain: whether backward needs the output without the value term if forward adds it.
     """
     _KERNELS[name] = _Kernels(forward, backward, impl, instead, twin, direct, keeps_plain)
 
@@ -91,7 +91,7 @@ def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> N
 
 
 class Extras(NamedTuple):
-    """Parts of the primitive that only some kernels know; see :class:`~relgraph.impl.call.Problem`."""
+    """Parts of the primitive that only some kernels support; see :class:`~relgraph.impl.call.Problem`."""
 
     label_keys: Tensor | None = None
     label_values: Tensor | None = None
@@ -123,7 +123,7 @@ def run(
         by_key: C, ``[B, H, N_k, columns]``, or None.
         columns: width of B, C and the sums.
         need_sums: whether the value term needs P.
-        seed_device: where a seed for dropout is drawn; the CPU when left out.
+        seed_device: the device on which a seed for dropout is drawn; the CPU by default.
         extras: tables that the kernels add themselves, and edge vectors.
         recorded: whether compiled code may record the kernels in a CUDA graph; not if they wait for the device.
 
@@ -323,9 +323,9 @@ def _save_again(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None
 
 
 def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    """The derivative of backward, through the twin: of the incoming gradients and of the tensors saved.
+    """The derivative of backward, through the twin, by the incoming gradients and the saved tensors.
 
-    Outputs of forward were saved too, but what backward gives is a function of its inputs without them.
+    Outputs of forward were saved too, but the result of backward is a function of its other inputs.
     """
     kernels = _KERNELS[ctx.kernels]
     if kernels.twin is None:
@@ -355,7 +355,7 @@ def _backward_again(ctx: Any, coming: Sequence[Tensor | None]) -> tuple[Any, ...
 
 
 def _leaf(x: Tensor, again: bool) -> Tensor:
-    """``x`` as something to differentiate by; still part of its graph if that is to be differentiated again."""
+    """``x`` as a tensor to differentiate by; still part of its graph if that will be differentiated again."""
     return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
 
 
@@ -376,7 +376,7 @@ _register("attend_unrecorded", (torch.Tag.cudagraph_unsafe,))
 
 
 class _Direct(torch.autograd.Function):
-    """The primitive without the ops, as :func:`run` calls it; its second derivative is that of the op of backward."""
+    """The primitive without the ops, as :func:`run` calls it, with the second derivative of the op of backward."""
 
     @staticmethod
     def forward(ctx: Any, kernels: str, rest: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -406,9 +406,9 @@ class _Direct(torch.autograd.Function):
 
 
 def unwatched(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether nothing follows the ops: no compiler, no mode, no transform, no tensor of another kind or place.
+    """Whether nothing traces the ops: no compiler, no mode, no transform, no tensor of another kind or device.
 
-    Direct kernels have refused tensors of the wrong one of CPU and GPU before.
+    Before this, direct kernels have refused tensors on the wrong device, CPU or GPU.
     """
     if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
         return False

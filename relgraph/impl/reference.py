@@ -1,4 +1,4 @@
-"""Equations 3-5 of the paper to the letter: all other implementations are tested against this one.
+"""Equations 3-5 of the paper, written out directly; tests compare all other implementations with this one.
 
 It builds a^K[l_ij] and a^V[l_ij] for all pairs, N_q · N_k · D numbers.
 """
@@ -49,7 +49,7 @@ def attend(call: Call) -> Answer:
     else:
         # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
         scores = (query[:, :, :, None] * keys).sum(-1) + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
-    if isinstance(call.score, Bilinear):  # Wᵀ q_i - q_i, as q_i·k_j is there already
+    if isinstance(call.score, Bilinear):  # Wᵀ q_i - q_i, because q_i·k_j is already in the score
         mapped = _maps(call.score.weight.to(dtype), ids[0]).mT @ query[:, :, :, None, :, None]
         scores = scores + ((mapped.squeeze(-1) - query[:, :, :, None]) * key[:, :, None]).sum(-1)
     scores = finish(call.score, scores * call.scale + bias)

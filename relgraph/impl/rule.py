@@ -39,7 +39,7 @@ See docs/learn/implementations.md.
 """
 
 PACKED_SHARE = 8
-"""On a GPU dense is taken for so many times fewer scores if graphs are packed: most of them are of no graph."""
+"""On a GPU, the limit for dense is this many times lower if graphs are packed: most scores then belong to no graph."""
 
 
 class Rule(NamedTuple):
@@ -125,7 +125,7 @@ def small_scores(call: Call) -> int:
 
 
 def dense_scores(call: Call) -> int:
-    """Up to this many scores ``dense`` is taken before ``chunked``: for speed on a CPU, by what they fill elsewhere."""
+    """Up to this many scores ``dense`` comes before ``chunked``: on a CPU for speed, elsewhere by their memory."""
     room = budget.block_bytes(call.query.device)
     if not room:
         return DENSE_SCORES
@@ -134,7 +134,7 @@ def dense_scores(call: Call) -> int:
 
 
 def size_in_words(call: Call) -> str:
-    """The scores and the bound that they keep to or pass, as text, which dynamo cannot format."""
+    """The number of scores and whether it is within its bound, as text, which dynamo cannot format."""
     per_pair = " · D" if isinstance(call.score, Additive) else ""
     bound = small_scores(call) if size(call) <= small_scores(call) else dense_scores(call)
     compared = "at most" if size(call) <= bound else "more than"
@@ -162,15 +162,15 @@ def refusal(call: Call, impl: str) -> str | None:
 def _draws_of_larger(call: Call) -> bool:
     """Whether the call draws the dropout of a larger one.
 
-    Parts of one call differ in size, by which no part may come to kernels that draw other numbers.
+    Parts of one call differ in size, but size must not lead a part to kernels that draw other numbers.
     """
     return call.dropout_seed is not None and call.dropout_p > 0.0 and call.keep is None
 
 
 def _takes_triton(call: Call) -> bool:
-    """Whether the fused kernels are meant for this call, can do it and have passed their self-check there.
+    """Whether the fused kernels are meant for this call, support it and have passed their self-check on its device.
 
-    The check is made here, before the first use; a traced call makes it when it runs.
+    This runs the check before the first use; a traced call runs it later, when it executes.
     """
     query, listed = call.query, call.plan.edges_only
     if not limits.is_gpu(query.device):
@@ -187,7 +187,7 @@ def _takes_triton(call: Call) -> bool:
 
 
 def notes(call: Call) -> tuple[str, ...]:
-    """What is known of the fused kernels where they are meant for the call and can do it; checks nothing."""
+    """What is known about the fused kernels if they are meant for the call and support it; runs no check."""
     query, listed = call.query, call.plan.edges_only
     if not limits.is_gpu(query.device) or refusal(call, "triton") is not None:
         return ()
@@ -206,7 +206,7 @@ def notes(call: Call) -> tuple[str, ...]:
 def _native(call: Call) -> str | None:
     """Why the compiled kernels cannot answer this call, and what to use instead; None if they can.
 
-    What the call asks for comes first: kernels that it cannot use are not compiled for it.
+    The options of the call come first, so that kernels that it cannot use are not compiled.
     """
     if call.need_weights:
         holder = "reference" if _parallel(call) else "dense"
@@ -222,7 +222,7 @@ def _native(call: Call) -> str | None:
         return f"has no query_table with a batch axis over listed pairs; {other}"
     if _learns(call.mask):
         return f"gives no gradient to attn_mask; {other}"
-    if call.query.device.type not in ("cpu", "meta"):  # who asks with shapes alone asks about a CPU
+    if call.query.device.type not in ("cpu", "meta"):  # tensors on meta count as CPU tensors
         return f"needs CPU tensors, got {call.query.device.type}; {other}"
     why = build.missing()
     return None if why is None else f"has no compiled kernels: {why}; {other}"
@@ -241,7 +241,7 @@ def _triton_refusal(call: Call) -> str | None:
     if off is not None:
         return f"{off}; use {others}"
     if not limits.HAS_TRITON:
-        return f"needs the package triton (pip install 'relgraph[triton]'); use {others}"
+        return f"needs the package triton (pip install triton); use {others}"
     if query.device.type != "cuda" and not (query.device.type == "cpu" and limits.interpreted()):
         return f"needs CUDA tensors (or TRITON_INTERPRET=1, slow, on a CPU), got {query.device.type}; use {others}"
     unfit = limits.unfit(query)
@@ -317,12 +317,12 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         return
     raise NotImplementedError(
         f"{what} need impl='reference' or 'dense', got impl={impl!r}: "
-        "the other implementations have a backward of their own"
+        "the other implementations define their own backward"
     )
 
 
 def _by_user(score: Any) -> bool:
-    """Whether a function of the user's is at work, which may hold tangents of its own."""
+    """Whether the call uses a function of the user, which may hold tangents."""
     function = score.activation if isinstance(score, Additive) else score
     return function is not None and not isinstance(function, (str, Named, Bilinear))
 

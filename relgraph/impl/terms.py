@@ -52,7 +52,7 @@ def softmax_rows(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hashes_of(call: Call) -> draw.Hashes | None:
-    """What dropout draws from, by place; None where nothing is drawn that way."""
+    """The hashes from which dropout draws by place; None if nothing is drawn that way."""
     if call.dropout_p == 0.0 or call.keep is not None:
         return None
     if call.drawn is not None or call.dropout_seed is None:
@@ -74,7 +74,7 @@ def drop(call: Call, weights: Tensor) -> Tensor:
 def score_tables(query: Tensor, tables: Sequence[Tables], sizes: Sequence[int], scale: float) -> Tensor | None:
     """B = scale · q·(a^K)ᵀ + b for every label of every part, ``[B, H, N_q, sum of R+1]``; None without tables.
 
-    Rows that were given stand for the product. Each part ends with a column of zeros for pairs without a label.
+    Given scores by row replace the product. Each part ends with a column of zeros for pairs without a label.
     """
     if all(t.key is None and t.bias is None and t.rows is None for t in tables):
         return None

@@ -1,15 +1,15 @@
-"""Graphs and models from other packages and formats: each module imports its package at its top and loads on first use.
+"""Graphs and models from other packages and formats; each module loads on first use and then imports its package.
 
-- ``relgraph.interop.checkpoints``: checkpoints of other code, read into layers of relgraph; needs nothing else.
+- ``relgraph.interop.checkpoints``: reads checkpoints of other code into layers of relgraph; needs nothing else.
 - ``relgraph.interop.conllu``: dependency trees of treebanks; needs the extra ``relgraph[conllu]``.
 - ``relgraph.interop.networkx``: from and to networkx graphs; needs the extra ``relgraph[networkx]``.
 - ``relgraph.interop.python``: Python source as a graph over its tokens; needs nothing else.
-- ``relgraph.interop.transformers``: models of Hugging Face whose attention has learned tables, computed here; needs the
-  extra ``relgraph[transformers]``.
+- ``relgraph.interop.transformers``: lets relgraph compute the attention of models of Hugging Face that have learned
+  tables; needs the extra ``relgraph[transformers]``.
 
-A module whose package is missing raises an ImportError that names the extra.
+A module whose package is missing raises an ImportError that says what to install.
 
-Behind ``networkx`` are two files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors of
+``networkx`` uses two more files: ``_networkx_items`` lists nodes and edges, ``_networkx_attributes`` makes tensors from
 their attributes.
 """
 

@@ -97,7 +97,7 @@ def distinct(name: str, types: Any, *, of: str = "types", most: int = 0) -> tupl
 
 
 def read_features(kind: str, items: list[Item], read: ReadNumbers | None) -> Tensor | None:
-    """The numbers of every edge or node, ``[E or N, F]``, in the default floating type; None where none are read."""
+    """The numbers of every edge or node, ``[E or N, F]``, in the default floating type; None if none are read."""
     if read is None:
         return None
     names = _names(kind, read)

@@ -59,7 +59,7 @@ def attribute(argument: str, kind: str, item: Item, name: str) -> Any:
 
 
 def borders_by_attribute(graph: Any, nodes: Sequence[Item], batch: str) -> Tensor:
-    """The borders of a packed batch, ``[G+1]``, from the number of its graph that each node has as an attribute."""
+    """The borders of a packed batch, ``[G+1]``, from the attribute that gives the number of each node's graph."""
     if not isinstance(batch, str):
         raise TypeError(f"batch must be the name of an attribute, or None, got {type(batch).__name__}")
     home = [attribute("batch", "node", item, batch) for item in nodes]

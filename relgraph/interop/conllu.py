@@ -28,7 +28,7 @@ try:
     import conllu
     from conllu.exceptions import ParseException
 except ImportError:
-    raise ImportError("relgraph.interop.conllu needs conllu: pip install 'relgraph[conllu]'") from None
+    raise ImportError("relgraph.interop.conllu needs conllu: pip install conllu") from None
 
 __all__ = ["UPOS", "Sentence", "parse", "read"]
 
@@ -94,7 +94,7 @@ def read(
     relations: Sequence[str] = UD_RELATIONS,
     tags: Sequence[str] | None = None,
 ) -> list[Sentence]:
-    r"""All sentences of a CoNLL-U file; any error in the file raises.
+    r"""Read all sentences of a CoNLL-U file; any error in the file raises.
 
     Words are nodes; an edge leads from head (key) to dependent (query). Tokens of several words (``1-2``) are kept as
     ``multiword``; empty nodes (``8.1``) and enhanced dependencies are left out. A row has ten columns, of which the
@@ -104,7 +104,7 @@ def read(
 
     Args:
         file: a path, of a gzipped file if it ends in ``.gz``; or a file open for reading text.
-        relations: the names of the edge types. A relation with a subtype that is not listed, such as ``nmod:poss``,
+        relations: the names of the edge types. If a relation with a subtype, such as ``nmod:poss``, is not listed, it
             counts as its universal part, ``nmod``. The root has no edge, so its relation is not checked.
         tags: the names of the node types, such as :data:`~relgraph.interop.conllu.UPOS`; None for nodes without types.
             A word without a tag, ``"_"``, has the type -1.
@@ -132,7 +132,7 @@ def read(
 
 
 def parse(text: str, *, relations: Sequence[str] = UD_RELATIONS, tags: Sequence[str] | None = None) -> list[Sentence]:
-    r"""All sentences of a text in CoNLL-U: :func:`~relgraph.interop.conllu.read` for a string.
+    r"""Read all sentences of a string in CoNLL-U, as :func:`~relgraph.interop.conllu.read` does for a file.
 
     An edge leads from head (key) to dependent (query).
 

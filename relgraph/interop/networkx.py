@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields, shown
-from relgraph.arguments.hints import in_place_of_labels
+from relgraph.arguments.hints import in_place_of_graph, in_place_of_labels
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
     Read,
@@ -36,7 +36,7 @@ __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
 try:
     import networkx as nx
 except ImportError:
-    raise ImportError("relgraph.interop.networkx needs networkx: pip install 'relgraph[networkx]'") from None
+    raise ImportError("relgraph.interop.networkx needs networkx: pip install networkx") from None
 
 
 class FromNetworkx(NamedTuple):
@@ -81,7 +81,7 @@ def from_networkx(
     edge_features: ReadNumbers | None = None,
     batch: str | None = None,
 ) -> FromNetworkx:
-    """The graph that labelers read: an edge u → v lets v, the query, look at u, the key.
+    """Make the graph that labelers read: an edge u → v lets v, the query, look at u, the key.
 
     Nodes are numbered in networkx's order. An undirected edge goes both ways, a self-loop once, and every parallel edge
     of a multigraph is kept. Several graphs become one packed batch with the same types. If you read graphs in separate
@@ -102,9 +102,9 @@ def from_networkx(
             concatenate; or a function of the node and the dict of its attributes. They become ``x``, ``[N, F]``.
         edge_features: the same for edges; a function takes u, v and the dict of the edge's attributes. They become
             ``edge_attr``, ``[E, F]``, in both directions of an undirected edge.
-        batch: if one networkx graph holds a packed batch: the node attribute with the number of a node's graph, from 0
-            and never falling. ``graph.graph["num_graphs"]``, if present, is the number of graphs, which lets the last
-            ones be empty.
+        batch: the node attribute with the number of a node's graph, from 0 and never falling, if one networkx graph
+            holds a packed batch. ``graph.graph["num_graphs"]``, if present, is the number of graphs, so that the last
+            ones may be empty.
 
     Returns:
         A :class:`~relgraph.interop.networkx.FromNetworkx`; for several graphs its ``graph`` is packed, and its rows
@@ -157,11 +157,11 @@ def to_networkx(
     x: Tensor | None = None,
     edge_attr: Tensor | None = None,
 ) -> Any:
-    """A graph as a :class:`~networkx.MultiDiGraph` of nodes 0, 1, ..., with an edge from each source to its target.
+    """Make a :class:`~networkx.MultiDiGraph` of nodes 0, 1, ..., with an edge from each source to its target.
 
-    The source is the key, the target the query. Nodes have the attributes ``node_type`` and ``x``, edges ``edge_type``
-    and ``edge_attr``, if the graph has types and if features are given. For a packed batch, nodes also have ``batch``,
-    the number of their graph, and the networkx graph has ``num_graphs``.
+    The source is the key, the target the query. If the graph has types and if you give features, nodes have the
+    attributes ``node_type`` and ``x``, and edges have ``edge_type`` and ``edge_attr``. For a packed batch, nodes also
+    have ``batch``, the number of their graph, and the networkx graph has ``num_graphs``.
 
     Source: conventions of networkx (:class:`~networkx.MultiDiGraph`).
 
@@ -209,7 +209,7 @@ def to_networkx(
 
 
 def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> Any:
-    """Labels as a networkx graph, with an edge from key to query for each pair with a label.
+    """Turn labels into a networkx graph, with an edge from key to query for each pair with a label.
 
     Edges have the attributes ``id`` and ``label``, the id's name; for a sum also ``part``. Pairs that attend without a
     label are left out.
@@ -252,6 +252,8 @@ def labels_to_networkx(labels: Labels, names: Sequence[Any] | None = None) -> An
 
 def _checked_graphs(graphs: Any, batch: str | None) -> tuple[Any, ...]:
     """Several networkx graphs, at least one."""
+    if type(graphs).__module__.startswith("torch_geometric."):
+        raise TypeError(f"graph must be a networkx graph or several, got {in_place_of_graph(graphs)}")
     if isinstance(graphs, (str, Mapping)) or not isinstance(graphs, Iterable):
         raise TypeError(f"graph must be a networkx graph or several, got {type(graphs).__name__}")
     listed = check.items("graph", graphs, "a networkx graph or several")

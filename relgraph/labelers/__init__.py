@@ -1,12 +1,13 @@
 """Labelers turn an input into :class:`~relgraph.Labels`.
 
-A labeler has a fixed number of labels, each with a name, whatever the input. Sequence labelers are called with a length
-or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~relgraph.labelers.SchemaRelations` with a
+A labeler has a fixed number of labels, each with a name, for every input. Call a sequence labeler with a length or a
+graph, a graph or tree labeler with a :class:`~relgraph.Graph`, and :class:`~relgraph.labelers.SchemaRelations` with a
 :class:`~relgraph.labelers.Schema`.
 
 - Sequences and grids: ``ClippedDistance``, ``BucketedDistance``, ``Window``, ``Segments``, ``Grid``, ``GridRows``,
   ``GridColumns``, ``BucketedGrid``.
-- For your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into labels.
+- To write your own: ``Labeler``, ``DistanceLabeler``, ``FromFunction``; ``label_pairs`` turns ids of all pairs into
+  labels.
 - Graphs: ``EdgeType``, ``ShortestPath``, ``PathEdges``, ``RandomWalk``, ``PersonalizedPageRank``, ``Degree``,
   ``NodeType``, ``VirtualNode``, ``Reversed``, ``graphormer``, ``grpe``,
   ``ReleasedGRPE``, ``shortest_path_lengths``.
@@ -14,7 +15,7 @@ or a graph, graph and tree labelers with a :class:`~relgraph.Graph`, :class:`~re
   ``dependency_relations`` with ``UD_RELATIONS``.
 - Code and databases: ``CodeRelations`` with ``GREAT_TYPES``, ``SchemaRelations`` of a ``Schema``.
 - Whole paths as labels: ``ShortestPathTypes`` and ``TreePaths`` give ``PathLabels``; ``unique_paths`` numbers paths.
-- Composed by the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
+- Results of the operators of :class:`~relgraph.Labeler`: ``Product``, ``Sum``, ``Priority``, ``Restriction`` and
   ``Dense``; ``product``, ``total``, ``first_of`` and ``restrict`` do the same to labels.
 
 >>> labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)

@@ -1,4 +1,4 @@
-"""Labelers composed of labelers: all parts are called with the same arguments, then their labels are combined."""
+"""Labelers composed of labelers: they call all parts with the same arguments and combine the labels."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class Composed(Labeler):
 
     @final
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
-        """The labels of an input that every part understands.
+        """Label an input that every part understands.
 
-        Parts that read lengths take those of the labels of the other parts, unless the first argument is a length or a
-        graph.
+        Parts that read only lengths take them from the labels of the other parts, unless the first argument is a length
+        or a graph.
 
         Args:
             args: passed to each part in turn.
             kwargs: passed to each part in turn.
 
         Returns:
-            Labels of the kind that the operator makes of the parts' kinds. Distances stay distances, edges with
-            distances are edges, and dense labels stay dense; ``+`` gives a sum of labels.
+            Labels whose kind follows from the kinds of the parts. Distances stay distances, edges with distances become
+            edges, and dense labels stay dense; ``+`` gives a sum of labels.
 
         Raises:
             TypeError: an input that a part does not accept, or a part that did not return Labels.
@@ -70,7 +70,7 @@ class Composed(Labeler):
         return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
 
     def _of_own_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Labels:
-        """The labels of an input that is neither lengths nor a graph, which not every part reads."""
+        """The labels of an input other than lengths or a graph, which not every part reads."""
         made = {
             i: check_made(part, part(*args, **kwargs)) for i, part in enumerate(self.parts) if not _by_lengths(part)
         }
@@ -83,17 +83,17 @@ class Composed(Labeler):
 
     @final
     def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> Labels:
-        """The labels of queries and keys at any positions, where every part is a labeler by distance or of a grid.
+        """The labels of queries and keys at given positions, if every part labels distances or grids.
 
         Args:
             q_positions: ``[N_q]`` or ``[B, N_q]``, integer; for grids ``[N_q, 2]`` or ``[B, N_q, 2]``.
-            k_positions: the same of the keys, ``[N_k]`` and so on; ``q_positions`` by default.
+            k_positions: the same for the keys, ``[N_k]`` and so on; ``q_positions`` by default.
 
         Returns:
             Dense labels; for ``+`` a sum of them.
 
         Raises:
-            TypeError: a part that cannot be called so, or positions that are not a tensor.
+            TypeError: a part that does not label positions, or positions that are not a tensor.
             ValueError: positions that a part does not accept.
 
         Example:
@@ -121,7 +121,8 @@ class Composed(Labeler):
 class Product(Composed):
     """``a * b``: one label for each combination of labels, ``a · R_b + b``; see :func:`~relgraph.product`.
 
-    A pair attends if it does in all parts, and has a label if it does in all parts. Distances are not written out.
+    A pair attends if it attends in all parts, and has a label if it has one in all parts. Distances are not written
+    out.
 
     Args:
         parts: labelers with one label per pair.
@@ -162,10 +163,11 @@ class Product(Composed):
 class Sum(Composed):
     """``a + b``: several labels per pair, each with its own tables, whose terms add up; see :func:`~relgraph.total`.
 
-    A pair attends if it does in all parts. ``num_labels``, ``names`` and the tables of a layer hold one entry per part.
+    A pair attends if it attends in all parts. ``num_labels``, ``names`` and the tables of a layer hold one entry per
+    part.
 
     Args:
-        parts: labelers; the parts of a sum among them become parts of this sum.
+        parts: labelers; a sum among them is replaced by its parts.
 
     Raises:
         TypeError, ValueError: a part that is not a labeler, or fewer than two parts.
@@ -200,11 +202,11 @@ class Sum(Composed):
 class Priority(Composed):
     """``a | b``: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``.
 
-    Does the same as :func:`~relgraph.first_of` on their labels. A pair that does not attend in ``a`` does not attend.
+    It combines their labels by :func:`~relgraph.first_of`. A pair that does not attend in ``a`` does not attend.
 
     Args:
-        parts: labelers with one label per pair, in order of priority. All but the last must leave pairs that attend
-            without a label, for the next to label: ``EdgeType(2, default="unlabeled") | ShortestPath(4)``.
+        parts: labelers with one label per pair, in order of priority. Each but the last must let some pairs attend
+            without a label, which the next part labels: ``EdgeType(2, default="unlabeled") | ShortestPath(4)``.
 
     Raises:
         TypeError: a part that is not a labeler, or is a sum.
@@ -288,10 +290,10 @@ class Restriction(Composed):
 @final
 @dataclass(frozen=True, repr=False)
 class Dense(Labeler):
-    """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum part by part.
+    """``a.dense()``: the same labels with every id written out, N_q · N_k small integers; a sum stays a sum.
 
     Args:
-        labeler: whose labels to write out.
+        labeler: the labeler whose labels are written out.
 
     Raises:
         TypeError: ``labeler`` is not a labeler.
@@ -323,7 +325,7 @@ class Dense(Labeler):
         return self.labeler._why_never_unlabeled()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
-        """The labels of an input, written out; in a packed batch, pairs across graphs do not attend.
+        """Write out the labels of an input; in a packed batch, pairs across graphs do not attend.
 
         Args:
             args: passed to the labeler.
@@ -342,7 +344,7 @@ class Dense(Labeler):
         return labels.dense()
 
     def dense(self) -> Self:
-        """This labeler, because its labels are written out already.
+        """Return this labeler, whose labels are written out already.
 
         Returns:
             This labeler.
@@ -354,7 +356,7 @@ class Dense(Labeler):
 
 
 def _by_lengths(part: Labeler) -> bool:
-    """Whether lengths are all that a part reads."""
+    """Whether a part reads only lengths."""
     if isinstance(part, Composed):
         return all(map(_by_lengths, part.parts))
     return _by_lengths(part.labeler) if isinstance(part, Dense) else part._reads_lengths

@@ -19,23 +19,23 @@ OPERATORS: dict[str, Callable[..., Any]] = {}  # what each makes; filled in by a
 class Labeler(ABC):
     """A callable that turns an input into :class:`~relgraph.Labels`.
 
-    Labelers are immutable, hashable and compare by value; ``repr`` is the expression that makes one. They compose:
+    Labelers are immutable, hashable and compare by value; ``repr`` shows the expression that makes one. Compose them by
+    operators:
 
     - ``a * b``, product: one label for each pair of labels, ``a`` counting slowest (one table);
     - ``a + b``, sum: the terms of both add up, each with its own tables;
     - ``a | b``, priority: the label of ``a``; if it has none, the label of ``b``, whose ids follow those of ``a``;
     - ``a & b``, restriction: the labels of ``a``, for pairs that attend in both.
 
-    A composed labeler calls each part with the same arguments. Parts that read lengths, such as
-    :class:`~relgraph.ClippedDistance`, take those of the others where these read something else:
-    ``(rg.Segments(2) + rg.ClippedDistance(4))(segments)``. If the inputs differ otherwise, call each labeler and
+    A composed labeler calls each part with the same arguments. A part that reads only lengths, such as
+    :class:`~relgraph.ClippedDistance`, takes them from the labels of the other parts if these read something else:
+    ``(rg.Segments(2) + rg.ClippedDistance(4))(segments)``. If parts need different inputs, call each of them and
     compose the labels: :func:`~relgraph.product`, :func:`~relgraph.total`, :func:`~relgraph.first_of`,
     :func:`~relgraph.restrict`.
 
-    To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. Shorter ways: a function
-    of two positions with :class:`~relgraph.FromFunction`, a function of their distance with
-    :class:`~relgraph.labelers.DistanceLabeler`, ids of all pairs of a graph with
-    :func:`~relgraph.labelers.label_pairs`.
+    To write your own, make a frozen dataclass with ``num_labels``, ``names`` and ``__call__``. There are shorter ways:
+    :class:`~relgraph.FromFunction` for a function of two positions, :class:`~relgraph.labelers.DistanceLabeler` for a
+    function of their distance, and :func:`~relgraph.labelers.label_pairs` for ids of all pairs of a graph.
 
     Example:
         >>> from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Labeler(ABC):
     """
 
     _reads_lengths: ClassVar[bool] = False
-    """Whether lengths are all that it reads, so that a sum may call it with the lengths of its other parts."""
+    """Whether it reads only lengths, so that a composed labeler may call it with the lengths of the other parts."""
 
     @property
     @abstractmethod
@@ -74,7 +74,7 @@ class Labeler(ABC):
         """The labels of an input.
 
         Args:
-            args: what the labeler reads, such as a length or a graph.
+            args: the input that the labeler reads, such as a length or a graph.
             kwargs: options of that labeler.
 
         Returns:
@@ -85,14 +85,14 @@ class Labeler(ABC):
         """Count how many pairs of an input carry each label, as a value that prints a table.
 
         Args:
-            *inputs: what the labeler is called with; without any, only ids and names are listed.
+            *inputs: the arguments for a call of the labeler; without any, the table lists only ids and names.
             **kwargs: passed to the labeler.
 
         Returns:
             :class:`~relgraph.labels.LabelCounts`; for a sum, :class:`~relgraph.labels.SumCounts`.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: whatever the call raises; a result that is not Labels.
+            TypeError, ValueError, NotImplementedError: any error of the call; a result that is not Labels.
 
         Example:
             >>> graph = rg.Graph(torch.tensor([[0, 1], [1, 2]]), 3, edge_type=torch.tensor([0, 1]))
@@ -114,7 +114,7 @@ class Labeler(ABC):
         return SumCounts(tuple(LabelCounts(number, names) for number, names in parts))  # pyright: ignore[reportArgumentType]
 
     def dense(self) -> Dense:
-        """A labeler of the same labels with every id written out: N_q · N_k numbers.
+        """Make a labeler of the same labels with every id written out: N_q · N_k numbers.
 
         Returns:
             A labeler of :class:`~relgraph.DenseLabels`; for a sum, of a sum of dense labels.
@@ -141,7 +141,7 @@ class Labeler(ABC):
         return None
 
     def __repr__(self) -> str:
-        """The expression that makes it, without arguments that have their default."""
+        """The expression that makes it, without arguments that have their default value."""
         parts: list[str] = []
         for field in fields(self) if is_dataclass(self) else ():
             value, by_default = getattr(self, field.name), field.default is not MISSING

@@ -29,22 +29,22 @@ NEXT_USE = len(GREAT_TYPES)  # an edge type of Python source that GREAT does not
 class CodeRelations(Labeler):
     """GREAT's labels of a program's graph: id 2t for an edge of type t, and 2t + 1 for the same edge the other way.
 
-    As everywhere here, the query of id 2t is the edge's target and its key the source; for id 2t + 1 it is the other
-    way round. GREAT's released code takes the *source* as the query of id 2t: to get its ids, pass
+    For id 2t the query is the edge's target and the key its source, as everywhere in relgraph; for id 2t + 1 it is the
+    other way round. GREAT's released code takes the *source* as the query of id 2t: to get its ids, pass
     ``graph.with_edges(graph.edge_index.flip(0), graph.edge_type)``.
 
     Types count from 0, as in :data:`~relgraph.labelers.GREAT_TYPES`. The files of GREAT's data count from 1 (``CALLS``
     is 11 there): map them by name, or subtract 1. Edges of type 11, ``NEXT_USE`` of ``relgraph.interop.python``, are
-    left out. Several relations of one pair add up, as in GREAT. Such labels combine with distances by ``+`` or ``*``;
-    for ``|`` only one relation may count: ``CodeRelations(duplicates="first") | ClippedDistance(8)``.
+    left out. If a pair has several relations, their terms add up, as in GREAT. Such labels combine with distances by
+    ``+`` or ``*``; ``|`` needs one relation per pair: ``CodeRelations(duplicates="first") | ClippedDistance(8)``.
 
     Source: Hellendoorn et al. 2020 (GREAT).
 
     Args:
-        default: what pairs without an edge do: ``"unlabeled"``, they attend without a label; None, they do not attend
-            (edges-only attention); ``"none"``, they have the label ``none``.
-        duplicates: what several edges of one pair do if a default makes every pair attend: the terms of all add up,
-            ``"sum"``; only the ``"first"`` counts; or ``"error"``.
+        default: what pairs without an edge do. ``"unlabeled"``: they attend without a label. None: they do not attend
+            (edges-only attention). ``"none"``: they have the label ``none``.
+        duplicates: what to do with several edges of one pair if a default makes every pair attend: ``"sum"`` adds up
+            the terms of all, ``"first"`` uses only the first, ``"error"`` raises.
 
     Raises:
         TypeError, ValueError: an unknown choice.

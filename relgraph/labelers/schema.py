@@ -39,10 +39,11 @@ class Schema:
         columns: ``(table, words)`` for each column: the number of its table and the words of its name. The column
             ``"*"`` of all tables has the table None, and no word matches it.
         tables: the words of each table's name.
-        primary_keys: numbers of columns.
-        foreign_keys: ``(column, column)``: the first holds keys of the second.
-        values: ``(word, column, kind)``: a word of the question that may be a value of a column. The kind says why: it
-            is a number (``"NUMBER"``, or ``"TIME"`` in a column of times), or a cell holds it (``"CELLMATCH"``).
+        primary_keys: the numbers of the columns that are primary keys.
+        foreign_keys: ``(column, column)`` for each foreign key: the first column holds keys of the second.
+        values: ``(word, column, kind)`` for each word of the question that may be a value of a column. The kind says
+            why: the word is a number (``"NUMBER"``, or ``"TIME"`` in a column of times), or a cell holds it
+            (``"CELLMATCH"``).
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -108,9 +109,9 @@ class Schema:
 @final
 @dataclass(frozen=True, init=False)
 class SchemaRelations(Labeler):
-    """RAT-SQL's relations between question words, columns and tables, in this order: 51 with clip 2.
+    """RAT-SQL's relations between question words, columns and tables: 51 with clip 2.
 
-    Each pair has one relation. If several hold, the first of these counts, as in the published code:
+    Each pair has one relation. If several hold, the first in this list counts, as in the published code:
 
     - words: their distance;
     - word and column: the whole name (CEM), a part of it (CPM), CELLMATCH, then TIME or NUMBER;
@@ -122,7 +123,7 @@ class SchemaRelations(Labeler):
     A word matches a whole name if it is in a run of words that equals the name. It matches a part if the name contains
     it, or contains it and a neighbour in this order; a single stopword or punctuation mark does not match.
 
-    ``released=True`` does as the published code where that differs, for its checkpoints:
+    ``released=True`` follows the published code where it differs from this, as its checkpoints need:
 
     - It reads runs of at most five words, so that a longer name never matches as a whole.
     - It finds a part only at the beginning of a name, and not if the part begins or ends with a mark.
@@ -134,11 +135,11 @@ class SchemaRelations(Labeler):
     Source: Wang et al. 2020 (RAT-SQL), table 1 and section 4.3, and the order of ids of the code released with it.
 
     Args:
-        clip: the largest distance with a label of its own, between words of the question and within names.
-        spelled: whether each word of a name has its own position; otherwise each name has one, and of the distances
-            within names only 0 occurs.
+        clip: the largest distance with its own label, between words of the question and within names.
+        spelled: whether each word of a name has its own position. If False, each name has one position, so the only
+            distance within names is 0.
         stopwords: words that do not match a part of a name by themselves.
-        released: whether to do as the published code where it differs; not together with ``spelled``.
+        released: whether to follow the published code where it differs; not together with ``spelled``.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or ``released`` with ``spelled``.
@@ -180,7 +181,7 @@ class SchemaRelations(Labeler):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the published order; ``qc`` is from question word to column, ``cq`` the other way."""
+        """The names in the published order; ``qc`` is from question word to column, ``cq`` the other way."""
         steps = range(-self.clip, self.clip + 1)
         return (
             *(f"qq_dist {step}" for step in steps),

@@ -13,7 +13,7 @@ from relgraph.graphs import Graph, check_graph, check_pairs
 from relgraph.labelers.base import Labeler, why_all_labeled
 from relgraph.labels import BlockLabels, DenseLabels
 
-DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id of their own
+DEFAULTS = ("other", "unlabeled")  # or None: what a tree labeler does with pairs that have no id
 
 
 class AllPairsLabeler(Labeler):
@@ -24,7 +24,7 @@ class AllPairsLabeler(Labeler):
         """The labels of all pairs of nodes of a graph, or of each graph of a packed batch.
 
         Args:
-            graph: a graph with the edge or node types that the labeler reads. For a tree labeler its edges lead from
+            graph: a graph with the edge or node types that the labeler reads. For a tree labeler, its edges lead from
                 parent to child, as :meth:`Graph.from_parents <relgraph.Graph.from_parents>` makes them.
 
         Returns:
@@ -45,16 +45,16 @@ class AllPairsLabeler(Labeler):
 
 
 def label_pairs(graph: Graph, ids: Tensor, num_labels: int, attend: Tensor | None = None) -> DenseLabels | BlockLabels:
-    """Labels of every pair of nodes of a graph, or of each graph of a packed batch, from one id per pair.
+    """Make labels of every pair of nodes of a graph, or of each graph of a packed batch, from one id per pair.
 
     Your own labeler can return these if it gives every pair an id. A single graph gets :class:`~relgraph.DenseLabels`,
-    a packed batch :class:`~relgraph.BlockLabels`, in which no pair crosses from graph to graph.
+    and a packed batch gets :class:`~relgraph.BlockLabels`, in which no pair crosses from graph to graph.
 
     Args:
         graph: its nodes are the queries and the keys.
         ids: ``[P]``, integer in ``[-1, R)``, one per pair in the order of :meth:`~relgraph.Graph.pairs`; or a matrix
-            ``[N, N]`` of all nodes, one row per query, of which only pairs within a graph are read. -1 means no label.
-            A bool tensor gives the ids 0 and 1 if R is 2.
+            ``[N, N]`` of all nodes, one row per query; only pairs within a graph are read. -1 means no label. If R is
+            2, a bool tensor gives the ids 0 and 1.
         num_labels: R.
         attend: bool, in the shape of ``ids``, ``[P]`` or ``[N, N]``; False for pairs that do not attend. By default all
             attend.

@@ -10,9 +10,9 @@ from relgraph.labels.sum import SumLabels
 
 
 def product(first: Labels, second: Labels, *more: Labels) -> Labels:
-    """One label for each combination of labels: mixed radix, ``id = a · R_b + b``, the first counting slowest.
+    """Give each combination of labels its own label: ``id = a · R_b + b``, the first operand counting slowest.
 
-    A pair attends if it attends in all, and carries a label if it carries one in all (else -1).
+    A pair attends if it attends in all operands. It carries a label if it carries one in all of them, else -1.
 
     Args:
         first: labels other than a sum.
@@ -20,8 +20,8 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
         more: further labels of the same pairs.
 
     Returns:
-        Labels with ``R_a · R_b`` ids. Distance labels stay distance labels, edges stay edges, and what was written out
-        stays written out.
+        Labels with ``R_a · R_b`` ids. Distance labels stay distance labels, edges stay edges, and labels that were
+        written out stay so.
 
     Raises:
         TypeError: an argument that is not Labels, or a sum.
@@ -39,12 +39,12 @@ def product(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 
 def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
-    """Several labels per pair whose terms add up, each part with its own tables.
+    """Give each pair several labels whose terms add up; each part has its own tables.
 
-    A pair attends if it attends in all.
+    A pair attends if it attends in all operands.
 
     Args:
-        first: labels; the parts of a sum are taken one by one.
+        first: labels; a sum is replaced by its parts.
         second: labels of the same pairs.
         more: further labels of the same pairs.
 
@@ -68,9 +68,9 @@ def total(first: Labels, second: Labels, *more: Labels) -> SumLabels:
 
 
 def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
-    """The label of the first operand that carries one; the ids of later operands follow those of earlier ones.
+    """Take each pair's label from the first operand that has one; ids of later operands follow those of earlier ones.
 
-    A pair that attends without a label in ``first`` follows ``second``, and attends only if it does there. A pair that
+    If a pair attends without a label in ``first``, ``second`` decides its label and whether it attends. A pair that
     does not attend in ``first`` does not attend.
 
     Args:
@@ -99,20 +99,20 @@ def first_of(first: Labels, second: Labels, *more: Labels) -> Labels:
 
 
 def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
-    """The same labels, but only pairs that attend in every mask attend; the ids of the masks do not count.
+    """Keep the labels, but let only those pairs attend that attend in every mask; ids of masks are ignored.
 
     Args:
         labels: labels of any kind, a sum included.
-        mask: labels of the same pairs.
+        mask: labels of the same pairs, which say only which pairs attend.
         more: further masks.
 
     Returns:
-        Labels with the ids of ``labels``, a sum for a sum, distances for distances restricted by distances.
+        Labels with the ids of ``labels``. A sum stays a sum; distances restricted by distances stay distances.
 
     Raises:
         TypeError: an argument that is not Labels.
         ValueError: labels of different pairs or with different offsets.
-        NotImplementedError: parallel edges that each count, in a mask, or restricted by labels other than distances.
+        NotImplementedError: parallel edges that each count, in a mask or restricted by labels other than distances.
 
     Example:
         >>> rg.restrict(rg.ClippedDistance(2)(100), rg.Window(8)(100))

@@ -1,4 +1,4 @@
-"""What all kinds of labels share: three states per pair, tensors that move together, and a dense oracle."""
+"""What all kinds of labels share: three states per pair, tensors that move together, and a dense form to check by."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
 
 
 METHODS: dict[str, Callable[..., Any]] = {}
-"""Functions of modules that import this one; those modules enter what the methods of Labels call here."""
+"""Functions that methods of Labels call. Their modules import this one, so they register them here."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -79,7 +79,7 @@ class Labels(ABC):
     k_ptr: Tensor | None
 
     _plan: ClassVar[Any] = None
-    """The plan of these labels, once they were lowered."""
+    """The plan of these labels, after their lowering."""
 
     @classmethod
     def _make(cls, **fields: Any) -> Self:
@@ -90,7 +90,7 @@ class Labels(ABC):
 
     def _set(self, **fields: Any) -> None:
         """Set every field once; only constructors call this."""
-        vars(self).update(fields)  # one by one takes several times as long
+        vars(self).update(fields)  # setting them one by one takes several times as long
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again on use
@@ -102,16 +102,16 @@ class Labels(ABC):
 
     @property
     def device(self) -> torch.device | None:
-        """The device of the tensors; None if there are no tensors; such labels work on any device."""
+        """The device of the tensors; None for labels without tensors, which work on any device."""
         return next((tensor.device for tensor in pytree.tree_leaves(self)), None)
 
     @abstractmethod
     def to_dense(self) -> tuple[Tensor, Tensor]:
-        """Every pair written out, the oracle of the library.
+        """Write out the id of every pair, and whether it attends.
 
         Returns:
             ``(ids, attend)``: int64 and bool, each ``[B or 1, N_q, N_k]``, query by row and key by column. ``ids`` is
-            -1 for a pair without a label and wherever ``attend`` is False.
+            -1 for a pair without a label and for a pair that does not attend.
 
         Raises:
             TypeError: a sum, whose pairs carry several ids: call ``to_dense`` on each of its ``parts``.
@@ -150,9 +150,9 @@ class Labels(ABC):
     def cols(self, start: int, stop: int) -> Self:
         """The labels of all queries against keys ``start:stop``, ``[N_q, stop - start]`` pairs.
 
-        The labels of decoding step t are ``labels.rows(t, t + 1).cols(0, t + 1)``, in either order. Attention over
-        slices that cover all keys joins by :func:`~relgraph.functional.merge`. In a packed batch a graph keeps those of
-        its keys that lie in ``start:stop``, which may be none.
+        The labels of decoding step t are ``labels.rows(t, t + 1).cols(0, t + 1)``, in either order.
+        :func:`~relgraph.functional.merge` joins attention over slices that together cover all keys. In a packed batch
+        each graph keeps its keys within ``start:stop``, which may be none.
 
         Args:
             start: the first key, from 0.
@@ -234,7 +234,7 @@ class Labels(ABC):
         """These labels with their tensors on ``device``.
 
         Args:
-            device: where to, as in ``torch.Tensor.to``.
+            device: the new device, as in ``torch.Tensor.to``.
             non_blocking: whether copies from pinned memory may overlap with other work.
 
         Returns:
@@ -253,7 +253,7 @@ class Labels(ABC):
         return self._map(lambda t: t.to(where, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
-        """These labels in page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with work.
+        """Copy these labels to page-locked memory, so that ``to(device, non_blocking=True)`` overlaps with other work.
 
         Returns:
             Labels of the same kind, with every tensor pinned.
@@ -374,7 +374,7 @@ def cut_borders(ptr: Tensor, start: int, stop: int) -> Tensor:
 
 
 def positions_before(ptr: Tensor, start: int) -> Tensor:
-    """How far ``start`` lies behind the first position of each graph, ``[G]``; 0 for graphs that begin later."""
+    """How far ``start`` is behind the first position of each graph, ``[G]``; 0 for graphs that begin later."""
     return (start - ptr[:-1]).clamp(min=0)
 
 
@@ -429,6 +429,6 @@ def check_room(labels: Labels) -> None:
 
 
 def check_slice(start: int, stop: int, length: int) -> None:
-    """Raise an error unless ``start:stop`` lies within ``length`` queries or keys."""
+    """Raise an error unless ``start:stop`` is within ``length`` queries or keys."""
     check.integer("start", start, minimum=0, maximum=length)
     check.integer("stop", stop, minimum=start, maximum=length)

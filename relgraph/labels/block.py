@@ -26,7 +26,7 @@ from relgraph.labels.ragged import block_starts
 
 
 def _lengths(lengths: Any, ptr: Tensor, q_ptr: Tensor | None) -> tuple[int, int]:
-    """N_q and N_k, as given or read off the borders."""
+    """N_q and N_k, as given or read from the borders."""
     if lengths is None:
         k_len = _total("ptr", ptr)
         return k_len if q_ptr is None else _total("q_ptr", q_ptr), k_len
@@ -56,11 +56,11 @@ class BlockLabels(Labels):
 
     Args:
         ids: ``[sum of q_g · k_g]``, integer; -1 attends without a label.
-        num_labels: R; ids lie in ``[-1, R)``.
+        num_labels: R; ids are in ``[-1, R)``.
         ptr: ``[G+1]``, integer, borders of the graphs among the keys (and the queries).
         q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
         attend: ``[sum of q_g · k_g]``, bool: which pairs attend, by default all pairs of a block.
-        lengths: N_q and N_k, for compiled code; by default read off the borders.
+        lengths: ``(N_q, N_k)``; by default read from the borders. Give it in compiled code.
 
     Raises:
         TypeError: an argument of the wrong type.
@@ -111,7 +111,7 @@ class BlockLabels(Labels):
 
         Args:
             blocks: ``[q_g, k_g]`` each, integer; -1 attends without a label.
-            num_labels: R; ids lie in ``[-1, R)``.
+            num_labels: R; ids are in ``[-1, R)``.
 
         Returns:
             Packed labels of one graph per block; every pair of a block attends.
@@ -187,6 +187,6 @@ class BlockLabels(Labels):
 
 
 def _within(ptr: Tensor, cut: Tensor, start: int) -> list[slice]:
-    """Which positions of each graph lie behind ``start`` and within the borders ``cut``, counted within the graph."""
+    """Which positions of each graph are behind ``start`` and within the borders ``cut``, counted within the graph."""
     begins, sizes = positions_before(ptr, start).tolist(), cut.diff().tolist()
     return [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]

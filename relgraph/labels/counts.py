@@ -1,4 +1,4 @@
-"""How many pairs carry each label, by arithmetic for labels that are not written out."""
+"""How many pairs carry each label; arithmetic counts the pairs of labels that are not written out."""
 
 from __future__ import annotations
 

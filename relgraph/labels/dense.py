@@ -28,7 +28,7 @@ def stored_ids(ids: Any, num_labels: Any, attend: Any, *, dim: int | tuple[int, 
         check.same_device(ids=ids, attend=attend)
         ids = ids.masked_fill(~attend, UNLABELED)
     check.id_range("ids", ids, num_labels)
-    ids = ids.to(smallest_dtype(num_labels), copy=True)  # changes to the caller's ids would be unchecked
+    ids = ids.to(smallest_dtype(num_labels), copy=True)  # or later changes to the caller's ids would go unchecked
     return ids if attend is None else ids.masked_fill(~attend, NOT_ATTENDING)
 
 
@@ -46,9 +46,9 @@ class DenseLabels(Labels):
 
     Args:
         ids: ``[N_q, N_k]`` or ``[B, N_q, N_k]``, integer; -1 attends without a label.
-        num_labels: R; ids lie in ``[-1, R)``.
-        attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend, by default all. The ids of the
-            others do not count.
+        num_labels: R; ids are in ``[-1, R)``.
+        attend: ``[N_q, N_k]`` or ``[B, N_q, N_k]`` as ``ids``, bool: which pairs attend, by default all. The ids of
+            other pairs are ignored.
 
     Raises:
         TypeError: an argument of the wrong type.

@@ -21,16 +21,16 @@ class LabelCounts:
     """How many pairs carry each label; it prints as a table of id, name, pairs and share of all pairs.
 
     Pairs across graphs of a packed batch do not count. Parallel edges that attend or add up separately each count, so
-    shares may exceed 100 %. A table of more than 40 labels shows the 40 that most pairs carry, in the order of their
-    ids, and sums up the others; without counts it leaves out the middle.
+    shares may exceed 100 %. A table of more than 40 labels shows the 40 most frequent ones in the order of their ids
+    and sums up the others; a table without counts leaves out the middle.
 
     Args:
         num_labels: R.
         names: the name of every id, or None.
-        numbers: the pairs that carry each id, or None without an input to count.
-        unlabeled: the pairs that attend without a label (id -1), or None.
-        not_attending: the pairs that do not attend, or None.
-        pairs: all pairs, or None.
+        numbers: how many pairs carry each id, or None without an input to count.
+        unlabeled: how many pairs attend without a label (id -1), or None.
+        not_attending: how many pairs do not attend, or None.
+        pairs: how many pairs there are, or None.
 
     Example:
         >>> rg.ClippedDistance(1).describe(4)
@@ -52,7 +52,7 @@ class LabelCounts:
 
     @property
     def counts(self) -> dict[str, int] | dict[int, int] | None:
-        """The pairs of every label by name, or by id without names; None without an input."""
+        """How many pairs carry each label, by name, or by id without names; None without an input."""
         if self.numbers is None:
             return None
         if self.names is None:
@@ -94,17 +94,17 @@ class SumCounts:
 
     @property
     def counts(self) -> tuple[dict[str, int] | dict[int, int] | None, ...]:
-        """For each part, the pairs of every label by name, or by id without names; None without an input."""
+        """For each part, how many pairs carry each label, by name, or by id without names; None without an input."""
         return tuple(part.counts for part in self.parts)
 
     @property
     def unlabeled(self) -> tuple[int | None, ...]:
-        """The pairs that attend without a label, for each part."""
+        """How many pairs attend without a label, for each part."""
         return tuple(part.unlabeled for part in self.parts)
 
     @property
     def not_attending(self) -> tuple[int | None, ...]:
-        """The pairs that do not attend, for each part."""
+        """How many pairs do not attend, for each part."""
         return tuple(part.not_attending for part in self.parts)
 
     def __repr__(self) -> str:

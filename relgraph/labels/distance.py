@@ -29,7 +29,7 @@ MOST_DISTANCES = 4 * check.MOST_LABELS
 @final
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class DistanceLabels(Labels):
-    """The label of a pair is looked up by its clipped distance, key position minus query position.
+    """Labels that a lookup gives by the clipped distance of a pair: key position minus query position.
 
     ``id_ij = lookup[clip(j - i - q_offset, -left, len(lookup) - 1 - left) + left]`` for query i and key j.
 
@@ -113,7 +113,7 @@ class DistanceLabels(Labels):
         return ids.masked_fill(~attend, UNLABELED), attend
 
     def _distances(self) -> tuple[Tensor, Tensor]:
-        """Distance of every pair and whether it lies in one graph, ``[B or 1, N_q, N_k]``."""
+        """The distance of every pair, and whether it is within one graph, ``[B or 1, N_q, N_k]``."""
         device = self.device
         i, j = torch.arange(self.q_len, device=device), torch.arange(self.k_len, device=device)
         offset = torch.as_tensor(0 if self.q_offset is None else self.q_offset, device=device)

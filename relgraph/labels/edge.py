@@ -31,7 +31,7 @@ DUPLICATES = ("error", "first", "sum")
 class EdgeLabels(Labels):
     """The edges of a graph: each listed pair carries an id, every other pair follows ``default``.
 
-    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``; the source is the key j, the
+    Direction: ``edge_index[:, e] = (source, target)`` as in PyG's ``MessagePassing``. The source is the key j, the
     target is the query i.
 
     Source: PyG, for ``edge_index``.
@@ -44,12 +44,12 @@ class EdgeLabels(Labels):
         k_len: N_k, number of keys; ``q_len`` by default.
         default: what the other pairs do: with ``None`` they do not attend (edges-only attention); with an int they
             carry that id (-1: none); with other labels they carry theirs.
-        duplicates: what parallel edges do with a default: ``"error"``, the ``"first"`` one counts, or their terms
-            ``"sum"``. In edges-only attention each edge attends separately.
+        duplicates: what to do with parallel edges if there is a default: ``"error"`` raises, ``"first"`` uses only the
+            first, ``"sum"`` adds up their terms. In edges-only attention each edge attends separately.
         ptr: ``[G+1]``, integer, borders of a packed batch; no edge crosses a border.
         q_ptr: ``[G+1]``, integer, borders of the queries if they differ from those of the keys.
         batch: ``[P]``, integer, the batch row of each edge, for padded batches.
-        batch_size: B, given with ``batch``: how many batch rows there are, also those without an edge.
+        batch_size: B, the number of batch rows, including rows without an edge; given with ``batch``.
 
     Raises:
         TypeError: an argument of the wrong type; a sum is not accepted as ``default``.
@@ -161,7 +161,7 @@ class EdgeLabels(Labels):
             raise ValueError("default must not hold parallel edges that attend separately: give it a default too")
 
     def _check_edges(self, batch_size: int) -> None:
-        """Check ranges, borders and parallel edges, which needs a look at the data."""
+        """Check ranges, borders and parallel edges, which reads the data."""
         source, target = self.edge_index
         check.id_range("edge_index: every source (key)", source, self.k_len, minimum=0)
         check.id_range("edge_index: every target (query)", target, self.q_len, minimum=0)
@@ -242,7 +242,7 @@ class EdgeLabels(Labels):
         self, side: int, start: int, stop: int, default: int | Labels | None, lengths: tuple[int, int],
         ptrs: tuple[Tensor | None, Tensor | None],
     ) -> Self:  # fmt: skip
-        """The edges whose key (``side`` 0) or query (1) lies in ``start:stop``, counted from ``start``."""
+        """The edges whose key (``side`` 0) or query (1) is in ``start:stop``, counted from ``start``."""
         ends = self.edge_index[side]
         keep = (ends >= start) & (ends < stop)
         edge_index = self.edge_index[:, keep]

@@ -171,7 +171,7 @@ def _check_left_out(default: int | Labels, pairs: Pairs) -> None:
 
 
 def common_offset(a: int | Tensor | None, b: int | Tensor | None) -> int | Tensor | None:
-    """The q_offset of both, None counting as 0; of equal ones, that with an entry per batch row."""
+    """The q_offset of both, None counting as 0; if they are equal, the one with an entry per batch row."""
     if a is None and b is None:
         return None
     x, y = 0 if a is None else a, 0 if b is None else b

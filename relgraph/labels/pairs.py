@@ -61,7 +61,7 @@ def block_pairs(labels: BlockLabels) -> Pairs:
 
 
 def codes_at(labels: Labels, pairs: Pairs) -> Tensor:
-    """The code of each pair, ``[P]``: its id, -1 for none, -2 for not attending; of parallel edges the first."""
+    """The code of each pair, ``[P]``: its id, -1 for none, -2 for not attending; the first of parallel edges counts."""
     if labels.batch_size == 1:
         pairs = pairs._replace(row=torch.zeros_like(pairs.row))
     if isinstance(labels, DistanceLabels):

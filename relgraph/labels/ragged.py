@@ -1,6 +1,6 @@
 """Where the pairs of a packed batch are: addresses of ids in flat blocks, and distances within a graph.
 
-Positions count through the whole batch, ``graph`` is the graph of each pair, and arguments broadcast.
+Positions are numbered through the whole batch, ``graph`` is the graph of each pair, and arguments broadcast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How the codes that two labels give a pair combine into one code.
 
-A pair's *code* is its label id, -1 where it attends without a label and -2 where it does not attend.
+A pair's *code* is its label id, or -1 if it attends without a label, or -2 if it does not attend.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from relgraph.labels.base import Labels, check_alike, check_labels, check_slice,
 class SumLabels(Labels):
     """Several labels per pair, whose terms add up: a pair attends if it attends in every part.
 
-    Tables, ``num_labels`` and label masses become tuples with one entry per part. Score and value of (i, j) sum the
-    terms of ``tables[p][l^p_ij]`` over parts p. Nested sums flatten.
+    Tables, ``num_labels`` and label masses become tuples with one entry per part. Score and value of (i, j) add up the
+    terms of ``tables[p][l^p_ij]`` over all parts p. Nested sums flatten.
 
     Args:
         parts: two or more labels of the same lengths, batch and borders.

@@ -9,7 +9,7 @@
   between calls, for one attention, a decoder layer, a stack.
 - :class:`~relgraph.SinusoidalPositions`, :class:`~relgraph.nn.LearnedPositions`: absolute positions, added to
   the input.
-- :func:`~relgraph.nn.check_label_names`: compares a state's label names with those of a model's tables.
+- :func:`~relgraph.nn.check_label_names`: compares the label names in a state with those of a model's tables.
 - :func:`~relgraph.record_attention`: records what every attention layer inside a model attends to.
 
 Files, in the order in which an input meets them:

@@ -34,13 +34,12 @@ class RelationAttention(Projections):
         z_i  = Σ_j softmax_j(e_ij) (W_v x_j + a^V[l_ij])
 
     The output projection reads the concatenated z_i of all heads. Tables of the kinds ``"query"`` and ``"bias"`` add
-    terms to the score as in :func:`~relgraph.relation_attention`, whose other scores and maps of values are the options
-    ``score`` and ``value_map``. Names, shapes and initial values of the projections
-    are those of :class:`~torch.nn.MultiheadAttention`, whose state loads (with ``strict=False``, as it has no tables).
-    Inputs are batch first. Masks have that layer's polarity: True blocks.
+    terms to the score as in :func:`~relgraph.relation_attention`; ``score`` and ``value_map`` also work as there. The
+    projections have the names, shapes and initial values of :class:`~torch.nn.MultiheadAttention`, so its state loads
+    (with ``strict=False``, because it has no tables). Inputs are batch first. As in that layer, True in a mask blocks.
 
-    Unlike that layer, this one returns only z, not a pair, unless weights or masses are requested. Beware of code
-    written for that layer: ``z, weights = layer(x, labels=labels)`` raises for most batches, but splits a batch of two.
+    Unlike that layer, this one returns only z, not a pair, unless you ask for weights or masses. Beware of code written
+    for that layer: ``z, weights = layer(x, labels=labels)`` raises for most batches, but splits a batch of two.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; conventions of :class:`~torch.nn.MultiheadAttention`.
 
@@ -50,40 +49,40 @@ class RelationAttention(Projections):
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         bias: whether the projections have a bias: True, False, or the names of those that have one, of ``"query"``,
             ``"key"``, ``"value"`` and ``"output"``. Biases of queries, keys and values are one parameter,
-            ``in_proj_bias``, if all three have one; otherwise each is one of its own: ``q_proj_bias``, ``k_proj_bias``,
-            ``v_proj_bias``.
-        num_labels: R, or a tuple, one number per part, for a sum of labels, if there is no labeler. None for attention
+            ``in_proj_bias``, if all three have one; otherwise each is a separate parameter: ``q_proj_bias``,
+            ``k_proj_bias``, ``v_proj_bias``.
+        num_labels: R, if there is no labeler; for a sum of labels a tuple, one number per part. None makes attention
             without tables.
         kdim: width of the keys, E by default.
         vdim: width of the values, E by default.
-        num_kv_heads: how many heads keys and values have; divides H, which is the default.
-        head_dim: D, the size of a head, E / H by default. Any other makes the projections E → H · D and H · D → E.
+        num_kv_heads: number of key and value heads, which must divide H; H by default.
+        head_dim: D, the size of a head, E / H by default. Another size makes the projections E → H · D and H · D → E.
         scale: factor on the score terms that hold a vector; by default that of :func:`~relgraph.relation_attention`,
             1/√D, and 1 for additive scores.
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[R, D]`` each) and ``"bias"`` (``[R]``);
-            or a :class:`~relgraph.RelationTables`, which is used as it is and tied among all layers that receive it
-            (FSDP2 must shard it before them).
-        per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds for which
-            it has.
+            or a :class:`~relgraph.RelationTables`, which all layers that receive it share (with FSDP2, shard it before
+            these layers).
+        per_head: whether each head has its own rows, ``[H, R, D]`` or ``[H, R]``: True, False, or the kinds of tables
+            that have rows per head.
         tie_tables: whether one table serves as key and value table.
         names: the labels' names, R strings, saved with the tables, if there is no labeler; for a sum one sequence per
             part.
         frozen: the label whose rows stay zero; for a sum one per part.
-        score: what replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A module,
-            such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned, moved
-            and saved with it, and all layers that receive the same module share them.
-        content_bias: whether queries have a bias u ``[H, D]`` in their product with keys, (q_i + u)·k_j, which begins
-            at zero: see :func:`~relgraph.relation_attention`.
-        position_bias: the same for v in their product with the key table, (q_i + v)·a^K[l_ij].
+        score: a score that replaces or changes the scaled dot product, as in :func:`~relgraph.relation_attention`. A
+            module, such as :class:`~relgraph.score.Additive`, becomes a part of the layer: its parameters are learned,
+            moved and saved with it, and all layers that receive the same module share them.
+        content_bias: whether to learn u, ``[H, D]``, which begins at zero and is added to queries in their product with
+            keys, (q_i + u)·k_j: see :func:`~relgraph.relation_attention`.
+        position_bias: the same for v in the product with the key table, (q_i + v)·a^K[l_ij].
         value_map: whether each label has a linear map of the values, z_i = Σ_j α_ij (W[l_ij] W_v x_j + a^V[l_ij]): True
-            for a free map ``[D, D]`` per head and label; K, an int, for maps put together from K bases per head, with
-            K coefficients per label. Maps begin as the identity. Not for a sum of labels.
+            for a free map ``[D, D]`` per head and label; an int K for maps that combine K bases per head with K
+            coefficients per label. Maps begin as the identity. Not for a sum of labels.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
-        device: where the parameters live.
+        device: device of the parameters.
         dtype: floating type of the parameters.
-        labeler: makes the labels when the layer is called without any: for n queries ``labeler(n)``, for n queries of m
-            other keys ``labeler(n, m)``, with a cache ``labeler(n, past + n, q_offset=past)``. What it reads besides
-            lengths, such as a graph, it gets by ``labels=``. The tables get its number of labels and their names.
+        labeler: makes the labels when a call gives none: ``labeler(n)`` for n queries, ``labeler(n, m)`` for n queries
+            and m other keys, ``labeler(n, past + n, q_offset=past)`` with a cache. If it reads something other than
+            lengths, such as a graph, pass that as ``labels=``. The tables take its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``tables="key"`` for ``("key",)``, or a labeler without
@@ -91,9 +90,9 @@ class RelationAttention(Projections):
         ValueError: heads that do not divide, sizes below 1 or a parameter of more than 2³¹ numbers, a dropout outside
             ``[0, 1)``, ``num_labels`` or ``names`` with a labeler, unknown names in ``bias``, unknown kinds of tables
             or an unknown ``impl``; options of tables when the layer makes none; given tables of another size; a
-            ``device`` that is not there, a ``dtype`` that parameters cannot have; a score whose weight has another
-            shape, or maps without labels; biases of queries with a score of another form, or a ``position_bias``
-            without a key table.
+            ``device`` that does not exist, a ``dtype`` that parameters cannot have; a score whose weight has another
+            shape, or maps without labels; biases of queries with a score other than the dot product, or a
+            ``position_bias`` without a key table.
         NotImplementedError: maps of values, or :class:`~relgraph.score.Bilinear`, for a sum of labels.
 
     Example:
@@ -215,37 +214,37 @@ class RelationAttention(Projections):
         bank_features: Any = None,
         row_scores: Table = None,
     ) -> Tensor | tuple[Any, ...]:
-        """Attend from ``query`` to ``key`` (to ``query`` itself when there is none).
+        """Attend from ``query`` to ``key``, or to ``query`` itself if there is no ``key``.
 
-        Masks have the polarity of :class:`~torch.nn.MultiheadAttention`: True blocks, and floats are added to the
-        scores. For a query that sees nothing the output is the bias of the output projection.
+        As in :class:`~torch.nn.MultiheadAttention`, True in a mask blocks, and floats are added to the scores. A query
+        that may attend to no key gets the bias of the output projection as its output.
 
         Args:
             query: ``[B, N_q, E]``, without a batch ``[N_q, E]``, or packed ``[T, E]`` when the labels are packed.
             key: ``[B, N_k, kdim]``, without a batch or packed ``[N_k, kdim]``; ``query`` by default.
             value: ``[B, N_k, vdim]``, without a batch or packed ``[N_k, vdim]``; ``key`` by default.
-            labels: which label every pair carries: :class:`~relgraph.Labels`. A layer with a labeler also takes what
-                that reads, such as a :class:`~relgraph.Graph` or a tensor, and without ``labels`` labels the lengths. A
-                layer without one also takes integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``; it needs labels if it has
-                tables. A layer without tables takes labels that say who attends and
-                carry no ids: with ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all
-                -1 (dense ids and those of edges are checked in eager mode on a CPU only, and not accepted elsewhere).
-            key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool, True for padding, or floating. With a
-                cache it is for the new keys only, and remembered.
-            attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool, True blocks, or floating.
+            labels: the label of every pair, as :class:`~relgraph.Labels`. A layer with a labeler also takes the
+                labeler's input, such as a :class:`~relgraph.Graph` or a tensor; without ``labels`` it labels the
+                lengths. A layer without a labeler also takes integers ``[N_q, N_k]`` or ``[B, N_q, N_k]``, and needs
+                labels if it has tables. A layer without tables takes labels that only say which pairs attend: with
+                ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all -1 (dense ids and
+                ids of edges are checked in eager mode on a CPU only, and refused elsewhere).
+            key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool (True for padding) or floating. With a
+                cache, give the mask of the new keys only; the cache remembers it.
+            attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool (True blocks) or floating.
             is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see
                 :func:`~relgraph.relation_attention`. Leave it out with a cache that grows, which sets it.
             need_weights: also return the attention weights: N_q · N_k numbers per head, so quadratic memory.
-            need_label_mass: also return the attention that each label receives; needs tables.
-            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. One that grows sets
-                ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``. Labels of the
-                whole sequence or graph, ``[N, N]``, are cut to these. A static one holds the projected memory. A call
-                that raises leaves it as it was.
+            need_label_mass: also return how much attention each label receives; needs tables.
+            cache: a :class:`~relgraph.KVCache` with the keys and values of earlier calls. A growing cache sets
+                ``q_offset``; labels then cover the new queries and all keys, ``[n, len(cache) + n]``, and labels of the
+                whole sequence or graph, ``[N, N]``, are cut to these. A static cache holds the projected memory. A call
+                that raises leaves the cache unchanged.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
-            row_scores: ``[B, H, N_q, R]`` (without a batch or packed ``[H, N_q, R]``), floating: what each label adds
-                to the scores of each query, unscaled; for a sum a tuple, one per part. For a layer with tables, but
-                none of the kind ``"key"``.
+            row_scores: ``[B, H, N_q, R]`` (without a batch or packed ``[H, N_q, R]``), floating: the number that each
+                label adds to the scores of each query, unscaled; for a sum a tuple, one per part. The layer must have
+                tables, but none of the kind ``"key"``.
 
         Returns:
             z ``[B, N_q, E]``, with or without a batch as ``query``; ``(z, weights)`` with ``need_weights``, ``(z,
@@ -260,8 +259,8 @@ class RelationAttention(Projections):
                 tables; labels with ids, ``need_label_mass`` or ``row_scores`` for a layer without; ``row_scores`` for
                 a layer with a key table; ``value`` without ``key``; distance labels whose offset is not the
                 cache's length; a cache without room.
-            NotImplementedError: a cache with packed labels; ``need_weights`` of an ``impl`` that never holds all
-                weights; or anything else that the implementation cannot do.
+            NotImplementedError: a cache with packed labels; ``need_weights`` with an ``impl`` that never has all
+                weights in memory; or anything else that the implementation does not support.
 
         Example:
             >>> layer = rg.RelationAttention(16, 4, num_labels=3)
@@ -292,13 +291,13 @@ class RelationAttention(Projections):
         bank_features: Any = None,
         row_scores: Table = None,
     ) -> ImplChoice:
-        """Which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
+        """Find which implementation a call with these arguments takes, and why; see :func:`~relgraph.which_impl`.
 
         Args:
             query: this and all further arguments as in :meth:`forward`, such as ``[B, N_q, E]``.
             key: ``[B, N_k, kdim]``.
             value: ``[B, N_k, vdim]``.
-            labels: of all pairs, or what the labeler reads.
+            labels: labels of all pairs, or the labeler's input.
             key_padding_mask: ``[B, N_k]``.
             attn_mask: ``[N_q, N_k]`` and so on.
             is_causal: as in :meth:`forward`.
@@ -331,8 +330,8 @@ class RelationAttention(Projections):
         attn_mask: Any, is_causal: Any, q_offset: Any, need_weights: Any, need_label_mass: Any, cache: Any,
         bank_features: Any, row_scores: Any,
     ) -> tuple[Inputs, Any]:  # fmt: skip
-        """The checked inputs, and what a function of :mod:`relgraph.functional` says of their projections."""
-        # Not that of out_proj, which may be replaced by another module, such as a quantized one.
+        """The checked inputs, and the result of a function of :mod:`relgraph.functional` for their projections."""
+        # Not the dtype of out_proj, which may be replaced by another module, such as a quantized one.
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
         if self.labeler is not None:

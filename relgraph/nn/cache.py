@@ -24,19 +24,20 @@ MOST_KEYS = (1 << 31) - 1
 class KVCache:
     """The keys and values that one attention layer has projected so far.
 
-    Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It takes in the keys and values of
-    ``x``, and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass
-    over everything. The first new query has key position ``len(cache)``. Labels of the whole sequence or graph, N
-    queries by N keys, serve every call: the layer takes the rows and columns at hand. Or build the labels of n new rows
-    alone, ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache remembers the
-    ``key_padding_mask`` of each chunk (True for padding).
+    Pass it to ``layer(x, cache=cache)`` (a :class:`~relgraph.RelationAttention`). It adds the keys and values of ``x``,
+    and the layer attends over all keys so far: a whole prompt, chunks or single rows give the result of one pass over
+    everything. The first new query has key position ``len(cache)``. You can pass the labels of the whole sequence or
+    graph, N queries by N keys, to every call: the layer cuts out the rows and columns that it needs. Or build labels
+    for just the n new rows, ``labeler(n, len(cache) + n, q_offset=len(cache))``. Pad batches on the left. The cache
+    remembers the ``key_padding_mask`` of each chunk (True for padding).
 
     A *static* cache is for cross-attention: the first call fills it and later calls only read it, so that a memory is
     projected once.
 
-    Without gradients (``torch.no_grad``, ``torch.inference_mode``) rows are written in place, into a buffer that has
-    ``max_len`` rows, or else doubles when it is full. With gradients enabled rows are concatenated: slower, but
-    gradients flow through every step as they would in one pass. ``len(cache)`` is the number of keys.
+    Without gradients (``torch.no_grad``, ``torch.inference_mode``) the cache writes rows in place, into a buffer that
+    has ``max_len`` rows or, without ``max_len``, doubles when it is full. With gradients enabled it concatenates rows,
+    which is slower, but gradients flow through every step as they would in one pass. ``len(cache)`` is the number of
+    keys.
 
     Args:
         max_len: how many keys there may be; without it the cache grows.
@@ -158,7 +159,7 @@ class KVCache:
         return buffer
 
     def joined_padding(self, new: Tensor | None, batch: int, length: int) -> Tensor | None:
-        """The padding mask of the keys so far and of ``length`` new ones; the cache does not change.
+        """The padding mask of the keys so far and of ``length`` new keys; the cache does not change.
 
         Args:
             new: ``[B, n]``, the mask of the new keys, True for padding or added to the scores; None when nothing is
@@ -190,7 +191,7 @@ class KVCache:
         return torch.cat([old, new], 1)
 
     def reorder(self, index: Tensor) -> None:
-        """Let batch row b continue from what row ``index[b]`` holds, as beam search does.
+        """Let batch row b continue from the keys and values of row ``index[b]``, as in beam search.
 
         Args:
             index: ``[B']``, integers in ``[0, B)``; B' may differ from B.
@@ -224,7 +225,7 @@ class KVCache:
 
         Raises:
             TypeError: neither of the two.
-            ValueError: a device that is not there, or a dtype that is not floating.
+            ValueError: a device that does not exist, or a dtype that is not floating.
         """
         _check_target(target)
         cast = isinstance(target, torch.dtype)
@@ -292,7 +293,7 @@ def _check_matches_cache(name: str, held: Tensor | None, new: Tensor) -> None:
 
 
 def _check_rows(index: Tensor, batch: int) -> None:
-    """Raise ValueError unless ``index`` names batch rows; skipped on an accelerator, which it would stall."""
+    """Raise ValueError unless ``index`` names batch rows; an accelerator skips this, because it would have to wait."""
     if index.device.type != "cpu" or index.numel() == 0 or not check.can_look_at_data(index):
         return
     low, high = (int(x) for x in torch.aminmax(index))
@@ -310,7 +311,7 @@ class _Caches(ABC):
         """The caches."""
 
     def reset(self) -> None:
-        """Forget everything in all caches, of a decoder target and memory."""
+        """Forget everything in all caches; in a decoder, those of target and memory."""
         for part in self._parts():
             part.reset()
 
@@ -414,10 +415,10 @@ class StackCache(_Caches):
 
 
 def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
-    """The labels of ``length`` rows after ``past`` against all keys so far, if ``labels`` are those of a whole.
+    """Cut labels of a whole sequence to ``length`` rows after ``past`` against all keys so far.
 
-    Labels of a whole have as many queries as keys, at least ``past + length``. Others are returned as they are, and so
-    are packed labels, which a cache does not take.
+    Labels of a whole sequence have as many queries as keys, at least ``past + length``. Other labels are returned
+    unchanged, and so are packed labels, which a cache does not take.
     """
     stop = past + length
     if not isinstance(labels, Labels) or labels.packed or (labels.q_len, labels.k_len) == (length, stop):
@@ -428,9 +429,9 @@ def labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
 
 
 def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
-    """The labels of ``length`` target rows after ``past`` against the memory, if ``labels`` are those of more rows.
+    """Cut labels of a whole target against the memory to ``length`` target rows after ``past``.
 
-    Labels of another number of rows are returned as they are, and so are packed labels, which a cache does not take.
+    Labels of another number of rows are returned unchanged, and so are packed labels, which a cache does not take.
     """
     if not isinstance(labels, Labels) or labels.packed or labels.q_len == length or labels.q_len < past + length:
         return labels
@@ -438,7 +439,7 @@ def memory_labels_of_new_rows(labels: Any, past: int, length: int) -> Any:
 
 
 def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate ``forward`` so that its ``cache`` is as before when anything raises, and the call can be repeated.
+    """Decorate ``forward`` so that it restores its ``cache`` if anything raises, and the call can be repeated.
 
     Rows written beyond the restored length stay in the buffer, where nothing reads them. Not active in compiled code.
     """

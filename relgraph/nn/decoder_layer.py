@@ -54,7 +54,7 @@ class RelationDecoderLayer(nn.Module):
     Each step has a residual sum and a norm, as in :class:`~relgraph.RelationEncoderLayer`. Row i of the target is the
     query. The keys are the target's rows in the first step and the memory's rows in the second, which may have its own
     labels and tables. The argument order, the submodules' names and the order of computation are those of
-    :class:`~torch.nn.TransformerDecoderLayer`, whose state loads (with ``strict=False``, as it has no tables).
+    :class:`~torch.nn.TransformerDecoderLayer`, so its state loads (with ``strict=False``, because it has no tables).
 
     Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
     :class:`~torch.nn.TransformerDecoderLayer`.
@@ -62,12 +62,12 @@ class RelationDecoderLayer(nn.Module):
     Args:
         d_model: E, the width of inputs, memory and outputs; this and all further arguments as in
             :class:`~relgraph.RelationEncoderLayer`.
-        num_labels: R of the self-attention, if there is no labeler; None for one without tables. ``labeler``,
-            ``tables``, ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score``, ``content_bias``,
-            ``position_bias`` and ``value_map`` too are for the self-attention only.
-        num_kv_heads: how many heads keys and values have in both attentions; divides H, which is the default.
-            ``head_dim``, ``scale`` and ``attention_bias`` too are for both.
-        num_memory_labels: R of the attention to the memory; None for one without tables.
+        num_labels: R of the self-attention, if there is no labeler; None for no tables. ``labeler``, ``tables``,
+            ``per_head``, ``tie_tables``, ``names``, ``frozen``, ``score``, ``content_bias``, ``position_bias`` and
+            ``value_map`` are also for the self-attention only.
+        num_kv_heads: number of key and value heads in both attentions, which must divide H; H by default. ``head_dim``,
+            ``scale`` and ``attention_bias`` are also for both.
+        num_memory_labels: R of the attention to the memory; None for no tables.
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
         memory_names: the names of the labels between target and memory.
         memory_score: the ``score`` of the attention to the memory; the module passed as ``score`` may be shared.
@@ -155,7 +155,7 @@ class RelationDecoderLayer(nn.Module):
 
     @classmethod
     def from_plain(cls, layer: nn.TransformerDecoderLayer, **options: Any) -> Self:
-        """A layer with the weights, dropout, activation and order of norms of one of torch's, and new tables.
+        """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
 
         Args:
             layer: a :class:`~torch.nn.TransformerDecoderLayer`, batch first or not; the new one always is.
@@ -166,7 +166,7 @@ class RelationDecoderLayer(nn.Module):
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: what the constructor raises.
+            ValueError: an error of the constructor.
 
         Example:
             >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32)
@@ -198,8 +198,7 @@ class RelationDecoderLayer(nn.Module):
     ) -> Tensor:
         """Attend to the target, then to the memory, then feed forward.
 
-        Masks have the polarity of :class:`~torch.nn.TransformerDecoderLayer`: True blocks, and floats are added to the
-        scores.
+        As in :class:`~torch.nn.TransformerDecoderLayer`, True in a mask blocks, and floats are added to the scores.
 
         Args:
             tgt: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
@@ -207,22 +206,22 @@ class RelationDecoderLayer(nn.Module):
                 a cache holds its projections.
             tgt_mask: which pairs of the target are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             memory_mask: which pairs of target and memory are blocked, ``[N, M]``, ``[B·H, N, M]`` or ``[B, H, N, M]``;
-                of a packed memory ``[B·N, S]``.
+                for a packed memory ``[B·N, S]``.
             tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
-            memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache. Of a packed memory ``[S]``.
-            tgt_is_causal: rows see no later rows; combines with the masks.
-            memory_is_causal: row i of the target sees rows j ≤ i of the memory.
-            labels: of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
-            memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
-                M]``. Packed labels are for a packed memory: a target ``[B, N, E]`` counts as ``B · N`` rows, so that
-                ``q_ptr`` is ``[0, N, 2N, ...]`` if each batch row has a graph of its own. With a cache, Labels of the
+            memory_key_padding_mask: ``[B, M]``, True for padding; a cache remembers it. For a packed memory ``[S]``.
+            tgt_is_causal: if True, no row sees a later row; combines with the masks.
+            memory_is_causal: if True, row i of the target sees only rows j ≤ i of the memory.
+            labels: labels of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
+                ``[B, N, M]``. Packed labels are for a packed memory: a target ``[B, N, E]`` counts as ``B · N`` rows,
+                so ``q_ptr`` is ``[0, N, 2N, ...]`` if each batch row has its own graph. With a cache, Labels of the
                 whole target are cut to the new rows.
             cache: a :class:`~relgraph.nn.LayerCache` with keys and values of earlier rows and of the memory; a call
-                that raises leaves it as it was.
+                that raises leaves it unchanged.
             bank_features: the input of the banks of the self-attention's tables.
-            row_scores: of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
-            memory_row_scores: of the attention to the memory, ``[B, H, N, R]`` with the R of ``num_memory_labels``;
-                without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
+            row_scores: scores of the self-attention, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
+            memory_row_scores: scores of the attention to the memory, ``[B, H, N, R]`` with the R of
+                ``num_memory_labels``; without a batch ``[H, N, R]``, with packed memory labels ``[H, B·N, R]``.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -232,7 +231,7 @@ class RelationDecoderLayer(nn.Module):
                 for a layer with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory before a
                 cache holds it; scores by row for an attention with a key table, or without tables.
-            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, num_memory_labels=3)

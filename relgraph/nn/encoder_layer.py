@@ -42,11 +42,12 @@ class RelationEncoderLayer(nn.Module):
 
     With ``norm_first=False`` (the default) each step computes norm(x + step(x)), otherwise x + step(norm(x)). Row i of
     the self-attention is the query, row j the key. The argument order, the submodules' names and the order of
-    computation are those of :class:`~torch.nn.TransformerEncoderLayer`, whose state loads (with ``strict=False``, as it
-    has no tables). With a ``labeler`` the layer makes its own labels, and :class:`~torch.nn.TransformerEncoder` can
-    stack it (``enable_nested_tensor=False``). That stack gives every layer a copy of the tables, even if they were
-    passed in as :class:`~relgraph.RelationTables`; :class:`~relgraph.RelationEncoder` keeps those tied. With
-    ``is_causal=True`` and a cache this is the layer of a decoder-only model.
+    computation are those of :class:`~torch.nn.TransformerEncoderLayer`, so its state loads (with ``strict=False``,
+    because it has no tables). With a ``labeler`` the layer makes its own labels, and
+    :class:`~torch.nn.TransformerEncoder` can stack it (``enable_nested_tensor=False``). That stack gives every layer a
+    copy of the tables, even if you passed them in as :class:`~relgraph.RelationTables`;
+    :class:`~relgraph.RelationEncoder` keeps those tied. With ``is_causal=True`` and a cache this is the layer of a
+    decoder-only model.
 
     Source: Vaswani et al. 2017, section 3.1, with the self-attention of Shaw, Uszkoreit, Vaswani 2018; conventions of
     :class:`~torch.nn.TransformerEncoderLayer`.
@@ -61,26 +62,26 @@ class RelationEncoderLayer(nn.Module):
         batch_first: must be True: ``[B, N, E]``.
         norm_first: whether norms come before each step, not after each sum.
         bias: whether projections and norms have a bias.
-        device: where the parameters live.
+        device: device of the parameters.
         dtype: floating type of the parameters.
-        labeler: makes the labels when the layer is called without any: for n rows ``labeler(n)``, with a cache
-            ``labeler(n, past + n, q_offset=past)``; for ``labels=graph`` ``labeler(graph)``. The tables get its number
-            of labels and their names.
+        labeler: makes the labels when a call gives none: ``labeler(n)`` for n rows, ``labeler(n, past + n,
+            q_offset=past)`` with a cache. For ``labels=graph`` the layer calls ``labeler(graph)``. The tables take its
+            number of labels and their names.
         num_labels: R, if there is no labeler; None for a layer without tables.
         tables: kinds of tables, or :class:`~relgraph.RelationTables`: see :class:`~relgraph.RelationAttention`.
         per_head: whether each head has its own rows: see :class:`~relgraph.RelationAttention`.
         tie_tables: whether one table serves as key and value table.
         names: the labels' names, R strings, if there is no labeler.
         frozen: the label whose rows stay zero; for a sum one per part.
-        num_kv_heads: how many heads keys and values have; divides H, which is the default.
-        head_dim: D, the size of a head, E / H by default; any other gives the attention another width than E.
+        num_kv_heads: number of key and value heads, which must divide H; H by default.
+        head_dim: D, the size of a head, E / H by default; another size gives the attention a width other than E.
         scale: factor on the score terms that hold a vector: see :class:`~relgraph.RelationAttention`.
         attention_bias: which projections of the attention have a bias, a bool or names: the ``bias`` of
-            :class:`~relgraph.RelationAttention`. By default as ``bias`` says.
-        score: what replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. A module is
-            shared by all layers that receive it, but a stack copies it with the layer.
+            :class:`~relgraph.RelationAttention`. The value of ``bias`` by default.
+        score: a score that replaces or changes the scaled dot product: see :class:`~relgraph.RelationAttention`. All
+            layers that receive the same module share it, but a stack copies it with the layer.
         content_bias: whether queries have a bias in their product with keys: see :class:`~relgraph.RelationAttention`.
-        position_bias: the same for their product with the key table.
+        position_bias: the same for the product with the key table.
         value_map: whether each label has a linear map of the values, or K, the number of bases of the maps: see
             :class:`~relgraph.RelationAttention`.
         impl: the implementation of :func:`~relgraph.relation_attention`, or None for its rule.
@@ -88,7 +89,7 @@ class RelationEncoderLayer(nn.Module):
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: ``batch_first=False``, an unknown activation, ``num_labels`` or ``names`` with a labeler, parameters
-            of more than 2³¹ numbers, and what :class:`~relgraph.RelationAttention` raises.
+            of more than 2³¹ numbers, and the errors of :class:`~relgraph.RelationAttention`.
 
     Example:
         >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
@@ -155,7 +156,7 @@ class RelationEncoderLayer(nn.Module):
 
     @classmethod
     def from_plain(cls, layer: nn.TransformerEncoderLayer, **options: Any) -> Self:
-        """A layer with the weights, dropout, activation and order of norms of one of torch's, and new tables.
+        """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
 
         Args:
             layer: a :class:`~torch.nn.TransformerEncoderLayer`, batch first or not; the new one always is.
@@ -166,7 +167,7 @@ class RelationEncoderLayer(nn.Module):
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: what the constructor raises.
+            ValueError: an error of the constructor.
 
         Example:
             >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32)
@@ -192,23 +193,23 @@ class RelationEncoderLayer(nn.Module):
     ) -> Tensor:
         """Attend, then feed forward.
 
-        Masks have the polarity of :class:`~torch.nn.TransformerEncoderLayer`: True blocks, and floats are added to the
-        scores.
+        As in :class:`~torch.nn.TransformerEncoderLayer`, True in a mask blocks, and floats are added to the scores.
 
         Args:
             src: ``[B, N, E]``, ``[N, E]``, or packed ``[T, E]`` when the labels are packed.
             src_mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``.
             src_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
-            is_causal: rows see no later rows; combines with the masks.
-            labels: of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes a
-                :class:`~relgraph.Graph` to label, and without ``labels`` labels the length. A layer without a labeler
-                also takes integers ``[N, N]`` or ``[B, N, N]``. With a cache, Labels cover the new rows and all keys,
-                ``[n, len(cache) + n]``; those of the whole, ``[N, N]``, and of a graph, are cut to these.
+            is_causal: if True, no row sees a later row; combines with the masks.
+            labels: labels of all pairs, :class:`~relgraph.Labels`. A layer with a labeler also takes the labeler's
+                input, such as a :class:`~relgraph.Graph`; without ``labels`` it labels the length. A layer without a
+                labeler also takes integers ``[N, N]`` or ``[B, N, N]``. With a cache, Labels cover the new rows and all
+                keys, ``[n, len(cache) + n]``; labels of the whole sequence, ``[N, N]``, and of a graph are cut to
+                these.
             cache: a :class:`~relgraph.KVCache` with the keys and values of earlier rows; a call that raises leaves it
-                as it was.
+                unchanged.
             bank_features: the input of the tables' banks; for a sum a tuple, one entry per part.
-            row_scores: ``[B, H, N, R]`` (without a batch or packed ``[H, N, R]``), floating: what each label adds to
-                the scores of each row, for tables without the kind ``"key"``: see
+            row_scores: ``[B, H, N, R]`` (without a batch or packed ``[H, N, R]``), floating: the number that each label
+                adds to the scores of each row, for tables without the kind ``"key"``: see
                 :meth:`~relgraph.RelationAttention.forward`. With a cache for the new rows only.
 
         Returns:
@@ -219,7 +220,7 @@ class RelationEncoderLayer(nn.Module):
                 with a labeler.
             ValueError: shapes, dtypes, devices or values that do not fit; no labels for a layer with tables;
                 ``row_scores`` for a layer with a key table, or without tables.
-            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)).eval()

@@ -1,4 +1,4 @@
-"""The inputs of the attention layer: checked before any work is done, and with a batch axis."""
+"""The inputs of the attention layer: check them before any work is done, and add a batch axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relgraph.nn.tables import RelationTables
 
 
 class Widths(NamedTuple):
-    """What the layer expects: the last axis of each input, its heads, and one parameter for dtype and device."""
+    """The inputs that the layer expects: their last axes, its heads, and one parameter for dtype and device."""
 
     embed_dim: int
     kdim: int
@@ -100,7 +100,7 @@ def check_inputs(
 
 
 def _rows_of_one(labels: Any, q_len: int, all_queries: int) -> bool:
-    """Whether labels are for the rows of this process only, of those that all processes hold."""
+    """Whether labels cover only the rows of this process, not those that all processes hold."""
     if q_len == all_queries:
         return False
     rows = labels.q_len if isinstance(labels, Labels) else labels.shape[-2] if isinstance(labels, Tensor) else None

@@ -65,9 +65,19 @@ def check_labeler(labeler: Any, num_labels: Any, names: Any, tables: Any) -> tup
     if labeler is None:
         return num_labels, names
     usable = callable(labeler) and all(hasattr(labeler, name) for name in ("num_labels", "names"))
-    if isinstance(labeler, type) or not usable:
-        got = f"the class {labeler.__name__}" if isinstance(labeler, type) else type(labeler).__name__
-        raise TypeError(f"labeler must be callable and have num_labels and names, got {got}")
+    if isinstance(labeler, type):
+        name = labeler.__name__
+        raise TypeError(
+            f"labeler must be callable and have num_labels and names, got the class {name}: call it, {name}()"
+        )
+    if isinstance(labeler, Labels):
+        raise TypeError(
+            f"labeler must be callable and have num_labels and names, got {type(labeler).__name__}: pass num_labels= "
+            "here, and the labels to forward"
+        )
+    if not usable:
+        hint = ": make it a labeler with rg.FromFunction" if callable(labeler) else ""
+        raise TypeError(f"labeler must be callable and have num_labels and names, got {type(labeler).__name__}{hint}")
     for name, value in (("num_labels", num_labels), ("names", names)):
         if value is not None:
             raise ValueError(f"{name} must be left out with a labeler, which has its own, got {shown(value)}")
@@ -96,12 +106,18 @@ def rename_in_errors(names: Mapping[str, str], call: Callable[..., _T], /, *args
 _MASKS = (
     ("attn_mask", "mask", "src_mask", "tgt_mask"),
     ("key_padding_mask", "attention_mask", "padding_mask", "src_key_padding_mask", "tgt_key_padding_mask"),
+    ("is_causal", "tgt_is_causal"),
 )
-"""Names of masks of pairs, and of keys, in layers here and elsewhere."""
+"""Names of masks of pairs, of keys and of causal order, in layers here and elsewhere."""
+_ELSEWHERE = {
+    name: f"; relgraph.pyg.RelationConv takes {name}= over edges, relgraph.relation_attention over all pairs"
+    for name in ("edge_attr", "edge_key", "edge_value")
+}
+"""Arguments that other layers and functions of relgraph have."""
 
 
 def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate ``forward`` so that the name of a mask that other layers have leads to the name that this one has."""
+    """Decorate ``forward`` so that the error for another layer's mask name gives the name that this layer uses."""
     known = set(inspect.signature(forward).parameters)
 
     @functools.wraps(forward)
@@ -111,6 +127,7 @@ def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
             others = [other for group in _MASKS if name in group for other in group if other in known]
             hint = f"; pass {others[0]}=" if others else ""
             hint += ", True for padding" if others and "padding" in others[0] else ""
+            hint += _ELSEWHERE.get(name, "")
             raise TypeError(f"{forward.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
         return forward(*args, **kwargs)
 
@@ -143,10 +160,10 @@ def make_labels(
     cache: KVCache | LayerCache | StackCache | None,
     arguments: tuple[str, str] = _ARGUMENTS,
 ) -> Any:
-    """Return ``labels``, or let the labeler make them: of its own input, or of the length of ``x`` and of the cache.
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of ``x`` and the cache.
 
-    With a cache, labels of a whole are cut to the rows of ``x``. Labels made from lengths are moved to the device of
-    ``x``. Errors call labels and labeler by the names of ``arguments``.
+    With a cache, labels of a whole sequence are cut to the rows of ``x``. Labels made from lengths are moved to the
+    device of ``x``. Errors call labels and labeler by the names of ``arguments``.
     """
     past, length = 0 if cache is None else len(cache), whole_length(_length(name, x))
     if labels is not None and labeler is not None and not isinstance(labels, Labels):
@@ -159,7 +176,7 @@ def make_labels(
 
 
 def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, q_offset: Any) -> Any:
-    """Return ``labels``, or let the labeler make them: of its own input, or of the lengths of queries and keys."""
+    """Return ``labels``, or let the labeler make them from its input or from the lengths of queries and keys."""
     grows = isinstance(cache, KVCache) and not cache.static
     if labels is not None or grows:
         return make_labels(labeler, labels, "query", query, cache if grows else None)
@@ -167,6 +184,10 @@ def labels_between(labeler: Any, labels: Any, query: Any, key: Any, cache: Any, 
     if isinstance(cache, KVCache) and len(cache) > 0:
         lengths.append(len(cache))
     elif key is not None and key is not query:
+        if isinstance(key, Graph):
+            raise TypeError("key must be a Tensor, got Graph: pass it as labels=")
+        if isinstance(key, Tensor) and not key.is_floating_point():
+            raise ValueError(f"key must have a floating dtype, got {key.dtype}: pass ids or a Graph as labels=")
         lengths.append(whole_length(_length("key", key)))
     return labels_of_lengths(labeler, lengths, q_offset, query)
 
@@ -181,20 +202,22 @@ def _length(name: str, x: Any) -> int:
 def labels_of_lengths(
     labeler: Any, lengths: Sequence[int], q_offset: Any, x: Tensor, arguments: tuple[str, str] = _ARGUMENTS
 ) -> Labels:
-    """The labels that a labeler makes of lengths, on the device of ``x``."""
+    """The labels that a labeler makes from lengths, on the device of ``x``."""
+    labels, name = arguments
     try:
-        made = check_made(labeler, labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset})))
+        made = labeler(*lengths, **({} if q_offset is None else {"q_offset": q_offset}))
     except TypeError as error:
-        labels, name = arguments
+        several = _inputs(labeler)
+        pass_it = f"call it, {labels}=labeler({several})" if several else f"pass what it reads, {labels}=..."
         raise TypeError(
-            f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: pass what it reads, "
-            f"{labels}=... ({error})"
+            f"{labels} must be given, as {name} {shown(labeler)} does not label lengths: {pass_it} ({error})"
         ) from error
+    check_made(labeler, made)
     return made.to(x.device) if made.device not in (None, x.device) else made
 
 
 def labels_of(labeler: Any, given: Any) -> Labels:
-    """The labels that a layer's labeler makes of its own input, such as a graph or the segment of every token."""
+    """The labels that a layer's labeler makes from its input, such as a graph or the segment of every token."""
     if isinstance(given, int):
         raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got int: the layer knows its length")
     try:
@@ -202,10 +225,29 @@ def labels_of(labeler: Any, given: Any) -> Labels:
     except TypeError as error:
         if isinstance(given, Graph):
             raise
+        several = _inputs(labeler)
+        if several:
+            raise TypeError(
+                f"labels must be Labels, as {shown(labeler)} reads several inputs, got {type(given).__name__}: "
+                f"call it, labels=labeler({several})"
+            ) from error
         got = in_place_of_labels(given, or_graph=True)
         why = "" if got in str(error) else f" ({error})"
         raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got {got}{why}") from error
     return check_made(labeler, made)
+
+
+def _inputs(labeler: Any) -> str:
+    """The inputs of a labeler that must be called with several, such as ``height, width``; empty for all others."""
+    for part in getattr(labeler, "parts", ()):  # a composition calls all its parts alike
+        if found := _inputs(part):
+            return found
+    try:
+        parameters = inspect.signature(labeler).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    return ", ".join(needed) if len(needed) > 1 else ""
 
 
 def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Tensor], Tensor]]) -> Tensor:
@@ -216,7 +258,7 @@ def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Ten
 
 
 def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: dict[str, Any]) -> _Layer:
-    """A ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
+    """Make a ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
     if not isinstance(plain, kind):
         raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
     for name in ("head_dim", "attention_bias"):

@@ -66,4 +66,5 @@ def check_dtype(name: str, mask: Any) -> None:
     """Raise unless ``mask`` is a bool or floating Tensor."""
     check.tensor(name, mask)
     if mask.dtype != torch.bool and mask.dtype not in check.FLOATING_DTYPES:
-        raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}")
+        hint = ": if 1 marks what attends, pass mask == 0" if mask.dtype in check.INTEGER_DTYPES else ""
+        raise ValueError(f"{name} must be bool (True blocks) or floating (added), got {mask.dtype}{hint}")

@@ -1,4 +1,4 @@
-"""A packed memory, one graph for each batch row of a padded target: attended to as it is, or padded by its borders."""
+"""A packed memory, one graph for each batch row of a padded target, which stays packed or is padded by its borders."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def attend_by_borders(
 ) -> tuple[Tensor, Tensor | None, Any]:
     """The memory, its padding mask and its labels for a decoder, from a packed memory ``[T, E]`` and its borders.
 
-    The memory stays as it is, with packed labels by which every target row attends to its own graph; or it is padded,
-    ``[B, M, E]``, with a mask ``[B, M]``, M being the size of the largest graph.
+    Either the memory stays packed, with packed labels that let every target row attend to its own graph; or it is
+    padded, ``[B, M, E]``, with a mask ``[B, M]``, where M is the size of the largest graph.
     """
     if active() is not None:
         raise NotImplementedError(

@@ -16,7 +16,7 @@ from relgraph.nn.cache import KVCache
 from relgraph.nn.masks import check_padding
 
 POSITIONS = ("relative", "sinusoidal", "both", "learned", "none")
-"""What a Transformer knows of positions; ``"both"`` is relative and sinusoidal."""
+"""How a Transformer represents positions; ``"both"`` is relative and sinusoidal."""
 
 
 class _Positions(nn.Module, ABC):
@@ -28,12 +28,12 @@ class _Positions(nn.Module, ABC):
         self.dropout = nn.Dropout(check.probability("dropout", dropout))
 
     def forward(self, x: Tensor, offset: int | Tensor = 0) -> Tensor:
-        """``x`` with its positions added, then dropout.
+        """Add positions to ``x``, then apply dropout.
 
         Args:
             x: ``[B, N, E]`` or ``[N, E]``, floating.
             offset: position of the first row: an int, a scalar tensor or ``[B]``, integers. For a batch padded on the
-                left it is minus the padding of each row; when decoding, the number of earlier rows.
+                left, give minus the padding of each row; when decoding, the number of earlier rows.
 
         Returns:
             The shape and dtype of ``x``, ``[B, N, E]`` or ``[N, E]``.
@@ -78,9 +78,9 @@ class _Positions(nn.Module, ABC):
 
 
 class SinusoidalPositions(_Positions):
-    """Adds to row p: sin(p / 10000^(2i/E)) in column 2i and cos(p / 10000^(2i/E)) in column 2i + 1.
+    """Add sin(p / 10000^(2i/E)) to column 2i of row p, and cos(p / 10000^(2i/E)) to column 2i + 1.
 
-    Each call computes them, so that there is no longest sequence and nothing in ``state_dict``.
+    Each call computes these numbers, so sequences may have any length and ``state_dict`` holds nothing.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -130,9 +130,9 @@ class SinusoidalPositions(_Positions):
 
 
 class LearnedPositions(_Positions):
-    """Adds to row p a learned vector, row p of ``weight`` ``[max_len, E]``.
+    """Add a learned vector to row p: row p of ``weight``, ``[max_len, E]``.
 
-    There are ``max_len`` positions, and rows beyond them are refused. Rows before position 0, which are padding on the
+    There are ``max_len`` positions; rows beyond them raise an error. Rows before position 0, which are padding on the
     left, get no vector.
 
     Source: Gehring et al. 2017, section 3.1; compared with sinusoids in Vaswani et al. 2017, table 3, row E.
@@ -141,13 +141,13 @@ class LearnedPositions(_Positions):
         d_model: E, the width of the input.
         max_len: how many positions there are.
         dropout: probability in ``[0, 1)`` with which a number of the sum is dropped in training.
-        device: where the vectors live.
+        device: device of the vectors.
         dtype: floating type of the vectors.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: sizes below 1 or a parameter of more than 2³¹ numbers, ``dropout`` outside ``[0, 1)``; a ``device``
-            that is not there, a ``dtype`` that parameters cannot have.
+            that does not exist, a ``dtype`` that parameters cannot have.
 
     Example:
         >>> positions = rg.nn.LearnedPositions(4, max_len=10)
@@ -181,8 +181,8 @@ class LearnedPositions(_Positions):
         """The vector of each position.
 
         Args:
-            positions: ``[...]``, integers below ``max_len``; those below 0 have the vector 0. Which are too large is
-                found on a CPU in eager mode; elsewhere torch's own lookup fails.
+            positions: ``[...]``, integers below ``max_len``; those below 0 have the vector 0. Eager mode on a CPU
+                checks for larger positions; elsewhere torch's own lookup fails.
 
         Returns:
             ``[..., E]``.

@@ -33,7 +33,7 @@ def check_bias(name: str, bias: Any) -> tuple[str, ...]:
 
 
 def check_layer_bias(bias: Any, attention_bias: Any) -> bool | tuple[str, ...]:
-    """The ``bias`` of the attention within a layer: ``attention_bias``, or by default that of the whole layer."""
+    """The ``bias`` of the attention within a layer: ``attention_bias``, or by default the ``bias`` of the layer."""
     check.boolean("bias", bias)
     return bias if attention_bias is None else check_bias("attention_bias", attention_bias)
 
@@ -69,12 +69,12 @@ def adapt_state(module: Projections, state_dict: dict[str, Any], prefix: str, *_
 
 
 class Projections(nn.Module):
-    """What :class:`~relgraph.RelationAttention` inherits: the weights and biases of its four projections.
+    """The base class of :class:`~relgraph.RelationAttention` with the weights and biases of its four projections.
 
-    The weights of queries, keys and values are one parameter, ``in_proj_weight``, where all inputs have the same width,
-    else three. Their biases are one parameter, ``in_proj_bias``, where all three have one. If only some have, each is a
-    parameter, ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``: zeros that must never learn would not survive weight
-    decay, sharding and loading as reliably as no parameter does.
+    The weights of queries, keys and values are one parameter, ``in_proj_weight``, if all inputs have the same width,
+    else three. Their biases are one parameter, ``in_proj_bias``, if all three have one. If only some have one, each is
+    a separate parameter: ``q_proj_bias``, ``k_proj_bias`` or ``v_proj_bias``. A missing bias is no parameter rather
+    than zeros that must never learn, because weight decay, sharding and loading could change such zeros.
     """
 
     embed_dim: int

@@ -21,7 +21,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Wanted(NamedTuple):
-    """What to record."""
+    """Options: which results to record."""
 
     label_mass: bool
     weights: bool
@@ -45,31 +45,32 @@ def record_attention(
 ) -> AbstractContextManager[dict[str, list[AttentionAux]]]:
     """Record what each attention layer inside a model attends to, per call, while a ``with`` block runs.
 
-    Every :class:`~relgraph.RelationAttention` in the model is recorded, also those within encoder and decoder layers,
-    stacks, :class:`~relgraph.RelationTransformer` and :class:`~relgraph.pyg.RelationGlobalAttention`, and every
+    It records every :class:`~relgraph.RelationAttention` in the model, including those within encoder and decoder
+    layers, stacks, :class:`~relgraph.RelationTransformer` and :class:`~relgraph.pyg.RelationGlobalAttention`, and every
     :class:`~relgraph.pyg.RelationConv` and :class:`~relgraph.pyg.RelationHeteroConv`. The model's outputs do not
-    change. After the block, also if it raised, nothing is recorded any more.
+    change. Recording ends with the block, even if the block raises.
 
     A block records the calls of the thread that opened it, and of threads that have no block open, such as those of a
     pool. If several threads record, each opens its own block and finds its own calls in it.
 
-    Label masses cost n · R numbers per head and call, in any implementation. Weights cost n²: for them ``impl=None``
-    takes ``"dense"`` (for parallel edges ``"reference"``), whose output may differ in the last digits and whose dropout
-    draws other numbers; an ``impl`` that never holds all weights, such as ``"chunked"``, raises. Compiled models run
-    without compilation in the block. Tensors are detached, and stay on their device until the record is dropped.
+    Label masses cost n · R numbers per head and call, in any implementation. Weights cost n² numbers. To get them,
+    ``impl=None`` takes ``"dense"`` (for parallel edges ``"reference"``), whose output may differ in the last digits and
+    whose dropout draws other numbers; an ``impl`` that never has all weights in memory, such as ``"chunked"``, raises.
+    Compiled models run without compilation in the block. Recorded tensors are detached, and stay on their device until
+    you drop the record.
 
     Args:
-        model: any module; may itself be such a layer, then named ``""``.
-        label_mass: whether to record the attention by label.
+        model: any module; it may itself be such a layer, whose name is then ``""``.
+        label_mass: whether to record how much attention each label receives.
         weights: whether to record the attention weights.
 
     Returns:
         A context manager. It gives a dict from the name of each layer in ``model.named_modules()`` to a list of one
         :class:`~relgraph.functional.AttentionAux` per call, with ``label_mass`` and ``weights`` before dropout. Mass is
         ``[B, H, N_q, R]``, or ``[H, N_q, R]`` for packed labels, inputs without a batch and a RelationConv (a tuple for
-        a sum, None for a layer without tables): ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H,
-        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, of a RelationConv ``[E, H]``, as in PyG's layers. A
-        RelationHeteroConv has its nodes and edges of all kinds end to end, in the order of its metadata.
+        a sum, None for a layer without tables), so ``.mean(-2)`` is always the mean over queries. Weights are ``[B, H,
+        N_q, N_k]``, packed or without a batch ``[H, N_q, N_k]``, and for a RelationConv ``[E, H]``, as in PyG's layers.
+        For a RelationHeteroConv they hold nodes and edges of all kinds end to end, in the order of its metadata.
 
     Raises:
         TypeError: ``model`` is not a module, or an option is not a bool.
@@ -96,7 +97,10 @@ def record_attention(
     layers = {name: layer for name, layer in model.named_modules() if _recorder(layer) is not None}
     if not layers:
         kinds = " or ".join(kind.__name__ for kind in RECORDERS)
-        raise ValueError(f"model must hold a layer that reports its attention, {kinds}, got {type(model).__name__}")
+        got = type(model).__name__
+        if type(model).__module__.startswith("transformers."):
+            got += ": pass output_attentions=True to its forward, which patched models take too"
+        raise ValueError(f"model must hold a layer that reports its attention, {kinds}, got {got}")
     return _recording(layers, wanted)
 
 

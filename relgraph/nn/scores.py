@@ -27,9 +27,9 @@ def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, he
     """Return ``score``; raise unless it fits a layer of this many heads of this size.
 
     Args:
-        score: what the layer was given.
+        score: the argument of the layer.
         kinds: the kinds of its tables.
-        num_labels: R of each part; None without tables, or if a bank's features tell it in each call.
+        num_labels: R of each part; None without tables, or if it follows from a bank's features in each call.
         heads: H.
         dim: the size of a head.
     """

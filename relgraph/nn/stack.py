@@ -48,13 +48,13 @@ class _Stack(nn.Module):
                 module.reset_parameters()
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
-        """Empty caches for all layers, in a decoder those of target and memory.
+        """Make empty caches for all layers; in a decoder, for target and memory.
 
         Args:
-            max_len: how many rows there may be, in a decoder target rows; without it the caches grow.
+            max_len: how many rows (in a decoder, target rows) there may be; without it the caches grow.
 
         Returns:
-            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer, for a decoder of one
+            A :class:`~relgraph.nn.StackCache` of one :class:`~relgraph.KVCache` per layer; in a decoder, of one
             :class:`~relgraph.nn.LayerCache` per layer.
 
         Raises:
@@ -64,11 +64,11 @@ class _Stack(nn.Module):
 
 
 class RelationEncoder(_Stack):
-    """Copies of an encoder layer, one after the other; the labels are made once for all.
+    """Copies of an encoder layer, one after the other; labels are made once for all layers.
 
-    As in :class:`~torch.nn.TransformerEncoder`, whose state loads (with ``strict=False``), the copies start with equal
-    parameters; :meth:`~relgraph.RelationEncoder.reset_parameters` initializes each anew. Tables that were passed to the
-    layer as :class:`~relgraph.RelationTables` are not copied: all layers share them.
+    The copies start with equal parameters, as in :class:`~torch.nn.TransformerEncoder`, whose state loads (with
+    ``strict=False``); :meth:`~relgraph.RelationEncoder.reset_parameters` initializes each copy again. If you passed
+    tables to the layer as :class:`~relgraph.RelationTables`, they are not copied: all layers share them.
 
     Source: Vaswani et al. 2017, section 3.1; conventions of :class:`~torch.nn.TransformerEncoder`.
 
@@ -110,7 +110,7 @@ class RelationEncoder(_Stack):
         Args:
             src: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             mask: which pairs are blocked, ``[N, N]``, ``[B·H, N, N]`` or ``[B, H, N, N]``; the layer's ``src_mask``.
-            cache: from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises leaves it as it was.
+            cache: from :meth:`~relgraph.RelationEncoder.new_cache`; a call that raises leaves it unchanged.
 
         Returns:
             The shape of ``src``, ``[B, N, E]``.
@@ -118,7 +118,7 @@ class RelationEncoder(_Stack):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
             ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack.
-            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> layer = rg.RelationEncoderLayer(16, 4, 32, labeler=rg.ShortestPath(2))
@@ -137,7 +137,7 @@ class RelationEncoder(_Stack):
 
 
 class RelationDecoder(_Stack):
-    """Copies of a decoder layer, one after the other; the labels are made once for all.
+    """Copies of a decoder layer, one after the other; labels are made once for all layers.
 
     The copies are initialized and share tables as in :class:`~relgraph.RelationEncoder`. The state of
     :class:`~torch.nn.TransformerDecoder` loads (with ``strict=False``).
@@ -189,7 +189,7 @@ class RelationDecoder(_Stack):
 
         Args:
             tgt: ``[B, N, E]``; this and all further arguments as in :meth:`~relgraph.RelationDecoderLayer.forward`.
-            cache: from :meth:`~relgraph.RelationDecoder.new_cache`; a call that raises leaves it as it was.
+            cache: from :meth:`~relgraph.RelationDecoder.new_cache`; a call that raises leaves it unchanged.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -198,7 +198,7 @@ class RelationDecoder(_Stack):
             TypeError: an argument of the wrong kind, such as a cache that is not a StackCache.
             ValueError: shapes, dtypes, devices or values that do not fit; a cache for another stack; no memory before a
                 cache holds it.
-            NotImplementedError: a cache with packed labels, or what the implementation cannot do.
+            NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> decoder = rg.RelationDecoder(rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -19,11 +18,12 @@ from relgraph.labels.describe import check_names
 
 
 class LabelTable(nn.Module):
-    """One table: row r, a vector or a scalar, is what label r adds.
+    """One table: label r adds row r, a vector or a scalar.
 
     Free rows are a Parameter ``rows``. Vectors start as torch's embeddings, scaled to the head size: normal with
-    standard deviation 1/√D. Scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there are no rows: a
-    module computes them from features of the labels in a batch, so that a label can be a whole path or a vector.
+    standard deviation 1/√D. Scalars (``dim=None``, a bias table) start at zero. With a ``bank`` there is no such
+    Parameter: a module computes the rows from features of the labels in a batch, so a label can be a whole path or a
+    vector.
 
     ``state_dict`` holds the names of the labels (as bytes in a tensor), so that a checkpoint cannot be loaded with its
     labels in another order. relgraph's layers raise before loading anything from a state with other names; for your own
@@ -37,17 +37,17 @@ class LabelTable(nn.Module):
         heads: H for separate rows per head; None for rows that all heads share.
         names: the name of each label, R different strings.
         frozen: a label whose row is zero and stays zero: it gets no gradient, and loading does not change it.
-        bank: a module from features to rows ``[R', D]`` (``[R']`` for a bias table), with heads ``[H, R', D]``; R' is R
-            if that is given. It may give rows for each sample of a batch, ``[B, 1, R', D]``, with heads ``[B, H, R',
-            D]`` (``[B, 1 or H, R']`` for a bias table).
-        device: where the rows live.
+        bank: a module that computes rows from features: ``[R', D]`` (``[R']`` for a bias table), with heads
+            ``[H, R', D]``; R' is R if that is given. It may compute rows for each sample of a batch, ``[B, 1, R', D]``,
+            with heads ``[B, H, R', D]`` (``[B, 1 or H, R']`` for a bias table).
+        device: device of the rows.
         dtype: floating type of the rows.
 
     Raises:
         TypeError: an argument of the wrong kind.
         ValueError: no ``num_labels`` and no bank, ``num_labels`` below 0, ``dim`` or ``heads`` below 1, rows of more
             than 2³¹ numbers, names that are not R different strings, a frozen label outside ``[0, R)`` or with a bank,
-            a ``device`` that is not there, a ``dtype`` that parameters cannot have.
+            a ``device`` that does not exist, a ``dtype`` that parameters cannot have.
 
     Example:
         >>> table = rg.nn.LabelTable(3, 4, names=("left", "self", "right"), frozen=1)
@@ -116,8 +116,8 @@ class LabelTable(nn.Module):
             features: the bank's input, commonly ``[R', F]``, one row per label in the batch. None for free rows.
 
         Returns:
-            ``[R, D]`` or ``[H, R, D]``; of a bias table ``[R]`` or ``[H, R]``. With a batch axis, ``[B, 1 or H, R, D]``
-            or ``[B, 1 or H, R]``, where a bank gives rows for each sample.
+            ``[R, D]`` or ``[H, R, D]``; for a bias table ``[R]`` or ``[H, R]``. If a bank gives rows for each sample,
+            they have a batch axis: ``[B, 1 or H, R, D]`` or ``[B, 1 or H, R]``.
 
         Raises:
             TypeError: the bank's output is not a Tensor.
@@ -197,7 +197,12 @@ class LabelTable(nn.Module):
         names = _decode_names(key, state)
         if self.names is None or names is None:
             return
-        for label, (saved, mine) in enumerate(zip_longest(names, self.names)):
+        if len(names) != len(self.names):
+            raise ValueError(
+                f"names must be those of the loaded state, which has {len(names)} labels, got {len(self.names)}"
+                f"{f' in {path}' if path else ''}"
+            )
+        for label, (saved, mine) in enumerate(zip(names, self.names, strict=True)):
             if saved != mine:
                 raise ValueError(
                     f"names must be those of the loaded state, got another at label {label}"
@@ -216,7 +221,7 @@ class LabelTable(nn.Module):
 
 
 def _fits(rows: Tensor, shape: list[Any]) -> bool:
-    """Whether rows have this shape; an axis that is named by a text may have any size."""
+    """Whether rows have this shape; an axis given as a string may have any size."""
     sizes = zip(shape, rows.shape, strict=False)
     return rows.dim() == len(shape) and all(isinstance(wanted, str) or wanted == size for wanted, size in sizes)
 
@@ -249,7 +254,7 @@ def check_size(num_labels: Any) -> None:
 def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: str = "", *_loading: Any) -> None:
     """Compare the label names in a state with those of all tables inside a model, before anything is loaded.
 
-    relgraph's layers do so by themselves. But torch loads a model module by module, so that in your own model the
+    relgraph's layers compare names when they load. But torch loads a model module by module, so in your own model the
     modules before such a layer have already changed when the layer raises. Call this function first, or register it
     with ``torch.nn.Module.register_load_state_dict_pre_hook``, so that torch calls it whenever the model loads.
 
@@ -273,7 +278,7 @@ def check_label_names(model: nn.Module, state_dict: Mapping[str, Any], prefix: s
         >>> tagger, other = Tagger(rg.ClippedDistance(2)), Tagger(rg.ClippedDistance(1))
         >>> other.load_state_dict(tagger.state_dict())                          # its embedding does not change
         Traceback (most recent call last):
-        ValueError: names must be those of the loaded state, got another at label 0 of encoder.self_attn.tables.key: ...
+        ValueError: names must be those of the loaded state, which has 5 labels, got 3 in encoder.self_attn.tables.key
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a Module, got {type(model).__name__}")

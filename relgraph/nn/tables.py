@@ -14,7 +14,7 @@ from relgraph.arguments.sharding import kept
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
-"""What a label's row is added to: the key, the value, the query, or (a scalar) the score."""
+"""The kinds of tables: a label's row is added to the key, the value, the query or, as a scalar, to the score."""
 
 NumLabels = int | None | Sequence[int | None]
 """R, or one per part of a sum; None if banks compute all rows."""
@@ -24,17 +24,27 @@ class TableParts(nn.ModuleList):
     """The tables of one kind for a sum of labels, one per part; index it for a :class:`~relgraph.nn.LabelTable`."""
 
     def forward(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise TypeError: a sum has no one table."""
+        """Raise TypeError, because a sum has several tables."""
         raise TypeError(f"tables of a sum of labels must be called one by one: index a part, 0 to {len(self) - 1}")
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up an attribute; for one that only a part has, the error says to index a part."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name.startswith("_") or not len(self) or not hasattr(self[0], name):
+                raise
+            raise AttributeError(f"{error}: index a part, 0 to {len(self) - 1}") from None
 
 
 class RelationTables(nn.Module):
-    """The tables of one attention; calling it gives the table arguments of :func:`~relgraph.relation_attention`.
+    """The tables of one attention; a call returns the table arguments of :func:`~relgraph.relation_attention`.
 
-    Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. FSDP2 must
-    shard such an object once: ``fully_shard(tables)`` before the layers, or only the root. The attributes ``key``,
-    ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.nn.LabelTable`, for a sum a list with one per part,
-    or None if there is no such table. If ``tied``, ``value`` is None and the key tables serve for values too.
+    Pass one object to several layers to tie their tables: its parameters appear once among ``parameters()``. With
+    FSDP2, shard such an object once: call ``fully_shard(tables)`` before you shard the layers, or shard only the root.
+    The attributes ``key``, ``value``, ``query`` and ``bias`` each hold a :class:`~relgraph.nn.LabelTable`, for a sum a
+    list with one per part, or None if there is no such table. If ``tied``, ``value`` is None and the key tables serve
+    for values too.
 
     Source: key and value tables as in Shaw, Uszkoreit, Vaswani 2018, eqs. 3-4; query tables as in He et al. 2021
     (DeBERTa) and Park et al. 2022 (GRPE); bias tables as in Raffel et al. 2020 (T5) and Ying et al. 2021 (Graphormer).
@@ -42,22 +52,22 @@ class RelationTables(nn.Module):
     Args:
         num_labels: R; for a sum of labels a tuple, one number per part. None for a part whose banks compute all rows.
         dim: D, the size of a head.
-        heads: H, the number of query heads; needed with ``per_head`` only.
+        heads: H, the number of query heads; needed only with ``per_head``.
         kinds: which tables there are, of ``"key"``, ``"value"``, ``"query"`` and ``"bias"``.
-        per_head: whether each head has its own rows: True, False, or the kinds for which it has.
+        per_head: whether each head has its own rows: True, False, or the kinds of tables that have rows per head.
         tied: one table serves as key and value table.
         names: the labels' names; for a sum one sequence per part.
         frozen: the label whose rows stay zero; for a sum one per part.
-        banks: modules that compute rows, by kind; for a sum one mapping (or None) per part. Kinds without one have free
-            rows.
-        device: where the rows live.
+        banks: modules that compute rows, by kind; for a sum one mapping (or None) per part. Kinds without a bank have
+            free rows.
+        device: device of the rows.
         dtype: floating type of the rows.
 
     Raises:
         TypeError: an argument of the wrong kind, such as ``kinds="key"`` for ``("key",)``.
         ValueError: unknown, missing or repeated kinds, tied tables without both kinds, ``per_head`` without ``heads``,
-            options of a sum without one value per part, banks of other kinds, and what :class:`~relgraph.nn.LabelTable`
-            raises.
+            options of a sum without one value per part, banks of other kinds, and the errors of
+            :class:`~relgraph.nn.LabelTable`.
 
     Example:
         >>> tables = rg.RelationTables(5, 16, kinds=("key", "bias"))
@@ -119,9 +129,9 @@ class RelationTables(nn.Module):
             features: the banks' input; for a sum a tuple, one entry per part (None for a part without a bank).
 
         Returns:
-            A dict of those among ``key_table``, ``value_table`` and ``query_table`` ``[R, D]`` or ``[H, R, D]`` and
-            ``bias_table`` ``[R]`` or ``[H, R]`` that there are, with a batch axis where a bank gives it; for a sum each
-            is a tuple of tensors.
+            A dict with an entry for each table that exists. ``key_table``, ``value_table`` and ``query_table`` are
+            ``[R, D]`` or ``[H, R, D]``, ``bias_table`` is ``[R]`` or ``[H, R]``, with a batch axis if a bank gives one.
+            For a sum each entry is a tuple of tensors.
 
         Raises:
             TypeError: a bank's output is not a Tensor.
@@ -262,7 +272,7 @@ def check_tied(name: str, tied: Any, kinds: tuple[str, ...]) -> bool:
 def check_given(
     tables: RelationTables, num_labels: Any, num_heads: int, head_dim: int, options: dict[str, Any]
 ) -> RelationTables:
-    """Tables that a layer was given; an error unless they fit it and no option asks for others."""
+    """Return tables that a layer was given; raise unless they fit it and no option asks for others."""
     check_unused(options)
     if num_labels is not None and check_num_labels(num_labels) != tables.num_labels:
         raise ValueError(f"num_labels must be that of the tables, {tables.num_labels}, got {num_labels}")

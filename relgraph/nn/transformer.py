@@ -36,17 +36,18 @@ from relgraph.score import Score
 
 
 class RelationTransformer(nn.Module):
-    """An encoder and a decoder over embedded rows; the labels of both self-attentions are clipped distances, or yours.
+    """An encoder and a decoder over embedded rows; labels are clipped distances by default, or come from labelers.
 
-    The label of query i and key j is clip(j - i, -k, k), unless the side has a labeler: ``encoder_labeler``,
-    ``decoder_labeler``, and ``memory_labeler`` for the attention from target (query) to memory (key), which has no
-    labels otherwise. The source may be a packed batch of graphs, ``[T, E]``, with a target ``[B, N, E]`` of one row per
-    graph.
+    The label of query i and key j is clip(j - i, -k, k) in both self-attentions, unless that side has a labeler:
+    ``encoder_labeler`` or ``decoder_labeler``. The attention from target (query) to memory (key) has labels only with a
+    ``memory_labeler``. The source may be a packed batch of graphs, ``[T, E]``, with a target ``[B, N, E]`` of one row
+    per graph.
 
-    Submodules and masks are those of :class:`~torch.nn.Transformer`, whose state loads (with ``strict=False``, as it
-    has no tables). Two things differ: the batch comes first, and the target is causal unless ``tgt_is_causal=False``.
-    Dropout also acts on the embedded inputs, after absolute positions are added. Those count from each sequence's first
-    token after the padding on its left, so that padding changes nothing, and from the first node of each packed graph.
+    Submodules and masks are those of :class:`~torch.nn.Transformer`, so its state loads (with ``strict=False``, because
+    it has no tables). Two things differ: the batch comes first, and the target is causal unless
+    ``tgt_is_causal=False``. Dropout also acts on the embedded inputs, after absolute positions are added. Positions
+    count from each sequence's first token after the padding on its left, so that padding changes nothing; in packed
+    graphs they count from the first node of each graph.
 
     Source: Vaswani et al. 2017; Shaw, Uszkoreit, Vaswani 2018, section 3.2, with separate tables in each self-attention
     of encoder and decoder, and none towards the memory, and section 3.1 for labels of any kind; conventions of
@@ -57,28 +58,29 @@ class RelationTransformer(nn.Module):
             :class:`~relgraph.RelationEncoderLayer`.
         num_encoder_layers: depth of the encoder, from 1 to 4096.
         num_decoder_layers: depth of the decoder, from 1 to 4096.
-        positions: ``"relative"``, tables for clipped distances; ``"sinusoidal"`` or ``"learned"``, added to the inputs;
-            ``"both"``, relative and sinusoidal; ``"none"``. A pair is for source and target:
+        positions: ``"relative"`` (tables for clipped distances), ``"sinusoidal"`` or ``"learned"`` (added to the
+            inputs), ``"both"`` (relative and sinusoidal) or ``"none"``. A pair is for source and target:
             ``("none", "sinusoidal")``.
         max_distance: k; distances beyond ±k count as ±k. This and the options of tables need labels.
         tables: kinds of tables in both self-attentions, or :class:`~relgraph.RelationTables`, which all layers then
             share.
-        score: the score of both self-attentions; each layer gets a copy of a module.
-        content_bias: for both self-attentions.
-        position_bias: for the self-attentions that have labels.
-        value_map: for the self-attentions that have labels.
+        score: the score of both self-attentions; if it is a module, each layer gets a copy.
+        content_bias: applies to both self-attentions.
+        position_bias: applies to the self-attentions that have labels.
+        value_map: applies to the self-attentions that have labels.
         memory_score: the score of the attention to the memory.
         max_len: how many learned positions there are, for each side that has them.
         encoder_labeler: makes the encoder's labels in place of clipped distances, as a layer's ``labeler`` does.
-        decoder_labeler: the same for the target. One that does not label lengths needs ``tgt_labels`` in each call.
-        memory_labeler: labels target rows (queries) against memory rows (keys): for n rows after ``past`` others and M
-            rows of memory it is called ``labeler(n, M, q_offset=past)``, unless there are ``memory_labels``.
+        decoder_labeler: the same for the target. A labeler that does not label lengths needs ``tgt_labels`` in each
+            call.
+        memory_labeler: labels target rows (queries) against memory rows (keys), unless a call gives ``memory_labels``.
+            For n rows after ``past`` others and M rows of memory, the model calls ``labeler(n, M, q_offset=past)``.
         memory_tables: kinds of tables in the attention to the memory, or :class:`~relgraph.RelationTables`.
 
     Raises:
         TypeError: an argument of the wrong kind, such as a labeler without ``num_labels`` and ``names``.
         ValueError: unknown positions, sizes below 1, more than 4096 layers, a negative ``max_distance`` or one for more
-            than 2²⁰ labels, learned positions without ``max_len``, ``max_len`` without them, or what the layers raise.
+            than 2²⁰ labels, learned positions without ``max_len``, ``max_len`` without them, or errors of the layers.
 
     Example:
         >>> model = rg.RelationTransformer(16, 4, 2, 2, 32, max_distance=4).eval()
@@ -193,7 +195,7 @@ class RelationTransformer(nn.Module):
 
     @classmethod
     def base(cls, **overrides: Any) -> Self:
-        """The smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
+        """Make the smaller model of Shaw et al. 2018, section 4.1: tables for each layer and head, k = 16.
 
         E = 512, 8 heads, 6 + 6 layers, feed-forward width 1024, dropout 0.1.
 
@@ -216,9 +218,9 @@ class RelationTransformer(nn.Module):
 
     @classmethod
     def big(cls, **overrides: Any) -> Self:
-        """The larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
+        """Make the larger model of Shaw et al. 2018, section 4.1: tables for each layer, shared by its heads, k = 8.
 
-        E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096. Dropout is that of English-German, 0.3.
+        E = 1024, 16 heads, 6 + 6 layers, feed-forward width 4096, dropout 0.3, as for English-German.
 
         Args:
             overrides: other arguments of the constructor, or other values.
@@ -264,7 +266,7 @@ class RelationTransformer(nn.Module):
         return f"{self.d_model}, nhead={self.nhead}{labeler}"
 
     def new_cache(self, max_len: int | None = None) -> StackCache:
-        """Empty caches for :meth:`~relgraph.RelationTransformer.decode`.
+        """Make empty caches for :meth:`~relgraph.RelationTransformer.decode`.
 
         Args:
             max_len: how many target rows there may be; without it the caches grow.
@@ -294,7 +296,7 @@ class RelationTransformer(nn.Module):
     ) -> Tensor:
         """Encode the source and decode the target.
 
-        Masks have the polarity of :class:`~torch.nn.Transformer`: True blocks, and floats are added to the scores.
+        As in :class:`~torch.nn.Transformer`, True in a mask blocks, and floats are added to the scores.
 
         Args:
             src: ``[B, M, E]`` or ``[M, E]``, embedded; or packed graphs ``[T, E]`` when ``src_labels`` are packed.
@@ -302,20 +304,20 @@ class RelationTransformer(nn.Module):
             src_mask: which pairs of the source are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
             tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on.
             memory_mask: which pairs of target and source are blocked, ``[N, M]`` and so on; for packed graphs M is
-                the size of the largest.
+                the size of the largest graph.
             src_key_padding_mask: ``[B, M]``, True for padding; ``[T]`` for packed graphs, to hide nodes.
             tgt_key_padding_mask: ``[B, N]``, True for padding.
-            memory_key_padding_mask: ``[B, M]``, True for padding; ``src_key_padding_mask`` is not used for it. For
-                packed graphs ``[T]``; what pads them out is no part of it.
-            src_is_causal: source rows see no later rows.
-            tgt_is_causal: target rows see no later rows.
-            memory_is_causal: target row i sees memory rows j ≤ i.
-            src_labels: of the source's pairs, :class:`~relgraph.Labels`, or a :class:`~relgraph.Graph` for
+            memory_key_padding_mask: ``[B, M]``, True for padding; ``src_key_padding_mask`` does not apply to the
+                memory. For packed graphs ``[T]``, for their nodes only.
+            src_is_causal: if True, no source row sees a later row.
+            tgt_is_causal: if True, no target row sees a later row.
+            memory_is_causal: if True, target row i sees only memory rows j ≤ i.
+            src_labels: labels of the source's pairs, :class:`~relgraph.Labels`, or a :class:`~relgraph.Graph` for
                 ``encoder_labeler``. Packed labels, and a graph with ``ptr``, are for a packed source.
-            tgt_labels: of the target's pairs, in the same way, but never packed.
-            memory_labels: of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or ``[B, N,
-                M]``; for packed graphs M is the size of the largest. Packed labels of ``B · N`` queries, with
-                ``q_ptr`` ``[0, N, 2N, ...]``, spare the padding.
+            tgt_labels: labels of the target's pairs, in the same way, but never packed.
+            memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
+                ``[B, N, M]``; for packed graphs M is the size of the largest graph. Packed labels of ``B · N`` queries,
+                with ``q_ptr`` ``[0, N, 2N, ...]``, need no padding.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -350,7 +352,7 @@ class RelationTransformer(nn.Module):
         *,
         src_labels: Labels | Graph | None = None,
     ) -> Tensor:
-        """The encoder's output for a source: the memory.
+        """Encode a source; the output is the decoder's memory.
 
         Args:
             src: ``[B, M, E]``; this and all further arguments as in :meth:`~relgraph.RelationTransformer.forward`.
@@ -386,24 +388,27 @@ class RelationTransformer(nn.Module):
         memory_ptr: Tensor | None = None,
         cache: StackCache | None = None,
     ) -> Tensor:
-        """The decoder's output for ``tgt``, the rows after those in the ``cache``.
+        """Decode ``tgt``, the rows after those in the ``cache``.
 
         Args:
             tgt: ``[B, N, E]`` or ``[N, E]``, with a cache the new rows only; this and all further arguments as in
                 :meth:`~relgraph.RelationTransformer.forward`.
-            memory: ``[B, M, E]``, or packed ``[T, E]``, of :meth:`~relgraph.RelationTransformer.encode`; may be None
+            memory: ``[B, M, E]``, or packed ``[T, E]``, from :meth:`~relgraph.RelationTransformer.encode`; may be None
                 once a cache holds it.
-            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; with a cache all keys, ``[N,
+            tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on; with a cache for all keys, ``[N,
                 len(cache) + N]``.
-            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only, and remembered.
-            memory_key_padding_mask: ``[B, M]``, True for padding; remembered by a cache. Of a packed memory ``[T]``.
-            tgt_labels: of the target's pairs; with a cache of the new rows and all keys, ``[N, len(cache) + N]``.
-            memory_labels: of the target's rows, with a cache the new ones, and those of the memory. With a cache they
-                must not be packed.
-            memory_ptr: ``[B + 1]``, integer, the borders of the graphs of a packed memory, ``graph.ptr``. Packed
-                ``memory_labels`` have them already. A cache pads the memory by them; without one nothing is padded,
-                unless there are a ``memory_mask``, a ``memory_labeler``, or ``memory_labels`` that are not packed.
-            cache: from :meth:`~relgraph.RelationTransformer.new_cache`; a call that raises leaves it as it was.
+            tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only, as the cache
+                remembers it.
+            memory_key_padding_mask: ``[B, M]``, True for padding; a cache remembers it. For a packed memory ``[T]``.
+            tgt_labels: labels of the target's pairs; with a cache, of the new rows and all keys, ``[N, len(cache) +
+                N]``.
+            memory_labels: labels of the target's rows (with a cache, the new rows) and the memory's rows. With a cache
+                they must not be packed.
+            memory_ptr: ``[B + 1]``, integer, the borders of the graphs of a packed memory, ``graph.ptr``. Leave it out
+                with packed ``memory_labels``, which hold the borders. A cache pads the memory; without a cache nothing
+                is padded, unless there is a ``memory_mask``, a ``memory_labeler``, or ``memory_labels`` that are not
+                packed.
+            cache: from :meth:`~relgraph.RelationTransformer.new_cache`; a call that raises leaves it unchanged.
 
         Returns:
             The shape of ``tgt``, ``[B, N, E]``.
@@ -413,7 +418,8 @@ class RelationTransformer(nn.Module):
                 that does not label lengths.
             ValueError: shapes, dtypes, devices or values that do not fit; no memory before a cache holds it; a packed
                 memory without borders, or not one graph per row of ``tgt``.
-            NotImplementedError: a cache with packed ``memory_labels``, or what the implementation cannot do.
+            NotImplementedError: a cache with packed ``memory_labels``, or a call that the implementation does not
+                support.
 
         Example:
             >>> graphs = rg.Graph(torch.tensor([[0, 3], [1, 2]]), 5, ptr=torch.tensor([0, 2, 5]))   # of 2 and 3 nodes

@@ -1,4 +1,4 @@
-"""A linear map of the values for each label of one attention, free or put together from a few bases."""
+"""A linear map of the values for each label of one attention, either free or combined from a few bases."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from relgraph.nn.scores import check_one_label
 
 
 class ValueMaps(nn.Module):
-    """Learned maps W; calling it gives the ``value_map`` argument of :func:`~relgraph.relation_attention`.
+    """Learned maps W; a call returns the ``value_map`` argument of :func:`~relgraph.relation_attention`.
 
-    Free maps are one Parameter ``maps`` ``[H, R, D_v, D_v]``. With bases there are K of them for each head, ``bases``
+    Free maps are one Parameter ``maps`` ``[H, R, D_v, D_v]``. Otherwise each head has K bases, ``bases``
     ``[H, K, D_v, D_v]``, which all labels share, and ``coefficients`` ``[R, K]``: W[r] = Σ_k coefficients[r, k] ·
-    bases[k]. Every map begins as the identity, so that at first the layer computes what it would without maps. Of
-    bases, the first is the identity, and the others, drawn as Glorot and Bengio 2010 do, have coefficients of 0.
+    bases[k]. Every map begins as the identity, so at first the layer computes what it would without maps. The first
+    base is the identity; the others are drawn as in Glorot and Bengio 2010 and begin with coefficients of 0.
 
     Source: maps as in Busbridge et al. 2019 (RGAT); bases as in Schlichtkrull et al. 2018 (R-GCN), section 2.2.
 
@@ -27,7 +27,7 @@ class ValueMaps(nn.Module):
         dim: D_v, the size of a head.
         heads: H, the number of query heads.
         num_bases: K; None for free maps.
-        device: where the maps live.
+        device: device of the maps.
         dtype: floating type of the maps.
     """
 
@@ -88,7 +88,7 @@ class ValueMaps(nn.Module):
 
 
 def make_value_maps(value_map: Any, num_labels: Any, dim: int, heads: int, factory: dict[str, Any]) -> ValueMaps | None:
-    """The maps that a layer's argument ``value_map`` asks for, or None; ``num_labels`` is that of its tables."""
+    """Make the maps that a layer's argument ``value_map`` asks for, or None; its tables have ``num_labels`` labels."""
     if not isinstance(value_map, (bool, int)):
         raise TypeError(f"value_map must be a bool or the number of bases, an int, got {type(value_map).__name__}")
     if value_map is False:

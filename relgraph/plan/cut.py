@@ -1,4 +1,4 @@
-"""Some query rows of a plan, of one graph or of some batch rows, as a plan of their own."""
+"""Cut some query rows, of one graph or of some batch rows, out of a plan, as a new plan."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def written_block(
 ) -> Tensor:
     """The written-out ids of these rows, ``[batch or 1, rows, keys]``; arguments as in :func:`cut`.
 
-    ``skipped`` rows of the graph come before these. ``start`` is where its ids begin, if that is known: reading it
-    makes the host wait for a GPU.
+    ``skipped`` rows of the graph come before these. ``start`` is where its ids begin, if that is known, because reading
+    it makes the host wait for a GPU.
     """
     if graph is None:
         own = ids.ids[batch.start : batch.stop] if ids.ids.shape[0] > 1 else ids.ids

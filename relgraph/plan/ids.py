@@ -14,7 +14,7 @@ from relgraph.plan.parts import FIRST, Csr, DistanceIds, LabelPlan, Part
 def ids_at(
     plan: LabelPlan, part: Part, batch: Tensor, query: Tensor, key: Tensor, graph: Tensor | None = None
 ) -> Tensor:
-    """The id of each pair, listed pairs ignored; -2 if it does not attend, arbitrary across graphs.
+    """The id of each pair, without listed pairs; -2 if it does not attend, arbitrary across graphs.
 
     Args:
         plan: the plan.
@@ -48,7 +48,7 @@ def ids_by_distance(ids: DistanceIds, distance: Tensor) -> Tensor:
 
 
 def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
-    """The id of every pair, ``[B or 1, N_q, N_k]``, -2 if it does not attend; of parallel pairs the first."""
+    """The id of every pair, ``[B or 1, N_q, N_k]``, -2 if it does not attend; the first of parallel pairs counts."""
     ids = _unlisted(plan, part, device)
     if part.csr is None:
         return ids
@@ -56,7 +56,7 @@ def dense_ids(plan: LabelPlan, part: Part, device: torch.device) -> Tensor:
     batch = common_batch(ids.shape[0], csr.batch)
     ids = ids.expand(batch, -1, -1)
     size = csr.batch * plan.q_len * plan.k_len
-    at = torch.where(csr.role == FIRST, csr.row * plan.k_len + csr.col, size)  # the others go to a cut place
+    at = torch.where(csr.role == FIRST, csr.row * plan.k_len + csr.col, size)  # others go to an entry that is cut off
     flat = ids.new_full((size + 1,), NOT_ATTENDING - 1).scatter(0, at, csr.ids)
     over = flat[:size].view(csr.batch, plan.q_len, plan.k_len)
     return torch.where(over > NOT_ATTENDING - 1, over, ids)

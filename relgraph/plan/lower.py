@@ -22,7 +22,7 @@ from relgraph.labels.base import common_batch
 from relgraph.plan.parts import DEAD, EXTRA, FIRST, Csr, DistanceIds, LabelPlan, Part, WrittenIds
 
 MANY = 1 << 14
-"""From so many listed pairs on, sorting costs more than changing the type of what is sorted."""
+"""From this number of listed pairs on, a change to a narrower type saves more time in sorting than it costs."""
 
 
 class SortedPairs(NamedTuple):
@@ -37,8 +37,8 @@ class SortedPairs(NamedTuple):
 
 
 SORTERS: dict[str, Callable[[Tensor, Tensor, Tensor, int, int], SortedPairs | None]] = {}
-"""By kind of device, what sorts rows, keys and ids of pairs faster than torch's operators and to the same end, or gives
-None where it cannot; modules that import this one enter it."""
+"""For each kind of device, a function that sorts rows, keys and ids of pairs like torch's operators but faster, or
+returns None if it cannot. Modules that import this one register it here."""
 
 
 def lower(labels: Labels) -> LabelPlan:
@@ -98,7 +98,7 @@ def _lower_edges(labels: EdgeLabels) -> Part:
 
 
 def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
-    """All listed pairs by query row; of those with one pair, these edges come before those ``under``."""
+    """All listed pairs by query row; if both list a pair, these edges come before those ``under``."""
     source, target = labels.edge_index.unbind()
     batch = 1 if labels.batch is None else labels.batch_size
     row = target if labels.batch is None else labels.batch * labels.q_len + target
@@ -127,7 +127,7 @@ def _sort(labels: EdgeLabels, under: Csr | None, edges_only: bool) -> Csr:
 
 
 def _sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> SortedPairs:
-    """Pairs by row, then by key; parallel ones stay in their order, and every one is a first."""
+    """Pairs by row, then by key; parallel pairs keep their order, and each has the role FIRST."""
     faster = None if torch.compiler.is_compiling() else SORTERS.get(row.device.type)
     found = None if faster is None else faster(row, col, ids, rows, keys)
     if found is not None:
@@ -139,8 +139,8 @@ def _sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> 
 
 
 def _sorted(numbers: Tensor, stop: int) -> tuple[Tensor, Tensor]:
-    """Numbers below ``stop`` in rising order, and where each was; equal ones stay in their order."""
-    # many numbers of 32 bits are sorted in half the time; a symbolic length cannot be asked about
+    """Numbers below ``stop`` in rising order, and where each was; equal ones keep their order."""
+    # sorting many numbers takes half the time with 32 bits; a symbolic length cannot be compared
     if not torch.compiler.is_compiling() and numbers.shape[0] >= MANY and stop <= 1 << 31:
         numbers = numbers.to(torch.int32)
     return numbers.sort(stable=True)

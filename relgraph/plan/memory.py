@@ -39,7 +39,7 @@ def plan_memo(tensors: Sequence[Tensor], ints: Sequence[int]) -> dict[Any, Any]:
 
 
 def kept(derived: dict[Any, Tensor], key: Any, make: Callable[[], Tensor]) -> Tensor:
-    """The tensor under this key, made at first use: numbers copied to a GPU make the host wait for it."""
+    """The tensor under this key, made at first use, because copying numbers to a GPU makes the host wait."""
     if torch.compiler.is_compiling():
         return make()
     if key not in derived:
@@ -52,9 +52,9 @@ def kept(derived: dict[Any, Tensor], key: Any, make: Callable[[], Tensor]) -> Te
 
 
 def memo_of(plan: LabelPlan) -> dict[Any, Any]:
-    """The cache of this plan: the same as :func:`plan_memo`'s, found again without encoding the plan.
+    """The same cache as from :func:`plan_memo`, found without encoding the plan.
 
-    If only listed pairs attend it is the one that implementations share, which lives with the pairs.
+    If only listed pairs attend, it is the cache that implementations share, which is stored with the pairs.
     """
     csr = plan.parts[0].csr
     if csr is not None and plan.edges_only:
@@ -71,5 +71,5 @@ def memo_of(plan: LabelPlan) -> dict[Any, Any]:
 
 
 def _is_older(key: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    """Whether a key is of the same labels before their tensors changed."""
+    """Whether a key belongs to the same labels before their tensors changed."""
     return key[0] == new[0] and [number for number, _ in key[1:]] == [number for number, _ in new[1:]]

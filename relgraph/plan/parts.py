@@ -1,4 +1,4 @@
-"""What all labels lower to: tensors and ints only, so that kernels see no Labels.
+"""The form that all labels lower to: only tensors and ints, so that kernels see no Labels.
 
 A part of a plan is ids by distance or ids written out, with listed pairs (``Csr``) over either. Inside a graph (or a
 batch row) query i and key j count from 0 and the distance is ``j - i - offset``. Pairs across graphs do not attend.
@@ -129,7 +129,7 @@ class LabelPlan:
         parts: the parts of the sum.
         q_ptr: ``[G+1]`` borders of the queries in a packed plan, else None.
         k_ptr: ``[G+1]`` borders of the keys.
-        derived: a cache for what is looked up again and again for this plan; ``dataclasses.replace`` makes a new one.
+        derived: a cache for results that are needed often for this plan; ``dataclasses.replace`` makes a new one.
     """
 
     q_len: int

@@ -5,12 +5,12 @@ Labels: :func:`~relgraph.plot.label_matrix`. Learned tables: :func:`~relgraph.pl
 :func:`~relgraph.plot.attention_tokens`, :func:`~relgraph.plot.attention_tree` and
 :func:`~relgraph.plot.attention_graph`.
 
-Names and tokens are written as they are, dollars too, control characters as escapes. At axes and in legends those of
-more than 32 characters, at nodes and in titles those of more than 16, are shortened in the middle. Characters that the
-font lacks come out as boxes, with a warning by matplotlib: name fonts that have them in ``rcParams["font.family"]``.
+Pictures show names and tokens unchanged, even dollar signs, but write control characters as escapes. They shorten long
+ones in the middle: more than 32 characters at axes and in legends, more than 16 at nodes and in titles. Characters that
+the font lacks appear as boxes, and matplotlib warns: name fonts that have them in ``rcParams["font.family"]``.
 
-Every function draws on the matplotlib Axes given as ``ax``, or on those of a new pyplot figure, and returns them. None
-of them shows or saves anything.
+Every function draws on the matplotlib Axes given as ``ax``, or on those of a new pyplot figure, and returns them. No
+function shows or saves a picture.
 
 Files, in the order in which data meets them:
 
@@ -32,7 +32,9 @@ try:
     import networkx  # noqa: F401
     import scipy  # noqa: F401
 except ImportError:
-    raise ImportError("relgraph.plot needs matplotlib, networkx and scipy: pip install 'relgraph[plot]'") from None
+    raise ImportError(
+        "relgraph.plot needs matplotlib, networkx and scipy: pip install matplotlib networkx scipy"
+    ) from None
 
 from relgraph.plot.graph import attention_graph as attention_graph
 from relgraph.plot.mass import label_mass as label_mass

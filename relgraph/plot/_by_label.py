@@ -21,7 +21,7 @@ def size_by_label(known: Naming) -> tuple[float, float]:
 
 
 def draw_by_label(ax: Axes, values: np.ndarray, known: Naming, quantity: str) -> None:
-    """Draw values ``[R]``, or ``[H, R]`` with a mark for each head and their mean; ``quantity`` says what they are."""
+    """Draw values ``[R]``, or ``[H, R]`` with a mark for each head and their mean; ``quantity`` names the values."""
     by_head = values[:, list(known.order)] if values.ndim == 2 else None
     mean = (values.mean(0) if values.ndim == 2 else values)[list(known.order)]
     if known.distances:
@@ -58,7 +58,7 @@ def _draw_line(ax: Axes, mean: np.ndarray, by_head: np.ndarray | None, known: Na
 
 
 def _distance_ticks(ax: Axes, x: np.ndarray, known: Naming) -> None:
-    """Distances as numbers where all labels are integers; else names, thinned where they would overlap."""
+    """Distances as numbers if all labels are integers; else names, some left out if they would overlap."""
     ax.set_xlabel("distance")
     ax.margins(x=0.02)
     if known.integers is not None and not known.rest:

@@ -34,7 +34,7 @@ def one_part(labels: Any, names: Any, part: Any) -> tuple[Labels, Any]:
 
 
 def codes_of(labels: Labels, batch: int) -> np.ndarray:
-    """``[N_q, N_k]``: ids, -1 without a label, -2 where a pair does not attend; of parallel edges the first's."""
+    """``[N_q, N_k]``: ids, -1 without a label, -2 if a pair does not attend; the first of parallel edges counts."""
     codes = torch.full((labels.q_len, labels.k_len), NOT_ATTENDING)
     query, key = _within_graphs(labels).nonzero().unbind(1)
     codes[query, key] = codes_at(labels, Pairs(torch.full_like(query, batch), query, key))
@@ -42,7 +42,7 @@ def codes_of(labels: Labels, batch: int) -> np.ndarray:
 
 
 def several_of(labels: Labels, batch: int) -> np.ndarray:
-    """``[N_q, N_k]``: whether more than one edge lies on a pair and each of them counts."""
+    """``[N_q, N_k]``: whether a pair has more than one edge and each of them counts."""
     listed = np.zeros((labels.q_len, labels.k_len), dtype=np.int64)
     if not isinstance(labels, EdgeLabels):
         return listed > 0

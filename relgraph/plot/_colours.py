@@ -1,4 +1,4 @@
-"""A colour for each label: by distance where names are distances, apart where labels are few, in order where many."""
+"""A colour for each label: a scale for distances, distinct colours for a few labels, one colour map for many."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LabelColours:
             self._bar(ax, max(1.0 - (lines * LEGEND_LINE + 10) / height, 0.4) if handles else 1.0)
 
     def _bar(self, ax: Axes, top: float) -> None:
-        """The colours of ``scale``, each with its name as far as there is room."""
+        """The colours of ``scale``, with as many names as there is room for."""
         count = len(self.scale)
         norm = BoundaryNorm(np.arange(count + 1) - 0.5, count)
         bar = _style.colour_bar(ax, ScalarMappable(norm, ListedColormap(self.colours[list(self.scale)])), "", top)
@@ -87,7 +87,7 @@ def _diverging(naming: Naming) -> _style.Colours:
 
 
 def _apart(colours: _style.Colours, naming: Naming, shown: Sequence[int], palette: _style.Colours) -> None:
-    """A colour of its own for each name; an inverse is a lighter shade of what it inverts."""
+    """A separate colour for each name; an inverse is a lighter shade of the name that it inverts."""
     bases = list(dict.fromkeys(naming.base(label) for label in shown))
     chosen = palette if len(bases) <= len(palette) else _style.sampled(_style.MANY, len(bases))
     for label in shown:

@@ -16,15 +16,15 @@ from relgraph.arguments.brief import shown
 from relgraph.graphs import Graph
 
 FARTHEST = 1e100  # the distances between places are squared
-MOST_LAID_OUT = 1000  # nodes; as many take a minute
+MOST_LAID_OUT = 1000  # nodes; this many take a minute
 
 
 def graph_layout(graph: Graph) -> np.ndarray:
     """Positions ``[N, 2]`` whose distances come close to the lengths of shortest paths, either way along edges.
 
-    networkx's ``kamada_kawai_layout`` from a fixed start, so that a graph always looks the same. The start is spectral,
-    as from a circle grids stay folded, plus a little of the circle, which separates symmetric nodes. Nodes without a
-    path between them are placed a little farther apart than the longest path.
+    This is networkx's ``kamada_kawai_layout`` from a fixed start, so that a graph always looks the same. The start is
+    spectral, because grids stay folded if they start from a circle, plus a little of the circle, which separates
+    symmetric nodes. Nodes without a path between them are placed a little farther apart than the longest path.
     """
     if graph.num_nodes > MOST_LAID_OUT:
         raise ValueError(
@@ -43,7 +43,7 @@ def graph_layout(graph: Graph) -> np.ndarray:
 
 
 def _lying(place: Tensor) -> Tensor:
-    """Turned so that the longer side lies flat."""
+    """Turn the picture so that its longer side is horizontal."""
     place = place - place.mean(0)
     _, across = torch.linalg.eigh(place.T @ place)
     return place @ across.flip(1)

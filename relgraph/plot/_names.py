@@ -36,7 +36,7 @@ class Naming:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The names as they are written."""
+        """The names as a picture writes them."""
         return tuple(map(written, self.names))
 
     @property
@@ -97,7 +97,7 @@ def strings(argument: str, value: Any) -> tuple[str, ...]:
 
 
 def names_of_part(names: Any, part: int, parts: int | None = None) -> Any:
-    """Of a sum's names, those of one part; the names of parts that are not drawn are checked too."""
+    """The names of one part of a sum, after a check of the names of all parts."""
     if names is None:
         return None
     if isinstance(names, str) or not isinstance(names, Sequence):
@@ -114,6 +114,6 @@ def names_of_part(names: Any, part: int, parts: int | None = None) -> Any:
 
 
 def _distance(name: str) -> tuple[float, int] | None:
-    """The lower end of a name's distances, and the side of it on which they lie; None if it is not a distance."""
+    """The lower end of the distances in a name, and on which side of it they are; None if it is not a distance."""
     match = _DISTANCE.fullmatch(name)
     return None if match is None else (float(match["low"]), _SIDES[match["side"]])

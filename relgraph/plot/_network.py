@@ -1,4 +1,4 @@
-"""Nodes and arrows: what the pictures of a graph and of a tree are made of."""
+"""Nodes and arrows, the parts of pictures of graphs and trees."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_graph(name: str, graph: Any) -> tuple[Graph, Sequence[Any] | None]:
 
 
 def strongest(arrows: Sequence[Arrow]) -> list[Arrow]:
-    """Those that can be seen, at most 300, the strongest drawn last."""
+    """The arrows that can be seen, at most 300; the strongest is drawn last."""
     top = max((arrow.weight for arrow in arrows), default=0.0)
     seen = sorted((a for a in arrows if a.weight > VISIBLE * top), key=lambda arrow: arrow.weight)
     return seen[-ARROWS:]
@@ -73,7 +73,7 @@ def draw_arrows(ax: Axes, pos: np.ndarray, arrows: Sequence[Arrow], colours: Seq
             arrowstyle="-|>", mutation_scale=5 + 5 * share, linewidth=0.5 + 2.8 * share, color=colour,
             alpha=0.35 + 0.6 * share, shrinkA=radius, shrinkB=radius + 0.5, zorder=2 + 0.5 * order / len(arrows),
         )  # fmt: skip
-        drawn.set_in_layout(False)  # a layout would make room for wide bends by shrinking all else
+        drawn.set_in_layout(False)  # or a layout would shrink everything else to make room for wide bends
         ax.add_patch(drawn)
 
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours that colour-blind readers can tell apart, new Axes, ticks that fit, colour bars."""
+"""Code that all pictures share: colours for colour-blind readers, new Axes, ticks that fit, colour bars."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SMALL, LARGE = 5.0, 9.0  # font sizes of ticks, in points
 
 
 def axes_or_new(ax: Any, width: float, height: float) -> Axes:
-    """``ax`` when it is given; else the Axes of a new figure so many inches large."""
+    """``ax`` if it is given; else the Axes of a new figure of this size in inches."""
     if ax is None:
         return plt.subplots(figsize=(width, height), layout="compressed")[1]
     if not isinstance(ax, Axes):
@@ -59,14 +59,14 @@ def inside(ax: Axes) -> Axes:
 
 
 def room(ax: Axes) -> tuple[float, float]:
-    """About how wide and high the Axes will be, in points; what a layout gives them ticks and legends take back."""
+    """About how wide and high the Axes will be, in points; ticks and legends take up the room that a layout adds."""
     box = ax.get_window_extent()
     points = 72 / ax.figure.dpi
     return box.width * points, box.height * points
 
 
 def sampled(name: str, count: int, low: float = 0.0, high: float = 1.0) -> Colours:
-    """So many colours of a colour map, evenly spaced between two places on it."""
+    """A number of colours of a colour map, evenly spaced between two places on it."""
     return colormaps[name](np.linspace(low, high, count) if count > 1 else np.array([(low + high) / 2]))
 
 
@@ -76,7 +76,7 @@ def lighter(colours: Colours, by: float = 0.55) -> Colours:
 
 
 def from_zero(values: np.ndarray) -> Normalize:
-    """A scale from 0 to the largest number; to 1 where all are 0."""
+    """A scale from 0 to the largest number, or to 1 if all are 0."""
     return Normalize(0, float(values.max()) or 1.0)
 
 
@@ -86,7 +86,7 @@ def margin(texts: Sequence[str]) -> float:
 
 
 def title(ax: Axes, text: str, pad: float = 6.0) -> None:
-    """A title so many points above the Axes, in the size of the names at them."""
+    """A title ``pad`` points above the Axes, in the font size of the names at the axes."""
     ax.set_title(text, fontsize=LARGE, pad=pad, **(AS_IS if "$" in text else {}))  # it stays with a later title
 
 
@@ -97,7 +97,7 @@ def text_colour(background: Any) -> str:
 
 
 def name_ticks(ax: Axes, which: str, places: Sequence[float], names: Sequence[str], points: float) -> None:
-    """Names at ticks of an axis of so many points, sized not to overlap; only every so many of them if none would fit.
+    """Names at ticks of an axis of this length in points, sized not to overlap; only every n-th if all do not fit.
 
     ``which`` axis is ``"x"`` or ``"y"``.
     """

@@ -1,4 +1,4 @@
-"""Names and tokens as a picture writes them: as they are, in one line, and short enough to leave room for the rest."""
+"""Names and tokens as a picture writes them: unchanged but in one line, and short enough to leave room for the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def written(name: str, most: int = LABEL) -> str:
 
 
 def columns(text: str) -> int:
-    """How wide a text is, in letters of common width: those of East Asian scripts count two."""
+    """How wide a text is, in letters of common width; letters of East Asian scripts count two."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 

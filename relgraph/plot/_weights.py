@@ -1,4 +1,4 @@
-"""Attention weights on their way into a picture: checked, averaged over heads, on the CPU."""
+"""Prepare attention weights for a picture: check them, average over heads, move them to the CPU."""
 
 from __future__ import annotations
 

@@ -34,14 +34,15 @@ def attention_graph(
 ) -> Axes:
     """Draw attention over a graph.
 
-    Without ``query``, a darker node receives more attention, in the mean over all queries, and the arrows are the
-    attention along the graph's own edges. With it, shades and arrows are the attention of that node, which has a ring;
-    an arrow to a node that is not a neighbour is bent. Arrows lead from key to query, as edges do; a node's attention
-    to itself shows only as its shade. Only the 300 strongest arrows are drawn, and none below 2 % of the strongest.
+    Without ``query``, a darker node receives more attention, in the mean over all queries, and the arrows show the
+    attention along the graph's own edges. With ``query``, shades and arrows show the attention of that node, which has
+    a ring; an arrow between nodes that are not neighbours is bent. Arrows lead from key to query, as edges do; a node's
+    attention to itself shows only as its shade. Only the 300 strongest arrows are drawn, and none below 2 % of the
+    strongest.
 
     Without ``pos``, distances in the picture approximate the lengths of shortest paths, by networkx's
-    ``kamada_kawai_layout`` without randomness. It compares all pairs of nodes: pass ``pos`` for graphs of many hundreds
-    of nodes. It is required for more than 1000.
+    ``kamada_kawai_layout`` without randomness. The layout compares all pairs of nodes, so pass ``pos`` for graphs of
+    many hundreds of nodes. More than 1000 nodes require ``pos``.
 
     Source: networkx's layout after Kamada and Kawai 1989.
 
@@ -52,11 +53,11 @@ def attention_graph(
         pos: places of the nodes: a mapping from each node to its place, as networkx's layouts give, or a Tensor
             ``[N, 2]``.
         node_names: a string per node, or an object for ``str``; by default the nodes of a networkx graph, or else
-            numbers. More than 80 nodes have no names; of names that would overlap, those of the nodes with less
-            attention are left out.
+            numbers. If there are more than 80 nodes, no names are drawn. If names would overlap, those of the nodes
+            with less attention are left out.
         labels: labels of the same nodes, not a sum, which colour the arrows.
         names: the labeler's ``names``, for the legend; by default the ids.
-        ax: where to draw; a new figure by default.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -95,7 +96,7 @@ def attention_graph(
 
 
 def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:
-    """Inches of a new figure, as broad and high as the layout asks."""
+    """Width and height of a new figure in inches, in the proportions of the layout."""
     side = float(np.clip(1.0 * np.sqrt(len(place)) + 1.0, 3.0, 9.0))
     width, height = np.clip(place.max(0) - place.min(0), 1e-6, None)
     more = max(0.07 * min(longest(names), NODE) - 0.3, 0.0) if len(place) <= NAMES else 0.0
@@ -104,7 +105,7 @@ def _size(place: np.ndarray, names: Sequence[str]) -> tuple[float, float]:
 
 
 def _arrows(values: np.ndarray, edges: list[list[int]], query: int | None) -> list[Arrow]:
-    """Attention along the edges, or that of one query; bent where an arrow would lie on another, or on no edge."""
+    """Attention along the edges, or that of one query; an arrow is bent if it would cover another, or has no edge."""
     listed = {(key, at) for key, at in edges if key != at}
     if query is None:
         bend = {pair: 0.16 if pair[::-1] in listed else 0.0 for pair in listed}

@@ -30,22 +30,23 @@ def label_mass(
     """Draw the share of attention that each label receives, by head and layer, as the mean over all queries.
 
     A record is drawn with one row per head, grouped by layer under the layer's name. For a tensor, ``axes`` names its
-    axes: L layers, B batch, H heads, N queries (packed or not) and R labels. The mean is taken over B and N; rows are
+    axes: L layers, B batch, H heads, N queries (packed or not) and R labels. Values are means over B and N; rows are
     layers and heads. A mass ``[R]`` is drawn as :func:`~relgraph.plot.table_norms` draws norms.
 
-    Labels whose names are distances are ordered by distance, the rest follow. A row sums to 1 minus the attention on
-    pairs without a label, or to less if queries see nothing. Padding queries count like any other: remove them first.
+    Labels whose names are distances come first, ordered by distance; the rest follow. A row sums to 1 minus the
+    attention on pairs without a label, or to less if queries see nothing. Padding queries count like any others, so
+    remove them first.
 
     Args:
         mass: the dict of :func:`~relgraph.record_attention`, from layers' names to their calls, which all count; layers
-            without masses are left out. Or a Tensor with these ``axes``; for a sum of labels a tuple, one per part.
-        names: one per label, by default the ids. For a sum one sequence per part.
+            without masses are left out. Or a Tensor with these ``axes``; for a sum of labels, a tuple of one per part.
+        names: one name per label, by default the ids. For a sum one sequence per part.
         axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Not needed for ``[R]``, ``[H, R]`` and ``[B, H, N,
             R]``. Required for three axes: ``"LHR"`` for the stacked masses of layers, ``"HNR"`` for a layer's mass of a
-            packed batch or an input without a batch, ``"NHR"`` for that of
-            :func:`~relgraph.relation_attention_with_aux` for a packed batch.
-        part: which part of a sum; required for one.
-        ax: where to draw; a new figure by default.
+            packed batch or an input without a batch, ``"NHR"`` for the mass that
+            :func:`~relgraph.relation_attention_with_aux` gives for a packed batch.
+        part: which part of a sum to draw; required for a sum.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -135,7 +136,7 @@ SHAPES = "[R], [H, R], [B, H, N, R], or that of axes"
 
 @dataclass(frozen=True)
 class MassRows:
-    """Masses as they are drawn."""
+    """The masses that a picture shows."""
 
     values: np.ndarray  # [R], or [rows, R] with a row for each layer and head
     names: tuple[str, ...] = ()  # one per row
@@ -173,7 +174,7 @@ def _of_tensor(mass: Any, axes: Any, part: Any) -> MassRows:
 
 
 def _letters(axes: Any, shape: Sequence[int]) -> str:
-    """What each axis is, one letter per axis."""
+    """The meaning of each axis, one letter per axis."""
     if axes is None and len(shape) in BY_RANK:
         return BY_RANK[len(shape)]
     if axes is None:
@@ -192,7 +193,7 @@ def _letters(axes: Any, shape: Sequence[int]) -> str:
 
 
 def _one(mass: Any, part: Any) -> Any:
-    """The mass of one part of a sum; that of labels which are no sum."""
+    """The mass of one part of a sum, or of labels that are not a sum."""
     if not isinstance(mass, tuple):
         if part is not None:
             raise ValueError(f"part must be left out for labels that are no sum, got {shown(part)}")

@@ -22,7 +22,7 @@ from relgraph.plot._names import naming, strings
 from relgraph.plot._text import AS_IS, longest, written
 
 GRID_UP_TO = 32
-RARE = 0.04  # of the pairs; where a cell is but a point, fewer than these would vanish among the others
+RARE = 0.04  # of the pairs; labels with fewer would be invisible if a cell is only a point
 
 
 def label_matrix(
@@ -36,22 +36,23 @@ def label_matrix(
 ) -> Axes:
     """Draw which label every pair carries: queries downward, keys to the right.
 
-    Labels whose names are distances run from blue (negative) over pale yellow (0) to red. Up to a dozen others have
-    their own colours, an inverse a lighter shade of its original. More than a dozen share one colour map, and only
-    those in the picture get colours. A pair that attends without a label is white, one that does not attend is hatched.
-    Large cells hold the name, or the id if names are long. A pair with parallel edges that each count shows the first
-    edge's label and a dot. Borders of a packed batch are drawn. All N_q · N_k pairs are written out, at most 2²⁸.
+    Labels whose names are distances run from blue (negative) through pale yellow (0) to red. Up to a dozen other labels
+    have separate colours, and an inverse has a lighter shade of its original. More than a dozen share one colour map,
+    and only labels in the picture get colours. A pair that attends without a label is white; a pair that does not
+    attend is hatched. Large cells hold the name, or the id if names are long. A pair with parallel edges that each
+    count shows the first edge's label and a dot. The picture shows the borders of a packed batch. All N_q · N_k pairs
+    are written out, at most 2²⁸.
 
-    The image's array holds the ids themselves, -1 without a label, -2 where a pair does not attend.
+    The image's array holds the ids themselves, -1 without a label, -2 if a pair does not attend.
 
     Args:
-        labels: of any kind.
+        labels: labels of any kind.
         names: the labeler's ``names``, by default the ids. For a sum the names of all its parts.
-        batch: which row of a padded batch.
-        part: which part of a sum.
+        batch: which row of a padded batch to draw.
+        part: which part of a sum to draw.
         tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
             key tokens)``.
-        ax: where to draw; a new figure by default.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -116,12 +117,12 @@ def _is_pair(tokens: Any) -> bool:
 
 
 def token_texts(tokens: Sequence[str] | None) -> list[str]:
-    """Tokens as they are written."""
+    """Tokens as a picture writes them."""
     return [] if tokens is None else [written(token) for token in tokens]
 
 
 def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: Any) -> None:
-    """What the rows and the columns of a matrix of pairs are."""
+    """Name the rows and the columns of a matrix of pairs."""
     width, height = _style.room(ax)
     if ax.get_aspect() == 1.0:
         width = height = min(width, height)
@@ -138,12 +139,12 @@ def pair_axes(ax: Axes, rows: int, columns: int, row_names: Any, column_names: A
 
 
 def matrix_aspect(rows: int, columns: int) -> Any:
-    """Square cells, unless the matrix would be a mere strip."""
+    """Square cells, unless the matrix would be a narrow strip."""
     return "equal" if max(rows, columns) <= 4 * min(rows, columns) else "auto"
 
 
 def matrix_side(rows: int, columns: int) -> tuple[float, float]:
-    """Width and height in inches of a matrix of so many cells."""
+    """Width and height in inches of a matrix with this many cells."""
     long = float(np.clip(0.44 * max(rows, columns), 2.6, 5.6))
     if matrix_aspect(rows, columns) == "auto":
         return (long, 2.2) if columns > rows else (2.2, long)
@@ -162,7 +163,7 @@ def _draw_codes(ax: Axes, codes: np.ndarray, colours: LabelColours) -> None:
     rows, columns = codes.shape
     back = Rectangle((-0.5, -0.5), columns, rows, **_style.HATCH, zorder=0)
     ax.add_patch(back)
-    states = np.array([[0, 0, 0, 0], [1, 1, 1, 1]])  # where a pair does not attend, the hatched ground shows
+    states = np.array([[0, 0, 0, 0], [1, 1, 1, 1]])  # the hatched ground shows through pairs that do not attend
     shown = ListedColormap(np.concatenate([states, colours.colours]))
     ax.imshow(
         codes, cmap=shown, norm=Normalize(NOT_ATTENDING - 0.5, len(colours.colours) - 0.5), zorder=1,

@@ -1,4 +1,4 @@
-"""Attention over a sequence of tokens: all of it as a matrix, or that of one query token by token."""
+"""Attention over a sequence of tokens: a matrix of all queries and keys, or bars for the keys of one query."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attention_tokens(
         tokens: a string per position, or an object for ``str``; if queries are not the keys, a tuple ``(query tokens,
             key tokens)``. None for numbers.
         query: draw only the attention of this position.
-        ax: where to draw; a new figure by default.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -69,7 +69,7 @@ def attention_tokens(
 
 
 def _largest(values: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-    """At most 400 rows and columns, and what they extend over: of a longer matrix the largest weight in each block."""
+    """At most 400 rows and columns, and their extent; a longer matrix gives the largest weight in each block."""
     down, right = (-(-length // CELLS) for length in values.shape)
     values = np.maximum.reduceat(values, np.arange(0, values.shape[0], down), 0)
     values = np.maximum.reduceat(values, np.arange(0, values.shape[1], right), 1)

@@ -20,16 +20,16 @@ from relgraph.plot._weights import numbers
 
 
 def table_norms(table: Any, names: Sequence[Any] | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw the length of every row of a table; of a bias table, whose rows are scalars, the scalars themselves.
+    """Draw the norm of every row of a table; for a bias table, whose rows are scalars, the scalars themselves.
 
     If names are distances (``"-3"``, ``"8..11"``, ``">=4"``) the picture is a line along them, with all other labels on
-    its right; otherwise it has one bar per label. With rows per head, each head has its own mark besides the mean.
+    its right; otherwise it has one bar per label. With rows per head, it shows a mark for each head and the mean.
 
     Args:
         table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``, or ``[R]`` for a bias.
         names: one per label, by default the table's, or else the ids.
-        ax: where to draw; a new figure by default.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -62,15 +62,15 @@ def table_similarity(
 ) -> Axes:
     """Draw the cosine between every two rows of a table, on a scale from -1 to 1.
 
-    Labels whose names are distances are ordered by distance, the rest follow; otherwise ids give the order. A row that
-    is zero has no direction and is hatched.
+    Labels whose names are distances come first, ordered by distance; the rest follow in the order of their ids. A row
+    that is zero has no direction and is hatched.
 
     Args:
         table: a :class:`~relgraph.nn.LabelTable` with free rows, or the rows themselves: a Tensor ``[R, D]`` or
             ``[H, R, D]``.
         names: one per label, by default the table's, or else the ids.
         head: which head's rows, if the table has rows per head; by default the mean of all heads' cosines.
-        ax: where to draw; a new figure by default.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.

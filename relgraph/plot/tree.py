@@ -1,4 +1,4 @@
-"""Attention over a tree: parents above their children, the attention of one node as arrows from what it looks at."""
+"""Attention over a tree: parents above their children, and arrows from the nodes that one node attends to."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def attention_tree(
 ) -> Axes:
     """Draw attention over a tree, level by level, parents above the middle of their children.
 
-    Without ``query``, a darker node receives more attention, in the mean over all queries. With it, shades and bent
-    arrows are the attention of that node, which has a ring. Arrows lead from key to query; a node's attention to itself
-    shows only as its shade. Arrows below 2 % of the strongest are not drawn.
+    Without ``query``, a darker node receives more attention, in the mean over all queries. With ``query``, shades and
+    bent arrows show the attention of that node, which has a ring. Arrows lead from key to query; a node's attention to
+    itself shows only as its shade. Arrows below 2 % of the strongest are not drawn.
 
     Args:
         weights: a Tensor ``[N, N]``, or ``[H, N, N]``, which is averaged over heads.
@@ -37,9 +37,9 @@ def attention_tree(
             are numbered in its own order. Several trees are drawn side by side.
         query: the node whose attention is drawn: its number, or a node of a networkx graph that is not an int.
         node_names: a string per node, or an object for ``str``; by default the nodes of a networkx graph, or else
-            numbers. More than 80 nodes have no names. Names of leaves are vertical if there is no room; of names that
-            would overlap, those of the nodes with less attention are left out.
-        ax: where to draw; a new figure by default.
+            numbers. If there are more than 80 nodes, no names are drawn. Names of leaves are vertical if there is no
+            room. If names would overlap, those of the nodes with less attention are left out.
+        ax: the Axes to draw on; a new figure by default.
 
     Returns:
         The Axes.
@@ -79,7 +79,7 @@ def attention_tree(
 
 
 def _arrows(ax: Axes, values: np.ndarray, query: int, place: np.ndarray) -> list[Arrow]:
-    """From each other node to the query, bent upward, and the less so the longer."""
+    """Arrows from each other node to the query, bent upward; the longer an arrow, the less it bends."""
     arrows = []
     for key in range(len(place)):
         if key != query:

@@ -5,13 +5,14 @@
 - :class:`~relgraph.pyg.RelationGlobalAttention`: attention between all nodes of each graph, every pair with a label.
 - :func:`~relgraph.pyg.from_transformer_conv`, :func:`~relgraph.pyg.from_gatv2_conv`: a RelationConv with the weights
   of PyG's layer.
-- :func:`~relgraph.pyg.from_data`, :func:`~relgraph.pyg.to_data`: between PyG's data objects and graphs for labelers.
+- :func:`~relgraph.pyg.from_data`, :func:`~relgraph.pyg.to_data`: convert PyG's data objects to graphs for labelers,
+  and back.
 - :func:`~relgraph.pyg.from_hetero_data`, :class:`~relgraph.pyg.HeteroGraph`: heterogeneous graphs in one id space.
 - :class:`~relgraph.pyg.AddRelationLabels`, :func:`~relgraph.pyg.relation_labels`: store labels in data objects, and
   read them back from a batch.
 
-An edge ``edge_index[:, e] = (source, target)`` is (key, query), as in PyG. ``relgraph.pyg`` loads on first use, which
-raises an ImportError without PyTorch Geometric.
+An edge ``edge_index[:, e] = (source, target)`` is (key, query), as in PyG. ``relgraph.pyg`` loads on first use, and
+raises an ImportError if PyTorch Geometric is missing.
 
 Files, in the order in which data meets them:
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 try:
     import torch_geometric  # noqa: F401
 except ImportError:
-    raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install 'relgraph[pyg]'") from None
+    raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install torch-geometric") from None
 
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows these layers
 from relgraph.pyg.conv import RelationConv as RelationConv

@@ -104,7 +104,7 @@ def with_self_loops(edges: Edges, fill_value: float | Tensor | str, relation: in
 
 
 def with_values(edge_index: Any, edges: Edges, alpha: Tensor) -> Any:
-    """Attention weights in the form of ``edge_index``, as PyG's layers return them."""
+    """The attention weights together with the edges, in the form of ``edge_index``, as PyG's layers return them."""
     if isinstance(edge_index, SparseTensor) and edges.looped:
         sources, targets = edges.sizes
         return SparseTensor(row=edges.index[1], col=edges.index[0], value=alpha, sparse_sizes=(targets, sources))

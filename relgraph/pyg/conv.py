@@ -50,14 +50,14 @@ class RelationConv(MessagePassing):
         α_e = softmax of s over the edges into i
         z_i = Σ_e α_e (W_v x_j + a^V[r_e] + U_v f_e)
 
-    Then the root term W_s x_i is added, or gated with ``beta``. Parallel edges each attend. A node without incoming
-    edges gets only its root term. ``score`` puts another compatibility function in place of the dot product, and
-    ``value_map`` a map M[r_e] before the value W_v x_j.
+    Then the layer adds the root term W_s x_i, or gates it with ``beta``. Parallel edges attend separately. A node
+    without incoming edges gets only its root term. ``score`` replaces the dot product by another compatibility
+    function, and ``value_map`` applies a map M[r_e] to the value W_v x_j.
 
-    The layer holds no vectors per edge: beyond the edges' scores, time and memory grow with the nodes. It takes PyG's
-    slower ``message()`` path, with the same result, under explainers, with hooks on propagation or messages, under
-    ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a subclass that overrides
-    ``message``, ``aggregate`` or ``update``.
+    The layer holds no vectors per edge: beyond the edges' scores, time and memory grow with the nodes. In some cases it
+    takes PyG's slower ``message()`` path, with the same result: under explainers, with hooks on propagation or
+    messages, under ``torch.func`` transforms, with ``flow="target_to_source"`` or another ``aggr``, and in a subclass
+    that overrides ``message``, ``aggregate`` or ``update``.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5; gate, edge features and conventions as in Shi et al. 2021
     (:class:`~torch_geometric.nn.conv.TransformerConv`, from which :func:`~relgraph.pyg.from_transformer_conv`
@@ -66,10 +66,10 @@ class RelationConv(MessagePassing):
     Schlichtkrull et al. 2018 (R-GCN).
 
     Args:
-        in_channels: width of the nodes, or a pair, of sources and targets; -1 is inferred in the first call.
-        out_channels: C, the width of a head.
+        in_channels: width of the nodes, or a pair of widths, of sources and targets; -1 is inferred in the first call.
+        out_channels: C, the width of each head.
         heads: H, the number of heads.
-        concat: whether heads are concatenated; otherwise their mean is taken.
+        concat: whether heads are concatenated; if False, the output is their mean.
         beta: whether a learned gate weighs the root term against the rest; needs ``root_weight``.
         dropout: probability in ``[0, 1)`` with which an attention weight is dropped in training.
         edge_dim: F, the width of ``edge_attr``, or None.
@@ -79,21 +79,22 @@ class RelationConv(MessagePassing):
         tables: the kinds of tables, of ``"key"``, ``"value"``, ``"query"`` (``[H, R, C]`` each) and ``"bias"``
             (``[H, R]``): see :class:`~relgraph.RelationTables`; may be empty if the relations have maps, by
             ``value_map`` or ``score=Bilinear``.
-        per_head: whether each head has its own rows: True, the default as in PyG's TransformerConv, False (tables
-            without H, the default of all other layers), or the kinds for which it has.
+        per_head: whether each head has its own rows: True (the default, as in PyG's TransformerConv), False (tables
+            without H, the default of all other layers), or the kinds of tables that have rows per head.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
         score: the compatibility function, one of :mod:`relgraph.score` or a function of finished scores; None for the
             dot product. An ``Additive`` or ``Bilinear`` (``[H, R, C, C]``) is part of the layer and learned with it.
-        value_map: whether each relation has a map of the values: False, True for free maps ``[H, R, C, C]``, or K, an
-            int, for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
-        tie_projections: of ``"value"`` and ``"query"``, those whose projection is W_k, that of the keys.
-        edge_terms: what the projected ``edge_attr`` is added to, of ``"key"`` (U_k) and ``"value"`` (U_v).
-        out_bias: whether a learned vector is added to the output; only without ``root_weight``, which has its own.
-        add_self_loops: whether self-loops are replaced by one for each node, as PyG's
-            :func:`~torch_geometric.utils.add_self_loops` makes them; the edges are then sorted in each call, and
-            ``torch.compile`` breaks its graph there.
+        value_map: whether each relation has a map of the values: False; True for free maps ``[H, R, C, C]``; or an int
+            K for maps Σ_k c[r, k] V[k] of K bases. All maps begin as the identity.
+        tie_projections: those of ``"value"`` and ``"query"`` that share the projection W_k with the keys.
+        edge_terms: those of ``"key"`` (U_k) and ``"value"`` (U_v) to which the projected ``edge_attr`` is added.
+        out_bias: whether a learned vector is added to the output; only without ``root_weight``, whose projection has a
+            bias.
+        add_self_loops: whether one self-loop per node replaces all self-loops, as in PyG's
+            :func:`~torch_geometric.utils.add_self_loops`. Each call then sorts the edges, and ``torch.compile`` breaks
+            its graph there.
         fill_value: ``edge_attr`` of these loops: a number, a tensor ``[F]``, or ``"mean"``, ``"add"``, ``"min"``,
             ``"max"`` or ``"mul"`` of the features of the edges into the node.
         loop_relation: the relation of these loops, -1 for none.
@@ -236,24 +237,24 @@ class RelationConv(MessagePassing):
         edge_attr: OptTensor = None,
         return_attention_weights: bool | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
-        """The nodes after attention over their incoming edges.
+        """Let the nodes attend over their incoming edges.
 
         Args:
             x: ``[N, in_channels]``, or a pair of sources and targets, ``[N_src, .]`` and ``[N_dst, .]``.
             edge_index: ``[2, E]``, (source, target) by column; an :class:`~torch_geometric.EdgeIndex`; a sparse
                 adjacency with targets as rows, whose values are relations (integers) or ``edge_attr`` (floating); or
                 :class:`~relgraph.EdgeLabels` with ``default=None``, which hold the relations and are sorted once for
-                all layers and steps. All other forms, an EdgeIndex too, are sorted in each call.
+                all layers and steps. Each call sorts all other forms, also an EdgeIndex.
             edge_type: ``[E]``, integers in ``[-1, R)``, the relation of every edge, -1 for none; required by a layer
                 with ``num_relations``, unless ``edge_index`` holds it.
             edge_attr: ``[E, F]``, floating; required by a layer with ``edge_dim``, unless ``edge_index`` holds it.
-            return_attention_weights: None for the nodes only; True or False, either, for the weights too, as in PyG's
-                layers.
+            return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
+                PyG's layers.
 
         Returns:
             The nodes ``[N_dst, H · C]``, or ``[N_dst, C]`` without ``concat``; with weights ``(nodes, (edge_index,
             alpha))``, ``alpha`` ``[E, H]`` before dropout, in the order of the input's edges (for a ``SparseTensor``
-            ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` the edges are those after that.
+            ``(nodes, adjacency)`` with alpha as its values). With ``add_self_loops`` these edges include the loops.
 
         Raises:
             TypeError: an argument of the wrong kind, such as edge features given as ``edge_type``, or labels of all
@@ -261,7 +262,7 @@ class RelationConv(MessagePassing):
             ValueError: shapes or devices that do not fit; relations or features that are missing, out of range or not
                 used by the layer; edges to nodes that do not exist (checked on a CPU only); another form than ``[2,
                 E]`` with ``flow="target_to_source"``.
-            NotImplementedError: what ``impl="native"`` or ``"triton"`` cannot do.
+            NotImplementedError: a call that ``impl="native"`` or ``"triton"`` does not support.
 
         Example:
             >>> conv = rg.pyg.RelationConv(16, 8, edge_dim=2)
@@ -317,7 +318,7 @@ class RelationConv(MessagePassing):
         ptr: OptTensor,
         size_i: int | None,
     ) -> Tensor:
-        """The message of each edge, in plain PyG, which explainers can follow.
+        """Compute the message of each edge in plain PyG, which explainers can follow.
 
         Args:
             query_i: ``[E, H, C]``, the projected target of every edge.
@@ -354,7 +355,7 @@ class RelationConv(MessagePassing):
         return with_self_loops(edges, self.fill_value, self.loop_relation) if self.add_self_loops else edges
 
     def _project(self, x_src: Tensor, x_dst: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, ``[N, H, C]``; what shares the projection of the keys is computed with them."""
+        """Queries, keys and values, ``[N, H, C]``; those that share a projection are computed together."""
         shape = (-1, self.heads, self.out_channels)
         key = self.lin_key(x_src).view(shape)
         value = key if self.lin_value is None else self.lin_value(x_src).view(shape)
@@ -373,7 +374,7 @@ class RelationConv(MessagePassing):
         return plain and not (self._overrides() or followed(self) or in_func_transform())
 
     def _overrides(self) -> bool:
-        """Whether this is a subclass with a message() path of its own."""
+        """Whether this is a subclass that overrides the message() path."""
         own = type(self)
         return own is not RelationConv and any(getattr(own, x) is not getattr(RelationConv, x) for x in _OVERRIDABLE)
 

@@ -24,8 +24,8 @@ def from_transformer_conv(conv: TransformerConv, *, edge_types: bool = False, **
 
     Args:
         conv: the layer; a lazy one after its first call.
-        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. Then the columns of its projection
-            become the rows of a table that keys and values share, and the new layer takes ``edge_type``. Otherwise it
+        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. If so, the columns of its projection
+            become the rows of a table that keys and values share, and the new layer takes ``edge_type``; if not, it
             takes ``edge_attr`` as before.
         kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
 
@@ -71,15 +71,16 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
     """A :class:`~relgraph.pyg.RelationConv` with the output of ``conv``, and copies of its weights.
 
     In GATv2 the values are the projected keys, edge features enter the score only, and the score is additive:
-    a · LeakyReLU(W_r x_i + W_l x_j + U f_e). The new layer trains as ``conv`` does: what ``conv`` shares, it shares.
+    a · LeakyReLU(W_r x_i + W_l x_j + U f_e). The new layer trains as ``conv`` does, because it shares the same weights
+    among its terms.
 
     Source: Brody, Alon, Yahav 2022, :class:`~torch_geometric.nn.conv.GATv2Conv`.
 
     Args:
         conv: the layer; a lazy one after its first call.
-        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. Then the columns of its projection
-            become the rows of a key table, and the new layer takes ``edge_type``. Self-loops that ``conv`` adds must
-            have ``fill_value=0``, no type; otherwise it takes ``edge_attr`` as before.
+        edge_types: whether ``conv`` reads edge types as one-hot ``edge_attr``. If so, the columns of its projection
+            become the rows of a key table, the new layer takes ``edge_type``, and self-loops that ``conv`` adds must
+            have ``fill_value=0``, that is, no type. If not, the new layer takes ``edge_attr`` as before.
         kwargs: further options of :class:`~relgraph.pyg.RelationConv`, such as ``names``.
 
     Returns:
@@ -141,7 +142,7 @@ def from_gatv2_conv(conv: GATv2Conv, *, edge_types: bool = False, **kwargs: Any)
 
 
 def _check_convertible(conv: TransformerConv | GATv2Conv, edge_types: bool) -> None:
-    """Raise unless the weights of ``conv`` are there and mean something to a RelationConv."""
+    """Raise unless the weights of ``conv`` are initialized and a RelationConv can use them."""
     check.boolean("edge_types", edge_types)
     if any(is_uninitialized_parameter(parameter) for parameter in conv.parameters()):
         raise ValueError("conv must know its sizes: call it once before, got uninitialized parameters")

@@ -13,14 +13,16 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import BaseStorage
 
 from relgraph.arguments import check
+from relgraph.arguments.hints import in_place_of_graph
 from relgraph.graphs import Graph, check_graph
 from relgraph.labels.base import check_ptr, graph_of
 
 
 def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str | None = "node_type") -> Graph:
-    """The graph that labelers read: a ``Data`` as one graph, a ``Batch`` as a packed batch of them.
+    """Make the graph that labelers read: one graph from a ``Data``, a packed batch from a ``Batch``.
 
-    Directions agree: ``edge_index[:, e] = (source, target)``, the source is the key j, the target the query i.
+    Edges keep their direction: ``edge_index[:, e] = (source, target)``; the source is the key j, the target the query
+    i.
 
     Source: conventions of :class:`~torch_geometric.data.Data`.
 
@@ -58,9 +60,9 @@ def from_data(data: Data, *, edge_type: str | None = "edge_type", node_type: str
 
 
 def to_data(graph: Graph) -> Data:
-    """A graph as a ``Data``, a packed batch as a ``Batch``, with edges ordered by graph.
+    """Turn a graph into a ``Data``, or a packed batch into a ``Batch`` with edges ordered by graph.
 
-    Directions agree: the source of an edge is the key j, the target the query i.
+    Edges keep their direction: the source is the key j, the target the query i.
 
     Source: conventions of :class:`~torch_geometric.data.Data`.
 
@@ -98,7 +100,7 @@ def check_data(data: Any) -> Data:
     if isinstance(data, HeteroData):
         raise TypeError("data must be a Data or a Batch of them, got HeteroData: use from_hetero_data")
     if not isinstance(data, Data):
-        raise TypeError(f"data must be a Data or a Batch of them, got {type(data).__name__}")
+        raise TypeError(f"data must be a Data or a Batch of them, got {in_place_of_graph(data)}")
     return data
 
 

@@ -23,22 +23,22 @@ from relgraph.score import Score
 
 
 class RelationGlobalAttention(nn.Module):
-    """Every node attends over all nodes of its own graph; pairs carry labels, and nothing is padded.
+    """Let every node attend over all nodes of its own graph; pairs carry labels, and nothing is padded.
 
-    A :class:`~relgraph.RelationAttention` for PyG batches, with its formula: node i is the query, node j of the same
-    graph the key. The nodes ``[N, channels]`` of all graphs are concatenated; the labels or ``batch`` hold the graphs'
-    borders.
+    This is :class:`~relgraph.RelationAttention` for PyG batches, with the same formula: node i is the query, and node j
+    of the same graph is the key. The nodes ``[N, channels]`` of all graphs are concatenated; the labels or ``batch``
+    hold the graphs' borders.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, over all pairs of a graph as in Ying et al. 2021 (Graphormer).
 
     Args:
         channels: width of the nodes; this and all further arguments as in :class:`~relgraph.RelationAttention`.
-        heads: H; divides ``channels``.
+        heads: H, which must divide ``channels``.
         per_head: whether each head has its own rows. Heads share them by default, as in
             :class:`~relgraph.RelationAttention`; in :class:`~relgraph.pyg.RelationConv` each has its own, as in PyG's
             TransformerConv.
-        labeler: makes labels of what ``forward`` gets in their place, such as a :class:`~relgraph.Graph`. The tables
-            get its number of labels and their names.
+        labeler: makes the labels if ``forward`` gets the labeler's input in their place, such as a
+            :class:`~relgraph.Graph`. The tables take its number of labels and their names.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -84,14 +84,14 @@ class RelationGlobalAttention(nn.Module):
     def forward(
         self, x: Tensor, labels: Labels | Any = None, batch: Tensor | None = None, *, bank_features: Any = None
     ) -> Tensor:
-        """The nodes after attention within each graph.
+        """Let the nodes of each graph attend to each other.
 
         Args:
             x: ``[N, channels]``.
             labels: :class:`~relgraph.Labels` of all nodes: packed, or of a single graph; a layer with a labeler also
-                takes what that reads. None for a layer without labels.
-            batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches; not needed
-                with packed labels, and then ignored in compiled code.
+                takes the labeler's input. None for a layer without labels.
+            batch: ``[N]``, the graph of each node, integers from 0 that never fall, as in PyG's batches. With packed
+                labels you can leave it out, and compiled code ignores it.
             bank_features: the input of the tables' banks.
 
         Returns:
@@ -101,7 +101,7 @@ class RelationGlobalAttention(nn.Module):
             TypeError: an argument of the wrong kind.
             ValueError: nodes that are not in the order of their graphs, labels with other borders than ``batch``,
                 labels that are missing or do not fit, or another width.
-            NotImplementedError: what the implementation cannot do.
+            NotImplementedError: a call that the implementation does not support.
 
         Example:
             >>> layer = rg.pyg.RelationGlobalAttention(16, heads=4)      # no labels: plain attention

@@ -45,7 +45,7 @@ class _Projections(ModuleDict):
 
 
 class _Messages(MessagePassing):
-    """The messages of one kind of edge, after the softmax over all kinds: what PyG's explainers mask and read."""
+    """The messages of one kind of edge, after the softmax over all kinds; PyG's explainers mask and read them."""
 
     def __init__(self) -> None:
         super().__init__(aggr="add", node_dim=0)
@@ -60,25 +60,25 @@ class _Messages(MessagePassing):
 
 
 class RelationHeteroConv(nn.Module):
-    """Nodes attend over their incoming edges of all kinds at once; (source kind, relation, target kind) is the label.
+    """Let nodes attend over their incoming edges of all kinds at once; a label is (source kind, relation, target kind).
 
     The formula is that of :class:`~relgraph.pyg.RelationConv`: the target is the query, the source the key. Each kind
     of node has its own query, key and value projections; each label has a key and a value vector. A node weighs all its
-    neighbours in one softmax, unlike with one layer per kind of edge. With ``score=Bilinear``, ``value_map=True`` and
-    ``tables=()`` this is the attention of :class:`~torch_geometric.nn.conv.HGTConv`, before its output projections. For
-    edges with ``edge_attr`` use one
-    :class:`~relgraph.pyg.RelationConv` per kind of edge in PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
+    neighbours in one softmax, which separate layers per kind of edge cannot do. With ``score=Bilinear``,
+    ``value_map=True`` and ``tables=()`` this is the attention of :class:`~torch_geometric.nn.conv.HGTConv`, before its
+    output projections. For edges with ``edge_attr`` use one :class:`~relgraph.pyg.RelationConv` per kind of edge in
+    PyG's :class:`~torch_geometric.nn.conv.HeteroConv`.
 
-    The layer itself is no :class:`~torch_geometric.nn.conv.MessagePassing`: PyG's explainers want one per kind of edge,
-    and the layer holds these in ``messages``. They compute the output, more slowly, when an explainer masks or reads
-    them, with hooks on them, and under ``torch.func`` transforms.
+    The layer itself is not a :class:`~torch_geometric.nn.conv.MessagePassing`: PyG's explainers need one per kind of
+    edge, and the layer holds these in ``messages``. They compute the output, more slowly, if an explainer masks or
+    reads them, if they have hooks, and under ``torch.func`` transforms.
 
     Source: Shaw, Uszkoreit, Vaswani 2018, eqs. 3-5, with the labels of a heterogeneous graph; maps as in Hu et al.
     2020, "Heterogeneous Graph Transformer" (W^ATT and W^MSG).
 
     Args:
-        in_channels: width of the nodes, or a dict of one per kind of node; -1 is inferred in the first call.
-        out_channels: C, the width of a head.
+        in_channels: width of the nodes, or a dict with a width per kind of node; -1 is inferred in the first call.
+        out_channels: C, the width of each head.
         metadata: ``HeteroData.metadata()``: kinds of nodes, and kinds of edges as (source, relation, target).
         heads: H, the number of heads; this and all further arguments as in :class:`~relgraph.pyg.RelationConv`.
 
@@ -153,19 +153,19 @@ class RelationHeteroConv(nn.Module):
         edge_index_dict: Mapping[EdgeKind, Any] | None = None,
         return_attention_weights: bool | None = None,
     ) -> dict[str, Tensor] | tuple[dict[str, Tensor], dict[EdgeKind, Any]]:
-        """The nodes after attention over their incoming edges.
+        """Let the nodes attend over their incoming edges.
 
         Args:
-            x_dict: ``[N, in_channels]`` by kind of node, absent kinds left out; or only a
+            x_dict: ``[N, in_channels]`` by kind of node, without absent kinds; or only a
                 :class:`~torch_geometric.data.HeteroData`, which holds both dicts.
             edge_index_dict: ``[2, E]``, (source, target) by column (or a sparse adjacency, targets as rows), by kind of
-                edge, absent kinds left out.
-            return_attention_weights: None for the nodes only; True or False, either, for the weights too, as in PyG's
-                layers.
+                edge, without absent kinds.
+            return_attention_weights: None returns only the nodes; both True and False also return the weights, as in
+                PyG's layers.
 
         Returns:
             A dict of ``[N, H · C]`` for every kind of node given, or ``[N, C]`` without ``concat``; nodes without
-            incoming edges get only their root term. With weights ``(nodes, weights)``, the latter a dict by kind of
+            incoming edges get only their root term. With weights ``(nodes, weights)``: ``weights`` is a dict by kind of
             edge of ``(edge_index, alpha)``, ``alpha`` ``[E, H]`` before dropout (for a ``SparseTensor`` the adjacency
             with alpha as its values). The weights of a node's edges of all kinds sum to one.
 
@@ -313,7 +313,7 @@ def _check_widths(in_channels: Any, kinds: tuple[str, ...]) -> dict[str, int]:
 
 
 def dicts_of(x_dict: Any, edge_index_dict: Any) -> tuple[Any, Any]:
-    """Nodes and edges by kind, also those of a HeteroData that is given in place of both."""
+    """Nodes and edges by kind, which may come from one HeteroData in place of both."""
     if not isinstance(x_dict, HeteroData):
         return x_dict, edge_index_dict
     if edge_index_dict is not None:

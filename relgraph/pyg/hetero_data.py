@@ -1,4 +1,4 @@
-"""PyTorch Geometric's heterogeneous graphs in one id space, where types are ids with names."""
+"""PyTorch Geometric's heterogeneous graphs in one id space, in which types are ids with names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeteroGraph(NamedTuple):
             indexes ``node_types``.
         node_types: the names of the node types.
         edge_types: the names of the edge types, ``"source__relation__target"``.
-        nodes: for each node type ``[n]``, the positions of its nodes in ``graph``: ``h[nodes["paper"]] = h_paper``.
+        nodes: the positions in ``graph`` of the nodes of each type, ``[n]``: ``h[nodes["paper"]] = h_paper``.
 
     Example:
         >>> from torch_geometric.data import HeteroData
@@ -49,7 +49,7 @@ class HeteroGraph(NamedTuple):
 
 
 def from_hetero_data(data: HeteroData) -> HeteroGraph:
-    """A heterogeneous graph, or a batch of them, in one id space: types become ids with names.
+    """Bring a heterogeneous graph, or a batch of them, into one id space: types become ids with names.
 
     Nodes are ordered by graph, then by type. An edge's source is the key j, its target the query i.
 

@@ -1,4 +1,4 @@
-"""The terms of relation attention edge by edge, in plain PyG: what explainers, hooks and torch.func can follow."""
+"""The terms of relation attention edge by edge, in plain PyG, which explainers, hooks and torch.func can follow."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def scores_and_values(
         tables: the vectors of relations.
         score: the compatibility function.
         value_map: the maps of relations.
-        edge_key: ``[E, H, C]``, what the features of edges add to the keys.
-        edge_value: ``[E, H, C]``, what they add to the values.
+        edge_key: ``[E, H, C]``, the term that the features of edges add to the keys.
+        edge_value: ``[E, H, C]``, the term that they add to the values.
     """
     rows = _edge_rows(edge_type, tables)
     keys, values = key_j, value_j
@@ -89,7 +89,7 @@ def _edge_rows(edge_type: Tensor | None, tables: RelationTables | None) -> dict[
 
 
 def _free(maps: Maps) -> Tensor:
-    """The map of each relation and head, ``[H, R, C, C]``, also of those that are given by bases."""
+    """The map of each relation and head, ``[H, R, C, C]``, also if bases define the maps."""
     if isinstance(maps, Tensor):
         return maps
     coefficients, bases = maps

@@ -1,4 +1,4 @@
-"""Checks of the arguments that a graph layer is made with."""
+"""Checks of the arguments of a graph layer's constructor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relgraph.nn.value_maps import ValueMaps
 from relgraph.score import Bilinear
 
 FILLS = ("mean", "add", "min", "max", "mul")
-"""How the features of self-loops are made of those of the edges into each node, by PyG's names."""
+"""How a self-loop gets its features from the edges into its node, by PyG's names."""
 
 
 def check_widths(in_channels: Any) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def check_some(name: str, given: Any, allowed: tuple[str, ...], least: int = 0) 
 
 
 def check_tied_projections(given: Any, widths: tuple[int, int]) -> tuple[str, ...]:
-    """Which projections are that of the keys; queries need sources and targets of one width."""
+    """Which inputs share the projection of the keys; queries need sources and targets of one width."""
     tied = check_some("tie_projections", given, ("value", "query"))
     if "query" in tied and widths[0] != widths[1]:
         raise ValueError(
@@ -85,7 +85,7 @@ def check_score(score: Any, num_relations: int | None, heads: int, dim: int, kin
 
 
 def shown_score(score: Any, value_map: ValueMaps | None) -> str:
-    """The arguments ``score`` and ``value_map`` as ``repr`` of a layer ends with them."""
+    """The arguments ``score`` and ``value_map`` at the end of a layer's ``repr``."""
     name = "" if score is None else f", score={getattr(score, '__name__', repr(score))}"
     return name if value_map is None else f"{name}, value_map={value_map.num_bases or True}"
 

@@ -80,7 +80,7 @@ def _mass(layer: RelationConv, given: dict[str, Any], alpha: Tensor) -> Tensor |
 
 
 def _summed(alpha: Tensor, nodes: Tensor, types: Tensor, num_nodes: int, num_relations: int) -> Tensor:
-    """The weights ``[E, H]`` summed by node and relation, ``[H, N, R]``; edges without a relation count nowhere."""
+    """The weights ``[E, H]`` summed by node and relation, ``[H, N, R]``; edges without a relation are left out."""
     related, heads = types >= 0, alpha.shape[1]
     slots = nodes * num_relations + types
     mass = alpha.new_zeros((num_nodes * num_relations, heads), dtype=torch.promote_types(alpha.dtype, torch.float32))

@@ -30,18 +30,19 @@ _RESERVED = ("adj", "batch", "edge", "face", "index")  # PyG collates and slices
 @final
 @functional_transform("add_relation_labels")
 class AddRelationLabels(BaseTransform):
-    """Labels each graph and stores the labels so that they collate: ``DataLoader(dataset)``, ``pre_transform``, disk.
+    """Label each graph once, and store the labels with the data so that PyG collates and saves them.
 
-    :func:`~relgraph.pyg.relation_labels` reads them back from a graph or a batch. Two attributes hold them:
+    Use it as ``transform`` or ``pre_transform``. :func:`~relgraph.pyg.relation_labels` reads the labels back from a
+    graph or a batch. Two attributes hold them:
 
     - ``rel``, a dict, so that no sampler mistakes it for node or edge features. Labels of edges are in ``pair``
       ``[P, 2]`` (source, target; that is key, query) and ``label`` ``[P]``, labels of all pairs in ``label`` ``[n²]``,
-      row by row. Distances need nothing. A sum holds one such dict per part.
-    - ``rel_node`` ``[n]``, the number of each node, so that labels follow when ``subgraph`` or a sampler removes or
+      row by row. Distances store no tensors. A sum holds one such dict per part.
+    - ``rel_node`` ``[n]``, the number of each node, so that labels still fit when ``subgraph`` or a sampler removes or
       moves nodes. The labels stay those of the original graph: paths may lead through removed nodes. To label the
       sampled graph itself, label after sampling: ``NeighborLoader(..., transform=...)``.
 
-    Source: a transform as PyG's :class:`~torch_geometric.transforms.BaseTransform`.
+    Source: conventions of PyG's :class:`~torch_geometric.transforms.BaseTransform`.
 
     Args:
         labeler: a :class:`~relgraph.Labeler`, called with ``from_data(data)``.
@@ -120,18 +121,18 @@ class AddRelationLabels(BaseTransform):
 
 
 def relation_labels(data: Data | Batch, by: AddRelationLabels | Labeler, attr_name: str | None = None) -> Labels:
-    """Read the labels that :class:`~relgraph.pyg.AddRelationLabels` stored, of a graph or (packed) of a whole batch.
+    """Read the labels that :class:`~relgraph.pyg.AddRelationLabels` stored in a graph or a batch (then packed).
 
     Row i is the query, column j the key, in the order of the nodes.
 
     Args:
         data: a :class:`~torch_geometric.data.Data` or a :class:`~torch_geometric.data.Batch`.
-        by: the transform that stored them, or its labeler.
-        attr_name: the attribute that holds them, by default the transform's, or ``"rel"``.
+        by: the transform that stored the labels, or its labeler.
+        attr_name: the attribute that holds the labels; the transform's by default, ``"rel"`` if ``by`` is a labeler.
 
     Returns:
-        The stored labels of the nodes that are left, in their order; edges graph by graph. Labels by distance become
-        dense if nodes were removed or moved.
+        The stored labels of the remaining nodes, in their order; edges graph by graph. Labels by distance become dense
+        if nodes were removed or moved.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -279,7 +280,7 @@ class _RemainingNodes:
         if check.can_look_at_data(self.sizes) and codes.shape[0] != (wanted := int((self.sizes**2).sum())):
             raise ValueError(f"{stored.name}['label'] must have shape [{wanted}], got {list(codes.shape)}")
         check.id_range(f"{stored.name}['label']", codes, num_labels, minimum=NOT_ATTENDING)
-        codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # so that it can be compared with -1
+        codes = codes.to(torch.int16) if codes.dtype == torch.uint8 else codes  # so that it compares with -1
         if self.place is None:
             return codes
         query, key = self.nodes.pairs()
@@ -290,7 +291,7 @@ class _RemainingNodes:
 
 
 def _borders(data: Data, num_nodes: int, sizes: Tensor) -> Tensor | None:
-    """The borders of the graphs, from ``batch`` rather than ``ptr``, which ``Batch.subgraph`` leaves as it was."""
+    """The borders of the graphs, from ``batch`` rather than ``ptr``, which ``Batch.subgraph`` does not update."""
     batch = data.get("batch", None)
     if batch is None or not check.can_look_at_data(batch):
         return borders(data, num_nodes)
@@ -305,7 +306,7 @@ def _labeled(data: Data, name: str) -> bool:
 
 
 def _to_store(labels: Labels) -> dict[str, Any]:
-    """The tensors of one graph's labels, without what the labeler makes the same for all graphs."""
+    """The tensors of one graph's labels, without parts that the labeler makes the same for all graphs."""
     if isinstance(labels, SumLabels):
         return {str(number): _to_store(part) for number, part in enumerate(labels.parts)}
     if isinstance(labels, DistanceLabels):
@@ -355,7 +356,7 @@ def _template(labeler: Labeler) -> Labels:
 
 
 def _constants(labels: Labels) -> tuple[Any, ...] | None:
-    """What labels are apart from their tensors and lengths; None for kinds that cannot be stored."""
+    """All that describes labels apart from their tensors and lengths; None for kinds that cannot be stored."""
     if isinstance(labels, SumLabels):
         parts = tuple(_constants(part) for part in labels.parts)
         return None if None in parts else parts

@@ -1,4 +1,4 @@
-"""The command for host time: stubs launch nothing, operators are counted, and kernels are there again afterwards."""
+"""Tests the command for host time: stubs launch nothing, operators are counted, and kernels are back afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _threads():
 
 @pytest.mark.usefixtures("_threads")
 def test_the_command_prints_and_keeps_a_row_per_way(monkeypatch, capsys, tmp_path):
-    """Without FlexAttention, whose compiler takes long."""
+    """The ways without FlexAttention, which takes long to compile."""
     monkeypatch.setattr(host, "theirs", lambda dtype: [])
     path = tmp_path / "rows.json"
     host.main(["--quick", "--json", str(path)])
@@ -43,7 +43,7 @@ def test_kernels_are_there_again():
 
 
 def test_operators_that_launch_are_counted_once():
-    """A product is one launch, whatever it calls; a view is none."""
+    """A product is one launch, including the operators that it calls; a view is none."""
     x = torch.randn(4, 4, requires_grad=True)
     way = host.Way("a product", lambda: (x.T @ x).float(), [x])
     forward, backward = host.operators(way, torch.ones(4, 4))
@@ -52,13 +52,13 @@ def test_operators_that_launch_are_counted_once():
 
 
 def test_few_operators_surround_the_kernels():
-    """Figures that no machine changes: operators that launch, in forward and backward of one call."""
+    """The counts do not depend on the machine: operators that launch in forward and backward of one call."""
     most = {"by distance": (8, 16), "written out": (12, 22), "edges only": (8, 16)}
     with host.stubbed():
         for way in host.ours(torch.bfloat16):
             if "key and value tables" in way.name:
                 grad = torch.ones_like(way.call())
-                host.operators(way, grad)  # the first call with these labels makes their maps
+                host.operators(way, grad)  # the first call with these labels makes their tile maps
                 found = host.operators(way, grad)
                 bounds = next(bound for kind, bound in most.items() if kind in way.name)
                 assert all(count.launched <= bound for count, bound in zip(found, bounds, strict=True)), way.name

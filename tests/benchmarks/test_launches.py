@@ -1,4 +1,4 @@
-"""The counts of launches and waits: what is counted, and the bounds that a GPU's blocks keep."""
+"""Tests the counts of launches and waits, and the limits that a GPU's blocks must keep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docs.benchmarks import launches
 from relgraph.impl import budget
 
 FORWARD, BACKWARD = 60, 200
-"""Most launches of b4 h8 n2048 and of 256 packed graphs, with key and value tables."""
+"""The most launches for b4 h8 n2048 and for 256 packed graphs, with key and value tables."""
 
 
 def counts(case, bytes_of_a_block, monkeypatch):
@@ -58,14 +58,14 @@ def test_a_seed_stays_on_the_host():
 
 @pytest.mark.parametrize("name", launches.SEQUENCES)
 def test_sequences_keep_the_bounds(name, monkeypatch):
-    """An eighth of the length of b4 h8 n2048 with a 64th of the budget: the same number of blocks."""
+    """An eighth of the length of b4 h8 n2048 with a 64th of the budget gives the same number of blocks."""
     case, _ = launches._sequences(name, "chunked", 4, 256)
     forward, backward = counts(case, budget.DEVICE_BYTES // 64, monkeypatch)
     assert forward.launches <= FORWARD
     assert backward.launches <= BACKWARD
     assert forward.waits == backward.waits == 0
     before = counts(case, 0, monkeypatch)
-    assert before[0].launches > FORWARD  # a CPU's blocks do not keep them
+    assert before[0].launches > FORWARD  # a CPU's blocks exceed the limits
     assert before[1].launches > BACKWARD
 
 
@@ -96,7 +96,7 @@ def test_dense_does_not_wait(name, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", [*launches.SEQUENCES, *launches.PACKED])
 def test_on_a_gpu_the_host_does_not_wait(name):
-    """torch itself raises where it would wait."""
+    """torch itself raises where the host would wait."""
     if name in launches.SEQUENCES:
         case, _ = launches._sequences(name, "chunked", 4, 512)
     else:

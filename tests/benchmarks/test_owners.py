@@ -1,4 +1,4 @@
-"""relgraph beside transformers' own code: both compute the same, and what is missing is said."""
+"""relgraph against transformers' own code: both compute the same, and missing packages are reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_command_without_transformers(without_transformers, monkeypatch, cap
 
 
 def test_the_command_prints_a_row_for_each_of_their_implementations(monkeypatch, capsys, tmp_path):
-    """Theirs stands for by ours here, so that this runs without transformers."""
+    """Our own code replaces theirs here, so that the test runs without transformers."""
     case = replace(QUICK[-1], theirs=lambda case, leaves: {"own": case.ours(case, leaves, "reference")})
     monkeypatch.setattr(attention, "cases", lambda quick: [case])
     path = tmp_path / "rows.json"
@@ -69,7 +69,7 @@ def test_the_command_prints_a_row_for_each_of_their_implementations(monkeypatch,
 
 
 def test_what_transformers_flips_is_flipped():
-    """SAM keeps the row that a key lies above its query in the second half of a table, and does not scale it."""
+    """SAM has the row for a key above its query in the second half of a table, and does not scale it."""
     case = next(case for case in QUICK if case.name.startswith("SAM"))
     leaves, side = case.leaves(), owners.side_of(case)
     query, key, value, rows, columns = (leaf.detach().double() for leaf in leaves.values())

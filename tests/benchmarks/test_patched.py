@@ -1,4 +1,4 @@
-"""The benchmark of patched models: every model at a toy length, and what it refuses."""
+"""Tests the benchmark of patched models: every model at a toy length, and the cases that it refuses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The cost model of several processes: what they send is what it says, and its choices follow its assumptions."""
+"""Tests the cost model of several processes: it counts what processes send, and its choices follow its assumptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE, HUGE = Sequences(**command.LARGE), Graph(**command.HUGE)
 
 
 def taken(plans):
-    """The family that the model takes; None if nothing can be taken."""
+    """The family that the model chooses; None if nothing is possible."""
     return None if plans[0].why else plans[0].family
 
 
@@ -49,7 +49,7 @@ def test_the_halo_of_a_random_graph_is_near_its_estimate(counts):
 
 
 def test_bytes_by_hand():
-    """Keys and values of 8 rows, 2 heads of 8, 2 batch rows: 512 numbers; queries of 4 heads: as many."""
+    """Keys and values of 8 rows, 2 heads of 8 and 2 batch rows are 512 numbers; queries of 4 heads are as many."""
     assert model.context_bytes("allgather", WORK, 4) == (3 * 512 * 4, 3 * 512 * 4, 0)
     assert model.context_bytes("ring", WORK, 4) == (3 * 2048, 3 * 2048 + 4 * 2048, 2 * 3 * 2048)
     assert model.context_bytes("ulysses", WORK, 4)[:2] == (0.75 * (3 * 2048 + 64 * 4), 0.75 * 3 * 2048)
@@ -78,12 +78,12 @@ def test_operations_are_shared():
     alone = model.attention_flops(plain)
     assert alone == 7 * 2 * 2 * 4 * 32 * 32 * 8
     assert model.attention_flops(plain, "allgather", 4) == alone / 4
-    assert model.attention_flops(plain, "ring", 4) == alone / 4 * 9 / 7  # backward computes forward again
+    assert model.attention_flops(plain, "ring", 4) == alone / 4 * 9 / 7  # backward recomputes forward
     assert model.attention_flops(replace(plain, is_causal=True)) == alone / 2
 
 
 def test_a_halo_of_random_sources():
-    """Many edges to a node reach every other node, few edges reach one each; a partitioner leaves a share."""
+    """With many edges a node reaches every node; with few, each edge reaches one. A partitioner leaves a share."""
     assert Graph(100, 10**9).halo_rows(4) == pytest.approx(75)
     assert Graph(10**9, 1000).halo_rows(4) == pytest.approx(0.75 * 250, rel=1e-5)
     assert Graph(100, 1000, halo=0.1).halo_rows(4) == pytest.approx(0.1 * Graph(100, 1000).halo_rows(4))
@@ -173,7 +173,7 @@ def test_bytes_that_are_far_from_the_model_fail(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_growth_of_memory(capsys):
-    """Ratios at a length at which inputs outweigh what does not depend on them; and the command for smaller ones."""
+    """Ratios at a length where inputs outweigh the fixed costs; and the command for smaller ratios."""
     setting = peaks.Setting(n=4096)
     (one,) = peaks.growths(setting, 1, None)
     for method, most in (("allgather", 0.7), ("ring", 0.45), ("ulysses", 0.45)):

@@ -1,4 +1,4 @@
-"""A run: what is timed, what is not and why, and what is kept."""
+"""Tests a run: what is timed, what is left out and why, and what is saved."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_only_is_a_pattern_of_sweep_and_way():
 
 
 def test_what_needs_too_much_memory_is_said():
-    """Numbers of every pair fit in 400 kB, vectors of every pair and head do not."""
+    """Numbers for every pair fit in 400 kB; vectors for every pair and head do not."""
     rows = rows_of({"memory": 400_000}, "SDPA|split|reference")
     assert [way for way, row in rows.items() if "not_run" not in row] == [FLOOR, "split term, plain torch"]
     reason = rows["relgraph reference, distance"]["not_run"]
@@ -130,7 +130,7 @@ def test_a_run_keeps_to_its_minutes(tmp_path):
 
 
 def test_on_a_gpu_a_failing_way_ends_nothing(monkeypatch, tmp_path):
-    """The stand-in is a CPU by another name."""
+    """The fake GPU is a CPU under another name."""
 
     class CompilationError(Exception):
         pass
@@ -213,7 +213,7 @@ def test_a_wrong_way_is_counted(monkeypatch, tmp_path, capsys):
 
 
 def test_slow_ways_have_fewer_rounds():
-    """Three rounds at least, and no more than the budget holds; the floor has all of them."""
+    """At least three rounds, and otherwise as many as the budget allows; the floor has all of them."""
     inputs = sequences.Inputs(TINY)
     ready = {"floor": sequences.sdpa(inputs), "slow": sequences.sdpa(inputs)}
     found = run.turns(ready, "floor", inputs.grad, options(rounds=6, budget=1e-9), "cpu")
@@ -260,14 +260,14 @@ def test_rounds_count_all_but_the_first():
 def test_peak_of_a_known_size():
     held = []
     assert measure.peak_mib(lambda: held.append(torch.ones(64 << 18))) == pytest.approx(64, abs=8)
-    # memory that was given back before does not count
+    # memory that was freed earlier does not count
     assert measure.peak_mib(lambda: None) < 8
 
 
 def test_peak_of_a_fresh_process():
     large = Sequence(heads=1, length=2048, size=16)
     taken = peaks.fresh_peak(large, "split term, plain torch")
-    # scores, weights, gathered terms and their gradients: some matrices of 16 MiB, ids of 32
+    # scores, weights, gathered terms and their gradients: several matrices of 16 MiB, and ids of 32 MiB
     assert 60 < taken < 300
 
 
@@ -277,7 +277,7 @@ def ended(code, output="", error=""):
 
 def test_a_peak_that_fails_says_why(monkeypatch):
     monkeypatch.setattr(peaks.subprocess, "run", ended(1, error="no such way"))
-    with pytest.raises(RuntimeError, match=r"the peak of it could not be taken:\nno such way"):
+    with pytest.raises(RuntimeError, match=r"the peak of it could not be measured:\nno such way"):
         peaks.fresh_peak(TINY, "it")
 
 

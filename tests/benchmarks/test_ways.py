@@ -1,4 +1,4 @@
-"""Every way that is compared gives what its formula says, and a way that does not is found out."""
+"""Every way in the comparison gives the values of its formula, and the check finds a way that does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKED = Packed(graphs=3, most=9, heads=2, size=4)
 
 
 def by_loops(query, key, value, key_rows, value_rows):
-    """The formula pair by pair; ``key_rows(i, j)`` is the vector that a pair's key carries."""
+    """The formula, pair by pair; ``key_rows(i, j)`` is the key vector of a pair."""
     batch, heads, length, size = query.shape
     out = torch.zeros_like(value)
     for b in range(batch):
@@ -61,7 +61,7 @@ def test_restated_opennmt():
     *qkv, a, _ = drawn(5)
     label = clipped(2)
     wanted = by_loops(*qkv, lambda i, j: a[label(i, j)], lambda i, j: a[label(i, j)])
-    # its softmax is in float32 whatever comes in
+    # its softmax is in float32 for every input type
     torch.testing.assert_close(restated.opennmt(*qkv, a), wanted, atol=1e-6, rtol=0)
 
 
@@ -212,7 +212,7 @@ def test_flex_reads_the_label_of_the_distance(monkeypatch):
     inputs = Inputs(replace(LINE, size=16, dtype="float32"))
     (way,) = [way for way in sequences.ways(inputs.setting) if way.compiles]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it would rather be compiled
+        warnings.simplefilter("ignore")  # it warns that it is not compiled
         made = way.make(inputs)
     assert not made.trains
     assert made.note == "key term only; forward only: no training on a CPU"
@@ -247,7 +247,7 @@ def test_a_side_whose_package_is_missing_is_said(monkeypatch):
 
 
 def test_memory_grows_as_said():
-    """Doubling the length doubles what stays linear and quadruples what holds every pair."""
+    """Doubling the length doubles linear memory and quadruples memory that holds every pair."""
     needs = {
         way.name: way.needs(replace(LINE, length=128)) / way.needs(replace(LINE, length=64))
         for way in sequences.ways(LINE)

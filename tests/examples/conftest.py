@@ -1,4 +1,4 @@
-"""Examples are scripts, which import each other from their own folder."""
+"""Puts the examples' folder on the path, because examples are scripts that import each other."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The example of additive scores: GAT alone is static, rows are of one size, and right answers are counted as such."""
+"""Tests the example of additive scores: only GAT is static, rows have the same size, and right answers are counted."""
 
 import pytest
 import torch

@@ -1,6 +1,7 @@
-"""Every example's command: it trains, prints and draws, reads real data, and goes on where it was stopped."""
+"""Tests every example's command: it trains, prints, draws, reads real data, and continues after an interruption."""
 
 import importlib
+import inspect
 import json
 import os
 from functools import cache
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.pyplot import imread
 
 SOURCE = """class C:
@@ -16,7 +18,7 @@ SOURCE = """class C:
         three = 1 + one + two
         return three * one
 """
-"""A function in which two misuses can be planted."""
+"""A function with two places for misuses."""
 DATA = Path(os.environ.get("RELGRAPH_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 
 
@@ -28,7 +30,7 @@ def kinship(example, patch, _):
 def schema_linking(example, patch, _):
     patch.setattr(example, "QUICK", example.Size(9, 6, 2, 2))
     patch.setattr(example, "SECONDS_A_STEP", {example.QUICK: 0.01})
-    return ["--steps", "3"], list(example.VARIANTS), ["results", "labels", "attention", "mass"]
+    return ["--steps", "3"], list(example.QUICK_ROWS), ["results", "labels", "attention", "mass"]
 
 
 def dependency_trees(example, patch, _):
@@ -57,11 +59,15 @@ def additive_scores(example, patch, _):
     return ["--steps", "2", "--epochs", "1"], list(example.SCORES), ["results", "attention"]
 
 
+def karate_club(example, *_):
+    return ["--steps", "2", "--seeds", "1"], list(example.ROWS), ["results", "labels", "mass"]
+
+
 def quickstart(example, patch, _):
     import stdlib_functions
 
     files = stdlib_functions.source_files
-    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::30])
+    patch.setattr(stdlib_functions, "source_files", lambda root: list(files(root))[::15])
     patch.setattr(example, "load", cache(example.load))
     of_rows = [f"{kind}-{row}" for kind in ("tables", "attention") for row in ("relative", "code-relations")]
     return ["--steps", "2"], [variant.name for variant in example.VARIANTS], ["results", "labels", *of_rows]
@@ -76,13 +82,13 @@ def naming_functions(example, patch, folder):
     return ["--steps", "2"], list(example.ROWS), ["results", "labels", "attention", "norms"]
 
 
-WITH_PYG = (graph_classification, additive_scores, kinship)
+WITH_PYG = (graph_classification, additive_scores, kinship, karate_club)
 CASES = (schema_linking, dependency_trees, variable_misuse, *WITH_PYG, quickstart, naming_functions)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.__name__)
 def example(request, tmp_path_factory):
-    """An example made small: its module, its command, its rows and its pictures."""
+    """A small version of an example: its module, its command, its rows and its pictures."""
     if request.param in WITH_PYG:
         pytest.importorskip("torch_geometric")
     module = importlib.import_module(request.param.__name__)
@@ -94,15 +100,28 @@ def example(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(example, tmp_path_factory):
+def titles():
+    """By path, what is written above and below each picture that is drawn."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def finished(example, titles, tmp_path_factory):
     """The folder of a command that nothing stopped."""
-    folder = tmp_path_factory.mktemp("finished")
-    assert example.module.main([*example.command, str(folder)]) == 0
+    folder, save = tmp_path_factory.mktemp("finished"), Figure.savefig
+
+    def noted(figure, path, **options):
+        titles[path] = f"{figure.get_suptitle()} {figure.get_supxlabel()}"
+        save(figure, path, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", noted)
+        assert example.module.main([*example.command, str(folder)]) == 0
     return folder
 
 
 def results(folder):
-    """What was written, without what is about the clock."""
+    """The output files, without times."""
     record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     for run in record["runs"]:
         del run["seconds"]
@@ -129,6 +148,23 @@ def test_short_mode_trains_all_rows_and_draws(example, finished):
     assert all(0 <= share <= 1 for note in record.get("notes", {}).values() for share in numbers(note))
     assert {path.stem for path in finished.glob("*.png")} == set(example.pictures)
     assert all(imread(path)[..., :3].std() > 0.05 for path in finished.glob("*.png"))
+
+
+def test_results_are_those_of_the_long_run_and_all_that_is_trained_is_called_short(example, finished, titles):
+    untrained = {"labels", "family"}  # labels of one input
+    for name in example.pictures:
+        title = titles[finished / f"{name}.png"]
+        assert ("long run" in title) == (name == "results"), name
+        assert ("short mode" in title) == (name not in {"results", *untrained}), name
+
+
+def test_results_of_a_long_run_are_drawn_from_its_own_runs(example, finished, tmp_path):
+    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+    runs = [example.module.Run(**run) for run in record["runs"]]
+    draw = example.module.draw_results
+    given = [tmp_path, runs, *record.get("notes", {}).values()]
+    draw(*given[: len(inspect.signature(draw).parameters)])
+    assert imread(tmp_path / "results.png")[..., :3].std() > 0.05
 
 
 def test_a_stopped_command_goes_on_where_it_was(example, finished, tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""The example of hidden verbs: what is hidden stays hidden, and trees, clues and made-up sentences are right."""
+"""Tests the example of hidden verbs: hidden forms stay hidden, and trees, clues and made-up sentences are right."""
 
 import random
 
@@ -76,7 +76,7 @@ def test_guesses_follow_the_counts_of_training(questions):
     line = "1\tx\tx\tVERB\t{}\t_\t0\troot\t_\t_\n\n"
     training = ask_all("".join(line.format(tag) for tag in ("VB", "VB", "VBZ"))) + questions
     relation = example.GUESSES["its relation to its head"]
-    assert example.guess(training, questions, example.GUESSES["nothing"]) == pytest.approx(1 / 3)  # VB every time
+    assert example.guess(training, questions, example.GUESSES["nothing"]) == pytest.approx(1 / 3)  # always VB
     assert example.guess(training, questions, relation) == pytest.approx(2 / 3)  # VB at a root, VBD at parataxis
     assert example.guess(training[:3], questions, relation) == pytest.approx(1 / 3)  # parataxis is new
 
@@ -87,7 +87,7 @@ def made_up():
 
 
 def form_by_tree(sentence, verb):
-    """The form that the dependents and the head of a verb ask for."""
+    """The form that the verb's dependents and head require."""
     heads = sentence.graph.parents().tolist()
     mine = {sentence.relations[n]: n for n, head in enumerate(heads) if head == verb}
     adverbs = [sentence.words[n] for n, head in enumerate(heads) if head == verb and sentence.upos[n] == "ADV"]
@@ -112,4 +112,4 @@ def test_made_up_forms_follow_from_the_tree_and_not_from_what_is_near(made_up):
             near = [n for n in range(verb) if sentence.upos[n] in ("AUX", "NOUN")]
             own += [heads[near[-1]] == verb] if near else []
     assert seen == ENDINGS.keys()
-    assert 0.3 < sum(own) / len(own) < 0.8  # the nearest auxiliary or noun is often another verb's
+    assert 0.3 < sum(own) / len(own) < 0.8  # the nearest auxiliary or noun often belongs to another verb

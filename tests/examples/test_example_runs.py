@@ -1,4 +1,4 @@
-"""What examples share: runs that are kept and not done twice."""
+"""Tests the shared code of the examples: runs are saved and not repeated."""
 
 import json
 import multiprocessing
@@ -32,7 +32,7 @@ def weights(value):
 
 
 class Trainer:
-    """Notes what was asked for; stops where ``stop`` says."""
+    """Records the requested runs, and stops at ``stop``."""
 
     def __init__(self, stop=None):
         self.asked, self.stop = [], stop
@@ -55,7 +55,7 @@ def test_what_is_stopped_goes_on_seed_by_seed(tmp_path, capsys):
     assert runs.done == [Run("a", 0, 0.0), Run("b c", 0, 0.0)]
     assert runs.each(["a", "b c"], range(2), second)
     assert second.asked == [("a", 1), ("b c", 1)]
-    assert "2 of 4 runs stand in" in capsys.readouterr().out
+    assert "2 of 4 runs are already in" in capsys.readouterr().out
     record = json.loads((folder / "results.json").read_text())
     assert record.keys() == {"python", "torch", "relgraph", "steps", "runs"}
     assert [run["seed"] for run in record["runs"]] == [0, 0, 1, 1]
@@ -78,7 +78,7 @@ def test_each_run_that_is_done_prints_its_score_and_what_is_left(tmp_path, capsy
     assert Runs(tmp_path, Run, {}).each(["a", "b"], range(2), timed, tell=lambda run: f"score {run.share}")
     assert capsys.readouterr().out.splitlines() == [
         "a, seed 0: score 0.5, 10 s; 1 of 4 runs done, about 30 s left",
-        # the row that was done takes its own time, and so does the other
+        # each row is estimated by its own finished runs
         "b, seed 0: score 0.5, 40 s; 2 of 4 runs done, about 50 s left",
         "a, seed 1: score 0.5, 20 s; 3 of 4 runs done, about 40 s left",
         "b, seed 1: score 0.5, 80 s; 4 of 4 runs done",
@@ -140,7 +140,7 @@ def test_processes_side_by_side_keep_what_one_after_the_other_keep(tmp_path):
     assert one.each(["a", "b", "c"], range(2), Trainer())
     trainer = Waiting(tmp_path / "several")
     assert several.each(["a", "b", "c"], range(2), trainer, processes=2)
-    assert trainer.asked == []  # all of it was asked in copies of this process
+    assert trainer.asked == []  # all runs were made in copies of this process
     assert several.done == one.done
     assert several.path.read_text() == one.path.read_text()
     assert several.load(weights(7.0), "c", 1).weight.item() == 1.0
@@ -255,7 +255,7 @@ Runs(Path(sys.argv[1]), Run, {}).each(["a", "b"], SEEDS, Trainer())
 
 
 def start(folder):
-    """Runs that train nothing in a process of its own, which writes all the time."""
+    """Runs in a separate process that train nothing and write all the time."""
     command = [sys.executable, "-c", COMMAND, str(folder)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)

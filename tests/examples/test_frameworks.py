@@ -1,4 +1,4 @@
-"""The examples of training frameworks, on one process and on two: they train as the plain loop does."""
+"""Tests the examples of training frameworks on one and two processes: they train like the plain loop."""
 
 import importlib.util
 import re
@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def printed(framework, processes):
-    """What the example prints, run as its page says."""
+    """The output of the example, run as its page says."""
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"needs {framework}")
     command = [str(EXAMPLES / f"with_{framework}.py")]

@@ -1,4 +1,4 @@
-"""The graph classification example: fair splits, a right ROC-AUC, rows that read their labels, and made-up molecules."""
+"""Tests the molecule example: fair splits, a right ROC-AUC, rows that read their labels, and made-up molecules."""
 
 import random
 from collections import Counter
@@ -34,7 +34,7 @@ def test_roc_auc_counts_pairs_in_order():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_score_a_graph_in_a_batch_as_alone_and_see_bonds_or_do_not(name):
-    """Made-up molecules of both classes, which differ in the kinds of their bonds only."""
+    """Made-up molecules of both classes, which differ only in the kinds of their bonds."""
     model = example.Classifier(ROWS[name], len(made_up.ATOMS)).eval()
     pairs = [[made_up.molecule(kind, random.Random(seed)) for kind in (0, 1)] for seed in range(3)]
     graphs = [ROWS[name].prepare(graph) for pair in pairs for graph in pair]

@@ -1,4 +1,4 @@
-"""The kinship example: its families answer as matrices do, and its rows see what their page says."""
+"""Tests the kinship example: its families agree with matrices, and its rows see what their page says."""
 
 import random
 from itertools import product
@@ -34,7 +34,7 @@ def test_sections_are_the_symmetries_of_a_square_and_parents_agree():
 
 @pytest.mark.parametrize("links", [1, 10])
 def test_a_family_answers_as_the_links_on_every_way_from_ego_do(links):
-    """Walk over the edges with matrices, in both directions, nearest first, until no relative is left."""
+    """Walk along the edges in both directions, nearest first, and multiply matrices, until all relatives are done."""
     linked_back = 0
     for seed in range(5):
         family = Family.grow(links, random.Random(seed))
@@ -73,7 +73,7 @@ def test_facts_are_about_one_pair_and_one_father_mother_and_spouse():
 
 @pytest.mark.parametrize("name", kinship.VARIANTS)
 def test_persons_look_along_facts_or_at_their_whole_family(name):
-    """What an answer depends on after one step, by gradients."""
+    """The inputs that an answer depends on after one step, from gradients."""
     torch.manual_seed(0)
     row, batch = kinship.VARIANTS[name], Batch.make(2, 2, random.Random(0))
     model = Kin(row).double()
@@ -88,7 +88,7 @@ def test_persons_look_along_facts_or_at_their_whole_family(name):
 
 @pytest.mark.parametrize("name", [name for name, row in kinship.VARIANTS.items() if not row.rgat])
 def test_equal_persons_stay_equal_without_value_tables_and_maps(name):
-    """A mean of equal values is that value, whatever the weights are; the tables here are far from zero."""
+    """A mean of equal values is that value for any weights; the tables here are far from zero."""
     torch.manual_seed(0)
     row, batch = kinship.VARIANTS[name], Batch.make(4, 3, random.Random(0))
     model = Kin(row).double()

@@ -1,4 +1,4 @@
-"""The pictures' example runs as a script, learns what it says it learns, and writes every picture."""
+"""Tests the example of pictures: it runs as a script, learns its tasks, and writes every picture."""
 
 import random
 import runpy

@@ -1,4 +1,4 @@
-"""The example of functions' names: the name is hidden, what is asked was never trained on, and search and scores."""
+"""Tests the example of function names: names are hidden, test names untrained, and search and scores are right."""
 
 from itertools import product
 
@@ -66,7 +66,7 @@ def test_a_name_reaches_nothing_but_the_answer(questions, tmp_path):
     first, *others = questions
     assert [question.name for question in questions] == [("count", "leaves"), ("get", "size"), ("max", "depth", "2")]
     assert first.tokens[:3] == ("def", HIDDEN_NAME, "(")
-    assert first.tokens.count(HIDDEN_NAME) == 4  # where it is defined, and called, and the argument of that name
+    assert first.tokens.count(HIDDEN_NAME) == 4  # its definition, its call, and an argument of that name
     assert not any("count" in token or "leaves" in token for token in first.tokens)
     renamed, *same = ask(tmp_path, "ab")
     assert (renamed.tokens, renamed.graph) == (first.tokens, first.graph)
@@ -136,7 +136,7 @@ def test_words_of_the_function_can_be_copied(questions, words):
 
 @torch.no_grad()
 def likelihood(model, question, words, ids):
-    """Of a name and its end, from the whole of it at once."""
+    """The log-probability of a name and its end, computed from the whole name."""
     batch = Batch.make([question], words)
     given = torch.tensor([[START, *ids, END]])
     scores = model.decode(given[:, :-1], *model.encode(batch)).log_softmax(-1)
@@ -144,7 +144,7 @@ def likelihood(model, question, words, ids):
 
 
 def test_the_beam_finds_the_likeliest_name(questions, words, monkeypatch):
-    """A beam as wide as all names of up to two words, against all of these."""
+    """A beam as wide as the number of names of up to two words finds the best of these."""
     monkeypatch.setattr(example, "LONGEST_NAME", 2)
     model, ids = namer(words), range(SPECIAL, words.written)
     names = [(), *product(ids), *product(ids, repeat=2)]

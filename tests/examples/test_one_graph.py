@@ -1,4 +1,4 @@
-"""The example of one graph on several processes: in every mode the losses of one process."""
+"""Tests the example of one graph on several processes: every mode has the losses of one process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def all_modes(mesh):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """What the processes of a world of this size found, run once."""
+    """The results of the processes of a world of this size, which runs once."""
     known = {}
 
     def found(size):

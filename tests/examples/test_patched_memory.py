@@ -1,4 +1,4 @@
-"""The memory example: ways agree, its points are right, and its page shows the figures that are kept."""
+"""Tests the memory example: ways agree, its points are right, and its page shows the kept figures."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ SMALL = replace(example.QUICK, lengths=(16, 40), calls=example.CALLS, theirs_tra
 
 @pytest.fixture
 def within(monkeypatch):
-    """Points are measured in this process, which takes no time; the names of those that were."""
+    """Measure points in this process, without waiting; yields the names of measured points."""
     asked = []
 
     def measured(variant, seed, repeats):

@@ -1,4 +1,4 @@
-"""The example of a patched model's tables runs as a script, learns its distances, and writes every picture."""
+"""Tests the example of a patched model's tables: as a script it learns its distances and writes every picture."""
 
 import runpy
 import sys
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    """The names of the script, which has run, and its folder."""
+    """The variables of the script after its run, and its folder."""
     folder, threads = tmp_path_factory.mktemp("tables"), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(SCRIPT), "--quick", "--out", str(folder)])

@@ -1,4 +1,4 @@
-"""The quickstart: its data hold no answers, its labels are those of each function, and settings are not chosen on tests."""
+"""Tests the quickstart: data reveal no answers, labels belong to their function, and tests do not choose settings."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from relgraph.interop import python
 
 @pytest.fixture(scope="module")
 def parts():
-    """Training and test functions of every sixth file of the standard library."""
+    """Training and test functions from every sixth file of the standard library."""
     files = data.source_files
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "source_files", lambda root: list(files(root))[::6])
@@ -41,7 +41,7 @@ def test_files_and_functions_of_all_parts_are_disjoint(parts):
     assert len(test) > 60
     assert all(data.is_test_file(f.path) for f in test)
     assert not any(data.is_test_file(f.path) for f in train)
-    # functions to validate on are those of other training files
+    # validation functions come from other training files
     root = Path(sysconfig.get_paths()["stdlib"]) / "asyncio"
     train, held_out = data.load(root=root, validation=True)
     everything = data.load(root=root)
@@ -91,7 +91,7 @@ def test_the_hole_hides_its_name(questions):
 
 
 def test_swapping_what_is_hidden_changes_no_input(tmp_path, questions):
-    """Two functions that differ in the hidden token alone give the same input: nothing else holds the answer."""
+    """Two functions that differ only in the hidden token give the same input, so nothing else reveals the answer."""
     source = "def f(a, b):\n    c = a + b\n    return {} + a + b + c\n"
     batches = []
     for name in "ab":
@@ -105,7 +105,7 @@ def test_swapping_what_is_hidden_changes_no_input(tmp_path, questions):
 
 
 def _refilled(tmp_path, function, hole, name):
-    """The function with another variable of its own where the hole is, read from its source as any other."""
+    """The function with another of its variables in the hole, read from its source like any other."""
     line, column = function.places[hole]
     lines = function.source.split("\n")
     lines[line] = lines[line][:column] + name + lines[line][column + len(function.tokens[hole]) :]
@@ -118,7 +118,7 @@ def _unhidden(function):
 
 
 def test_the_graph_of_a_question_does_not_depend_on_what_is_hidden(tmp_path, parts):
-    """Whichever of its variables a function has in the hole, the edges are the same; read unhidden they differ."""
+    """The edges are the same for each variable in the hole; without hiding they differ."""
     compared = differing = 0
     rng = random.Random(0)
     for function in rng.sample(parts[1], 60):
@@ -137,7 +137,7 @@ def test_the_graph_of_a_question_does_not_depend_on_what_is_hidden(tmp_path, par
 
 
 def test_the_fresh_name_stands_nowhere_else(tmp_path):
-    """Not even where the hidden variable is called like it, or what stands around has its name."""
+    """The edges are the same even if the hidden variable, or the code around it, uses the fresh name."""
     source = "def f(hidden, b):\n    hidden_ = b\n    return {} + hidden + b + hidden_\n"
     graphs = []
     for name in ("hidden", "b", "hidden_"):

@@ -1,4 +1,4 @@
-"""The schema-linking example: one column fits each question, and words tell nothing else."""
+"""Tests the schema-linking example: one column fits each question, and words reveal nothing else."""
 
 import random
 
@@ -16,7 +16,7 @@ def questions():
 
 
 def test_the_answer_follows_from_names_and_keys(questions):
-    """Read the question off the schema again, by trying every column."""
+    """Answer the question from the schema again, by trying every column."""
     for question in questions:
         schema = question.schema
         (asked,) = [t for t, (name,) in enumerate(schema.tables) if name in schema.question]
@@ -45,7 +45,7 @@ def test_a_match_of_names_settles_of_and_leaves_behind_open(questions):
         matches = example.match_names(schema)[len(schema.question) :]
         both = [column for column, match in enumerate(matches[: len(schema.columns)]) if all(match)]
         assert (both == [question.target]) == (not question.behind)
-        assert sum(name for name, _ in matches) == len(schema.tables) + 1  # columns of that name, and the table
+        assert sum(name for name, _ in matches) == len(schema.tables) + 1  # columns of that name, and the table's name
     named, told = example.guesses([example.Batch.make(questions, dict.fromkeys([*WORDS, *example.MARKS], 0))]).values()
     assert told["of"] == 1.0
     assert 1 / 5 <= named["of"] <= 1 / 4 <= told["behind"] <= 1 / 3

@@ -1,4 +1,4 @@
-"""The example that translates numbers: its names are right, its command line works, and what Ctrl-C stops goes on."""
+"""Tests the example that translates numbers: its names are right, and its command works and continues after Ctrl-C."""
 
 import json
 import signal
@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("sacrebleu")
 
 import translating_numbers as numbers
+from matplotlib.figure import Figure
 from matplotlib.pyplot import imread
 
 from examples.translation.corpus import read_corpus, words
@@ -35,7 +36,7 @@ def test_names(number, english, german):
 
 @pytest.fixture(autouse=True, scope="module")
 def _small():
-    """A sixth of the corpus and a tiny model; the number of threads is put back."""
+    """Use a sixth of the corpus and a tiny model; restore the number of threads."""
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numbers, "NUMBERS", 2000)
@@ -50,7 +51,7 @@ def run(folder, *more):
 
 
 def results(folder):
-    """What was written, without what is about the clock."""
+    """The output files, without times."""
     record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     for each in record["runs"]:
         del each["seconds"]
@@ -59,7 +60,7 @@ def results(folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a command that was not broken off."""
+    """The folder of an uninterrupted command."""
     folder = tmp_path_factory.mktemp("numbers") / "whole"
     assert run(folder) == 0
     return folder
@@ -75,6 +76,20 @@ def test_command_line_trains_both_rows_and_draws(finished):
         assert all(words(source) == int(count) for count, (source, _, _) in each["shown"].items())
     for name in ("results", "tables", "distances", "order"):
         assert imread(finished / f"{name}.png")[..., :3].std() > 0.05
+
+
+def test_results_are_those_of_the_long_run_or_of_own_runs(finished, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: drawn.update({path: figure}))
+    record = json.loads((finished / "results.json").read_text(encoding="utf-8"))
+    runs = numbers.Runs(finished, numbers.Run, {"steps": 3})
+    folders = {(name, 0): finished / f"{name}-0" for name in numbers.POSITIONS}
+    for quick in (True, False):
+        numbers.draw(runs, folders, 0, quick=quick)
+        titles = {path.stem: f"{each.get_suptitle()} {each.get_supxlabel()}" for path, each in drawn.items()}
+        assert ("long run" in titles["results"]) == quick
+        assert all(("short mode" in titles[name]) == quick for name in ("tables", "distances", "order"))
+    assert len(drawn[finished / "results.png"].axes[0].lines) == len(record["runs"])
 
 
 def test_no_tested_number_is_trained_on(finished):
@@ -93,7 +108,9 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(finished, tmp_pa
     update = Training.update
 
     def stopped(self, asked=False):
-        if self.run.name == "relative-0" and self.position.step == 0:  # noted in this step, obeyed after the next
+        if (
+            self.run.name == "relative-0" and self.position.step == 0
+        ):  # requested in this step, takes effect after the next
             signal.raise_signal(signal.SIGINT)
         return update(self, asked)
 
@@ -103,7 +120,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(finished, tmp_pa
     assert f"stopped: 1 of 2 runs are kept in {tmp_path / 'results.json'}" in capsys.readouterr().out
     assert [each["variant"] for each in results(tmp_path)["runs"]] == ["sinusoidal"]
     assert run(tmp_path) == 0
-    assert "relative-0: going on after step 2," in capsys.readouterr().out
+    assert "relative-0: continuing after step 2," in capsys.readouterr().out
     assert results(tmp_path) == results(finished)
     assert run(tmp_path, "--fresh", "--steps", "1") == 0
     assert capsys.readouterr().out.count("a new training") == 2

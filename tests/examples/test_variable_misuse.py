@@ -1,4 +1,4 @@
-"""The variable-misuse example: it reads GREAT's lines, plants misuses, and counts what is right."""
+"""Tests the variable-misuse example: it reads GREAT's lines, plants misuses, and counts right answers."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def line(project="some/project", bug=True, **changes):
 
 
 def read_function(tmp_path, source):
-    """The one function of a module."""
+    """The only function of a module."""
     (tmp_path / "module.py").write_text(source)
     ((function, _),) = read_functions(tmp_path / "module.py", "a/module.py", Sizes(shortest=1))
     return function
@@ -67,7 +67,7 @@ def test_no_project_is_in_two_parts():
 
 
 def test_a_planted_function_is_the_function_with_that_source(tmp_path):
-    """Nothing else tells of the misuse: reading the changed text gives the same tokens, variables and edges."""
+    """Nothing else reveals the misuse: reading the changed text gives the same tokens, variables and edges."""
     function = read_function(tmp_path, SOURCE)
     record = plant(function, function.tokens.index("return") + 1, function.names.index("two"))
     again = plant(read_function(tmp_path, SOURCE.replace("return three", "return two")))
@@ -75,7 +75,7 @@ def test_a_planted_function_is_the_function_with_that_source(tmp_path):
 
 
 class Oracle(torch.nn.Module):
-    """Places the bug at column ``place`` and repairs it with variable ``repair``, whatever is asked."""
+    """Always places the bug at column ``place`` and repairs it with variable ``repair``."""
 
     def __init__(self, place, repair):
         super().__init__()

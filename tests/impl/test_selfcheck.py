@@ -78,7 +78,13 @@ def counted(monkeypatch, outcome=None):
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "size"), [(torch.float16, 64), (torch.bfloat16, 64), (torch.float32, 64), (torch.float32, 16)]
+    ("dtype", "size"),
+    [
+        pytest.param(torch.float16, 64, marks=pytest.mark.slow),
+        pytest.param(torch.bfloat16, 64, marks=pytest.mark.slow),
+        pytest.param(torch.float32, 64, marks=pytest.mark.slow),
+        (torch.float32, 16),
+    ],
 )
 def test_the_kernels_pass(dtype, size, listed):
     asked = selfcheck.Configuration(DEVICE, dtype, listed, size)

@@ -78,8 +78,15 @@ def test_threads_share_the_batch_rows(kind, count, threads):
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("n", [49, 600])
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (49, torch.float32),
+        (49, torch.bfloat16),
+        (600, torch.float32),
+        pytest.param(600, torch.bfloat16, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("both_ways")
 def test_rounding(n, dtype):
     """Over many batch rows, and over several panels of keys."""

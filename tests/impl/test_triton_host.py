@@ -38,7 +38,13 @@ def _small_tiles(monkeypatch):
 # ---- by the ops, as compiled code calls them ----
 
 
-@pytest.mark.parametrize("kind", ["distance", "distance window", "dense batch", "edges only", "sum", "none"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("distance", "dense batch", "edges only", "none"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance window", "sum")),
+    ],
+)
 @pytest.mark.parametrize("options", [{"per_head": "kvqb"}, {"kinds": "v"}, {"dropout_p": 0.4}], ids=str)
 def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
     """Every output and gradient, to the bit."""
@@ -54,8 +60,22 @@ def test_the_ops_give_what_direct_calls_give(kind, options, monkeypatch):
         assert all(map(torch.equal, one, two))
 
 
-@pytest.mark.parametrize("per_head", ["", "kqvb"])
-@pytest.mark.parametrize("kind", ["distance", "distance window", "dense", "edges only", "sum"])
+@pytest.mark.parametrize(
+    ("kind", "per_head"),
+    [
+        *(("distance", ""), ("distance window", "kqvb"), ("dense", "kqvb"), ("edges only", "kqvb"), ("sum", "")),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (
+                ("distance", "kqvb"),
+                ("distance window", ""),
+                ("dense", ""),
+                ("edges only", ""),
+                ("sum", "kqvb"),
+            )
+        ),
+    ],
+)
 def test_tables_in_other_company(kind, per_head):
     """Biases without keys, tables of queries alone, shared key heads: what plain torch adds before and after kernels."""
     for kinds in ("b", "q", "v", "qv", "kb"):
@@ -207,7 +227,13 @@ def test_a_plan_knows_its_cache_until_its_tensors_change():
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["distance", "distance window", "dense", "edges only", "sum"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("distance", "dense", "edges only"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance window", "sum")),
+    ],
+)
 def test_one_graph_serves_all_lengths(kind, backend):
     """Values and gradients are those of eager calls, whatever the length."""
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""The report on compiled kernels: what is refused, the rules, and kernels compiled for GPUs that are not here."""
+"""Tests the report on compiled kernels: its refusals, its rules, and kernels for GPUs that are not present."""
 
 import importlib.util
 import json
@@ -165,7 +165,7 @@ def test_what_is_refused(monkeypatch, tmp_path):
 
 
 def command(folder, *arguments):
-    """``python -m docs.kernels`` in a process where Triton compiles, finding modules in a folder too."""
+    """Run ``python -m docs.kernels`` in a process where Triton compiles; it also finds modules in a folder."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), "TRITON_CACHE_DIR": str(folder / "cache")}
     line = [sys.executable, "-W", "error", "-m", "docs.kernels", "--arch", "90", *map(str, arguments)]
@@ -177,7 +177,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @needs_triton
 def test_toy_kernel(tmp_path):
-    """64 rows by 64 keys on 128 threads are 32 scores per thread: a label per row costs one or two of them each."""
+    """64 rows by 64 keys on 128 threads are 32 scores per thread: a label per row adds one or two instructions."""
     (tmp_path / "page.md").write_text(f"# Page\n{BEGIN}\n{END}\n")
     options = ["--only", "labels", "--json", "toy.json", "--docs", "page.md"]
     done = command(tmp_path, "--configurations", "docs.kernels.toy", *options)
@@ -199,7 +199,7 @@ def test_toy_kernel(tmp_path):
         for rest, name in ((plain, "uniform"), (labels, "uniform"), (labels, "mixed"))
     )
     assert 0 < uniform - before <= 64
-    assert mixed - uniform >= 64  # a gather is a load, and what finds the place
+    assert mixed - uniform >= 64  # a gather is a load and the computation of its address
     cycles = [labels["loops"]["mixed"]["cycles"], plain["loops"]["uniform"]["cycles"]]
     assert labels["ratios"]["mixed"] == pytest.approx(cycles[0] / cycles[1])
     assert (
@@ -232,7 +232,7 @@ def test_what_is_only_reported_is_not_complained_of():
 @needs_triton
 @pytest.mark.slow
 def test_relgraph_s_own_kernels_pass(tmp_path):
-    """Labels by distance in backward by keys: compiled for one GPU as a call would have them."""
+    """Labels by distance in backward by keys, compiled for one GPU as in a call."""
     done = command(tmp_path, "--only", "backward_keys distance fp16 64")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no spills; uniform tiles within 1.1 and mixed ones within 3.0 times their baselines" in done.stdout
@@ -263,7 +263,7 @@ def compiled(tmp_path, dtype, *architectures):
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("arch", [86, 120, *(pytest.param(arch, marks=pytest.mark.slow) for arch in (80, 89, 90, 100))])
 def test_each_gpu_holds_what_a_call_would_be_given(tmp_path, arch, dtype):
-    """Heads of 128, the largest tiles: 99 KiB of shared memory on sm_86, 89 and 120."""
+    """Heads of 128, the largest tiles: sm_86, sm_89 and sm_120 have 99 KiB of shared memory."""
     found = compiled(tmp_path, dtype, arch)
     assert len(found) == 3
     for _, shared, most, blocks in found:
@@ -290,7 +290,7 @@ for config in configurations.kernels("distance", "bf16", 64, 80):
 @needs_triton
 @pytest.mark.slow
 def test_compiles_for_amd(tmp_path):
-    """A check that nothing is NVIDIA's only: the kernels compile with the backend in Triton's wheel."""
+    """The kernels use nothing that only NVIDIA has: they compile with the other backend in Triton's wheel."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", AMD], env=environment, cwd=ROOT, capture_output=True, text=True)
@@ -303,7 +303,7 @@ def test_compiles_for_amd(tmp_path):
 
 @needs_triton
 def test_amd_gets_tiles_that_fit_it(monkeypatch):
-    """A capability of 9.4 is an MI300 there, and no H100."""
+    """A capability of 9.4 means an MI300 there, and not an H100."""
     import torch
 
     from relgraph.impl.triton import tiling
@@ -313,7 +313,7 @@ def test_amd_gets_tiles_that_fit_it(monkeypatch):
 
 
 def test_no_launch_makes_a_kernel_for_a_band_of_one_distance():
-    """The compiler is told not to take a width of 1 for a constant, as a launch otherwise does."""
+    """The compiler must not treat a width of 1 as a constant, as a launch otherwise does."""
     program = """
 from relgraph.impl.triton import attention_kernels as attention
 for fn in (attention.forward, attention.backward_rows, attention.backward_keys):

@@ -25,7 +25,7 @@ def printed(package, call):
 
 @pytest.mark.parametrize("package", ["matplotlib", "networkx", "scipy"])
 def test_without_what_it_draws_with(package):
-    wanted = "relgraph.plot needs matplotlib, networkx and scipy: pip install 'relgraph[plot]'"
+    wanted = "relgraph.plot needs matplotlib, networkx and scipy: pip install matplotlib networkx scipy"
     assert printed(package, "rg.plot") == wanted
 
 

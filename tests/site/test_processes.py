@@ -1,4 +1,4 @@
-"""The page on several processes: its command runs its scripts, and two processes print what one prints."""
+"""Tests the page on several processes: its command runs its scripts, and two processes print the same as one."""
 
 import os
 import re
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "howto" / "several-processes.md").read_text(encoding="ut
 
 
 def run(command: list[str], folder: Path) -> list[str]:
-    """The lines that a command prints, run in a folder with ``train.py``."""
+    """The output lines of a command that runs in a folder with ``train.py``."""
     here = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What builds and checks the site: API pages hold every public name, shell blocks and links are checked."""
+"""Tests the site's builder and checks: API pages list every public name; shell blocks and links are right."""
 
 import re
 import zlib
@@ -33,7 +33,7 @@ MODULES = (
 
 
 def listed():
-    """Every name that an API page lists, by module."""
+    """All names on the API pages, by module."""
     names = set()
     for page in (DOCS / "api").glob("*.rst"):
         module = None

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a folder for pictures and {RESULTS} (default: docs/images/translation)",
     )
     parser.add_argument("--data-name", help=f"what was translated (default: that of {RESULTS}, or {DATA_NAME!r})")
-    parser.add_argument("--note", help=f"a paragraph beside the settings (default: that of {RESULTS})")
+    parser.add_argument("--note", help=f"a paragraph after the settings (default: that of {RESULTS})")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -70,7 +70,7 @@ def write_report(
         data: the folder of ``prepare``, for intervals of BLEU that resample sentences; None for those over seeds, or
             those of ``results.json``.
         data_name: what was translated; None for what ``results.json`` says.
-        note: a paragraph beside the settings; None for that of ``results.json``, if there is one.
+        note: a paragraph after the settings; None for that of ``results.json``, if there is one.
 
     Raises:
         ValueError: nothing to report on, runs that do not compare, or ``data`` that they were not measured on.

@@ -32,30 +32,30 @@ def findings(sweep: Sweep, shapes: Iterable[Sweep]) -> list[str]:
 
 def _how_to_read(bleus: Sequence[Difference]) -> str:
     parts = [
-        "The first row less the second, with its 95 % interval in brackets. A difference is bold if its interval "
-        "leaves out 0; otherwise it is undecided. Higher BLEU and lower perplexity are better. Runs of one seed see "
-        "the sentences in the same order: a difference is the mean over the seeds that both rows have, so that it can "
-        "differ a little from that of the means above."
+        "A difference is the first row minus the second, with its 95 % interval in brackets. It is bold if the "
+        "interval excludes 0, and undecided otherwise. Higher BLEU and lower perplexity are better. Runs with the same "
+        "seed see the sentences in the same order. So a difference is the mean over the seeds that both rows have, "
+        "which may differ a little from the difference of the means above."
     ]
     if any(found.sentences for found in bleus):
         parts.append(
-            "Intervals of BLEU come from a paired bootstrap: it draws the sentences of the test anew, the same for "
-            f"both rows, and the seeds, {RESAMPLES:,} times. Its p is computed as in sacreBLEU's paired bootstrap "
-            "test, which counts one tail of a clear difference; where they seem to disagree, the interval decides. "
-            "With few seeds such intervals are somewhat too narrow."
+            "The intervals of BLEU come from a paired bootstrap, which draws the test sentences and the seeds again "
+            f"{RESAMPLES:,} times, the same sentences for both rows. We compute its p as in sacreBLEU's paired "
+            "bootstrap test, which counts one tail of a clear difference. If p and the interval seem to disagree, the "
+            "interval decides. With few seeds these intervals are somewhat too narrow."
         )
     if any(found.some_kept for found in bleus):
         parts.append(
-            "The translations of some runs were not kept: they count among the seeds, and the other runs of their row "
-            "show what the sentences do."
+            "The translations of some runs were not kept. These runs count as seeds, and the other runs of their row "
+            "show how much the sentences vary."
         )
-    by_seeds = "Intervals of perplexity are Student's over seeds"
+    by_seeds = "The intervals of perplexity are Student's t intervals over seeds"
     if any(found.low is not None and not found.sentences for found in bleus):
-        by_seeds += f", and so are those of BLEU with {SEEDS_ONLY} (and their p), where a row has no translations kept"
+        by_seeds += f", and so are the BLEU intervals marked {SEEDS_ONLY} (and their p), of rows without translations"
     parts += [
         f"{by_seeds}.",
-        "Nothing is corrected for the number of differences: where there is none, one interval in twenty leaves out 0 "
-        "by chance.",
+        "We do not correct for the number of differences: if there is none, one interval in twenty excludes 0 by "
+        "chance.",
     ]
     return "\n\n".join([parts[0], " ".join(parts[1:])])
 
@@ -109,9 +109,9 @@ def _longest_by_distance(sweep: Sweep) -> list[str]:
     rows = [[str(distance), str(cell), change] for (distance, cell), change in shown]
     lowest = min(cells, key=lambda distance: cells[distance].mean)
     return [
-        f"Perplexity by clipping distance, {lengths_of(longest)}, and the difference to the row above, over the seeds "
-        f"that both have. The lowest mean is that of k = {lowest}.",
-        table(["k", "perplexity", "less the row above"], rows),
+        f"The last table shows perplexity by clipping distance on sentences of {lengths_of(longest)}, and the "
+        f"difference from the row above, over the seeds that both have. k = {lowest} has the lowest mean.",
+        table(["k", "perplexity", "minus the row above"], rows),
     ]
 
 
@@ -124,8 +124,8 @@ def improving(sweep: Sweep) -> list[str]:
     start, stop = _last_fifth(sweep, next(iter(late)))
     cells = [[v.name, with_interval(found, ".3f"), str(sweep.seeds(v))] for v, found in late.items()]
     return [
-        f"The change of this loss over the last fifth of training, from step {start:,} to step {stop:,}, with its 95 % "
-        f"interval over seeds. {_said(late)}",
+        f"The table shows how this loss changed over the last fifth of training, from step {start:,} to step "
+        f"{stop:,}, with its 95 % interval over seeds. {_said(late)}",
         table(["positions", "nats", "seeds"], cells),
     ]
 
@@ -157,7 +157,7 @@ def _said(late: dict[Variant, Difference]) -> str:
     change = signed(late[SINUSOIDAL].value, ".3f")
     if late[SINUSOIDAL].sign == -1:
         return (
-            f"{text} So the training was too short for *sinusoidal* to stop improving ({change} nats): the tables "
-            "compare the models after equally many steps, not at their best."
+            f"{text} So the training was too short for *sinusoidal* to stop improving ({change} nats). The tables "
+            "compare the models after the same number of steps, not at their best."
         )
     return f"{text} The loss of *sinusoidal* changed by {change} nats, which these seeds cannot tell from 0."

@@ -79,15 +79,18 @@ def _introduction(sweep: Sweep, shapes: Sequence[Sweep], link: str | None) -> li
     spread = "which gives no spread" if seeds == [1] else "± the sample standard deviation"
     source = "" if link is None else f" ([{RESULTS}]({link}/{RESULTS}))"
     return [
-        f"Small Transformers translate {sweep.data}. They differ only in what they know of positions: nothing; "
-        "sinusoids or learned vectors, added to the embeddings; or a vector for each clipped distance, as in "
-        "[Shaw, Uszkoreit, Vaswani 2018](https://arxiv.org/abs/1803.02155). Each was trained with "
-        f"{many}; a figure is the mean over seeds, {spread}. Every figure is computed from the logs{source}.",
+        f"We train small Transformers to translate {sweep.data}. The models differ only in how they represent "
+        "positions: not at all; by sinusoids or learned vectors, added to the embeddings; or by a vector for each "
+        "clipped distance, as in [Shaw, Uszkoreit, Vaswani 2018](https://arxiv.org/abs/1803.02155). We trained each "
+        f"model with {many}. A figure is the mean over seeds, {spread}. Every figure is computed from the "
+        f"logs{source}.",
         "## Settings",
-        f"{_model_text(sweep)} {_training_text(sweep)} {_measuring_text(sweep)}",
+        _model_text(sweep),
+        _training_text(sweep),
+        _measuring_text(sweep),
         _assumed_text(sweep),
         sweep.note,
-        "To repeat it, from the root of the repository:",
+        "To repeat the experiment, run in the root of the repository:",
         f"```sh\n{COMMANDS.format(**_command_options(sweep, shapes))}```",
     ]
 
@@ -97,17 +100,17 @@ def _assumed_text(sweep: Sweep) -> str:
     if not assumed:
         return ""
     names = ", ".join(f"`{name}`" for name in sorted(assumed))
-    return f"Some runs were saved before the settings {names} existed; they count with the defaults."
+    return f"Some runs were saved before the settings {names} existed. For them we assume the defaults."
 
 
 def _model_text(sweep: Sweep) -> str:
     model = sweep.model
     return (
-        f"Encoder and decoder of {count(model['layers'], 'layer')} each, width {model['width']}, "
-        f"{count(model['heads'], 'head')}, feed-forward width {model['hidden']}, dropout {model['dropout']:g}, norms "
-        f"{'before' if model['norm_first'] else 'after'} each step, rows of tables "
-        f"{'for each head' if model['per_head'] else 'shared by the heads'}; "
-        f"{sweep.sizes['vocabulary']:,} subwords, shared by both languages."
+        f"**Model.** Encoder and decoder have {count(model['layers'], 'layer')} each, width {model['width']}, "
+        f"{count(model['heads'], 'head')}, feed-forward width {model['hidden']}, dropout {model['dropout']:g}, and "
+        f"norms {'before' if model['norm_first'] else 'after'} each step. "
+        f"{'Each head has its own tables' if model['per_head'] else 'The heads share their tables'}. Both languages "
+        f"share {sweep.sizes['vocabulary']:,} subwords."
     )
 
 
@@ -121,9 +124,9 @@ def _training_text(sweep: Sweep) -> str:
     pairs, devices = sweep.sizes["pairs"], every(config.get("device") for config in configs)
     versions = (f"{name} {every(config['versions'].get(name) for config in configs)}" for name in VERSIONS)
     return (
-        f"{training['steps']:,} steps of at most {training['batch_tokens']:,} tokens on either side{more}"
-        f"{f', out of {pairs:,} pairs' if pairs else ''}; Adam, {training['warm_up']:,} steps of warm-up, rate "
-        f"factor {training['learning_rate']:g}, label smoothing {training['smoothing']:g}, precision "
+        f"**Training.** {training['steps']:,} steps of at most {training['batch_tokens']:,} tokens per side{more}"
+        f"{f', from {pairs:,} pairs' if pairs else ''}; Adam with {training['warm_up']:,} steps of warm-up and rate "
+        f"factor {training['learning_rate']:g}; label smoothing {training['smoothing']:g}; precision "
         f"{training['precision']}{f' on {devices}' if devices else ''}; {', '.join(versions)}."
     )
 
@@ -134,14 +137,15 @@ def _measuring_text(sweep: Sweep) -> str:
         for name, size in sweep.tests.items()
     )
     return (
-        f"Each run is measured by {_averaged(sweep)}, with a beam of {sweep.search['beam']} and a length penalty of "
-        f"{sweep.search['length_penalty']:g}. Tests by words in the source sentence: {tests}. Perplexity is that of a "
-        f"subword. BLEU and chrF are sacreBLEU's (BLEU `{sweep.tests[TEST]['signature']}`)."
+        f"**Tests.** We test each run with {_averaged(sweep)}, a beam of {sweep.search['beam']} and a length penalty "
+        f"of {sweep.search['length_penalty']:g}. The test sets, by words in the source sentence, are: {tests}. "
+        "Perplexity is per subword. sacreBLEU computes BLEU and chrF "
+        f"(BLEU `{sweep.tests[TEST]['signature']}`)."
     )
 
 
 def _averaged(sweep: Sweep) -> str:
-    """Which checkpoints a run is measured by."""
+    """The checkpoints with which a run is tested."""
     averaged = [entry["averaged_steps"] for entry in sweep.runs]
     numbers, steps = {len(each) for each in averaged}, sorted(set().union(*averaged))
     if numbers == {1}:
@@ -201,12 +205,12 @@ def _comparison(sweep: Sweep) -> list[str]:
         for v in found
     ]
     return [
-        "On sentences of trained lengths; k is the clipping distance. The paper's Table 1 compares sinusoidal with "
-        "relative positions; the other rows are ours. On WMT 2014 English–German the paper gained 0.3 BLEU (base) and "
-        "1.3 BLEU (big) with relative over sinusoidal positions, and nothing more with both.",
-        "Training tokens per second are the medians of the logs, with whatever else the machine did at the time: they "
-        "do not compare. `python -m examples.translation speed data/pairs` compares, for it trains with relative and "
-        "with sinusoidal positions in turn; the paper reports 7 % fewer steps per second.",
+        "The test sentences have trained lengths; k is the clipping distance. The paper's Table 1 compares sinusoidal "
+        "with relative positions; we add the other rows. On WMT 2014 English–German, relative positions gained 0.3 "
+        "BLEU (base) and 1.3 BLEU (big) over sinusoidal ones in the paper. Both together gained nothing more.",
+        "Do not compare the training tokens per second: they are medians of the logs, and the machine did other work "
+        "at the same time. To compare speeds, run `python -m examples.translation speed data/pairs`, which trains with "
+        "relative and with sinusoidal positions in turn. The paper reports 7 % fewer steps per second.",
         table(["positions", "BLEU", "chrF", "perplexity", "training tokens/s", "parameters", "seeds"], rows),
         _missing(sweep, COMPARED),
     ]
@@ -227,12 +231,12 @@ def _shapes(shapes: Sequence[Sweep]) -> list[str]:
     ]
     missing = [name for name in SHAPES if name not in [sweep.shape for sweep in shapes]]
     return [
-        "Small models with the proportions of the paper's two. Only rows of the same shape compare. "
-        + " ".join(_shape_text(sweep) for sweep in shapes)
+        "These small models have the proportions of the paper's base and big models. Compare only rows of the same "
+        "shape. " + " ".join(_shape_text(sweep) for sweep in shapes)
         if shapes
         else "",
         table(["shape", "positions", "BLEU", "chrF", "perplexity", "parameters", "seeds"], rows),
-        f"Left out, without a finished run: {'; '.join(missing)}." if missing else "",
+        f"Left out because no run has finished: {'; '.join(missing)}." if missing else "",
     ]
 
 
@@ -241,7 +245,7 @@ def _shape_text(sweep: Sweep) -> str:
     return (
         f"*{sweep.shape}*: width {model['width']}, {count(model['heads'], 'head')}, feed-forward width "
         f"{model['hidden']}, dropout {model['dropout']:g}, tables for each layer"
-        f"{' and head' if model['per_head'] else ', shared by its heads'}, measured by {_averaged(sweep)}."
+        f"{' and head' if model['per_head'] else ', shared by its heads'}, tested with {_averaged(sweep)}."
     )
 
 
@@ -258,10 +262,10 @@ def _by_distance(sweep: Sweep) -> list[str]:
     ]
     ours = ", ".join(f"k = {k}" for k in OURS)
     return [
-        "The paper's Table 2: relative positions with key and value tables, on sentences of trained lengths. With "
-        f"k = 0 every pair has the same label, which says nothing of positions. The paper does not have {ours}. It "
-        "saw no more than noise from k = 2 on. Rows for distances that no training sentence has stay as they were "
-        "drawn, so that large k differ in little else.",
+        "As in the paper's Table 2, the models have relative positions with key and value tables, and the test "
+        "sentences have trained lengths. With k = 0 every pair has the same label, so the model knows no positions. "
+        f"The paper does not test {ours}. From k = 2 on, it saw only noise. Rows for distances that no training "
+        "sentence has keep their random initial values. Models with large k differ in little else.",
         table(["k", "BLEU", "perplexity", "seeds"], rows),
         _missing(sweep, wanted),
     ]
@@ -279,9 +283,9 @@ def _by_table(sweep: Sweep) -> list[str]:
         for v in sweep.present(wanted)
     ]
     return [
-        f"The paper's Table 3: relative positions with k = {PAPER} and both tables, one or none, on sentences of "
-        "trained lengths. Without both the model knows nothing of positions. The paper found that the key table by "
-        "itself does as well as both.",
+        f"As in the paper's Table 3, the models have relative positions with k = {PAPER} and both tables, one of them, "
+        "or none. The test sentences have trained lengths. Without tables the model knows no positions. In the paper, "
+        "the key table without the value table does as well as both.",
         table(["key table", "value table", "BLEU", "perplexity", "seeds"], rows),
         _missing(sweep, wanted),
     ]
@@ -293,9 +297,9 @@ def _unseen_lengths(sweep: Sweep) -> list[str]:
     wanted = [NONE, SINUSOIDAL, LEARNED, BOTH, *map(relative, sweep.distances), *ONE_TABLE]
     found = sweep.present(wanted) + [v for v in sweep.groups if v not in wanted]
     parts = [
-        "Test sets by words in the source sentence. The best mean of a column is bold where its difference from every "
-        "other row, over the seeds that both have, has a 95 % interval that leaves out 0. Learned positions that no "
-        "training sentence reaches were never trained: longer sentences get them as they were drawn."
+        "Each column is a test set, by words in the source sentence. The best mean of a column is bold if the 95 % "
+        "interval of its difference from every other row, over the seeds that both have, excludes 0. Learned positions "
+        "beyond the longest training sentence were never trained: longer sentences use their random initial values."
     ]
     for title, measure, best in (("Perplexity", "perplexity", min), ("BLEU", "bleu", max)):
         columns = [[sweep.test(v, name, measure) for v in found] for name in sweep.tests]
@@ -324,7 +328,10 @@ def _clear_best(
 
 
 def _curves_text(sweep: Sweep) -> str:
-    text = "Negative log-likelihood of the validation set, in nats for each subword: mean and range over seeds."
+    text = (
+        "The curves show the negative log-likelihood of the validation set, in nats per subword: mean and range over "
+        "seeds."
+    )
     return " ".join(filter(None, [text if sweep.present(CURVES) else "", _missing(sweep, CURVES)]))
 
 
@@ -333,13 +340,13 @@ def _tables_text(drawn: bool) -> str:
         wanted = " or ".join(f"k = {distance}" for distance in PICTURED_DISTANCES)
         return f"No picture: no finished run of relative, {wanted}, has its averaged model."
     return (
-        "Lengths of the rows, mean and range over seeds (the mean over heads, where each has rows of its own), and the "
-        "cosines of every two rows, mean over seeds. The outermost rows stand for all distances beyond them as well. "
-        "Distances above 0 are left out for the decoder: a target sees nothing to its right, so that those rows are "
-        "never used. Rows of distances that no training sentence reaches stay as they were drawn."
+        "The pictures show the lengths of the rows (mean and range over seeds; mean over heads, if each head has its "
+        "own rows) and the cosine of every two rows (mean over seeds). The first and last row also serve all distances "
+        "beyond them. The pictures of the decoder omit distances above 0: a target sees nothing to its right, so "
+        "it never uses those rows. Rows for distances that no training sentence has keep their random initial values."
     )
 
 
 def _missing(sweep: Sweep, wanted: Iterable[Variant]) -> str:
     names = [v.name for v in wanted if v not in sweep.groups]
-    return f"Left out, without a finished run: {'; '.join(names)}." if names else ""
+    return f"Left out because no run has finished: {'; '.join(names)}." if names else ""

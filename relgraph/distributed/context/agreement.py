@@ -1,7 +1,7 @@
-"""Whether all processes mean the same call: lengths, labels and options, compared before any data travel.
+"""Compare lengths, labels and options of a call among processes before any data travel.
 
-Without this a process would wait for rows that never come. Every process compares the same numbers, so that all raise
-the same error.
+Without this, a process could wait for rows that never come. Every process compares the same numbers, so all raise the
+same error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relgraph.labels import Labels
 
 
 def fingerprint(labels: Labels | None, *, whole: bool) -> int:
-    """A number that two labels share only if they are equal; of labels that were cut, of what they have in common."""
+    """A number that is equal for two labels only if they are equal; for cut labels, it covers their common part."""
     if labels is None:
         return 0
     tensors, spec = pytree.tree_flatten(labels)
@@ -45,11 +45,11 @@ def agree(
     """Raise ValueError, the same on every process, unless all give the same numbers.
 
     Args:
-        numbers: what is compared, by the words of the error.
-        device: where the processes exchange tensors.
+        numbers: the numbers to compare, by the words of the error.
+        device: the device on which the processes exchange tensors.
         group: the processes.
-        words: what the numbers of some of them mean.
-        error: what this process has found wrong, a TypeError or ValueError, in place of numbers. All raise it then.
+        words: the meaning of some numbers, for the error.
+        error: a TypeError or ValueError that this process has found, in place of numbers. Then all processes raise it.
     """
     size = distributed.get_world_size(group)
     if size == 1:
@@ -78,14 +78,14 @@ def agree(
 
 
 LABELS = "labels"
-"""The name of the number that stands for labels."""
+"""The name of the number that represents the labels."""
 
 
 def shared_seed(device: torch.device, group: Any, drawn: Tensor | None = None) -> Tensor:
-    """A seed for dropout that process 0 draws, as one process alone would, from torch's generator of the device.
+    """A seed for dropout that process 0 draws from torch's generator of the device, as a single process would.
 
     Args:
-        device: where it is drawn.
+        device: the device whose generator draws it.
         group: the processes that share it.
         drawn: the seed of process 0, if it has drawn one already.
     """

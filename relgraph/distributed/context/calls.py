@@ -1,4 +1,4 @@
-"""What layers and functions of relgraph do in a region of context parallelism."""
+"""Run attention calls of layers and functions in a region of context parallelism."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from relgraph.impl.call import Answer
 from relgraph.labels import Labels
 
 METHODS = ("allgather", "ring", "ulysses")
-"""What travels: keys and values to all at once, or around a ring; or rows for heads."""
+"""The methods: send keys and values to all at once, or around a ring; or exchange rows for heads."""
 
 COMPARED = (
     "the number of axes of query",
@@ -37,7 +37,7 @@ COMPARED = (
     "is_causal",
     "dropout_p > 0",
 )
-"""What the processes compare before data travel, by the words of an error; labels come after it."""
+"""The numbers that processes compare before data travel, by the words of an error; labels come after them."""
 
 
 DTYPES = ("another dtype", "torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
@@ -48,7 +48,7 @@ WORDS = {
     "is_causal": BOOLS,
     "dropout_p > 0": BOOLS,
 }
-"""What the numbers of options mean in an error."""
+"""The meaning of the numbers of options, for an error."""
 
 
 class Calls(Region):
@@ -61,10 +61,10 @@ class Calls(Region):
 
         Args:
             method: one of ``METHODS``.
-            shards_of: gives the layout of a whole of which this process holds so many rows.
+            shards_of: returns the layout of all rows, from the number of rows of this process.
             even: whether all processes hold the same number of rows.
             group: the processes.
-            device: where they exchange what they compare.
+            device: the device on which they exchange numbers to compare.
         """
         self.method, self.shards_of, self.even, self.group, self.device = method, shards_of, even, group, device
         self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
@@ -124,13 +124,13 @@ class Calls(Region):
         return self._closed(answer, given, whole)
 
     def _closed(self, answer: Answer, given: Arguments, whole: Whole) -> tuple[Tensor, AttentionAux]:
-        """What the caller gets of an answer."""
+        """Output and extra results for the caller."""
         output = answer.output.to(given.query.dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
         return output, aux_of(answer, whole.labels, whole.packed, need_lse=True)
 
     def _opened(self, given: Arguments) -> tuple[Arguments, Whole, Layout, Layout]:
-        """The checked arguments, with a mask of all keys, and what all processes hold."""
+        """The checked arguments, with a mask of all keys, and a description of what all processes hold."""
         if given.need_weights:
             raise NotImplementedError(
                 "need_weights needs all pairs of a row on one process: leave the context_parallel block for it"
@@ -156,12 +156,12 @@ class Calls(Region):
         return given._replace(labels=None, attn_mask=mask), whole, queries, keys
 
     def _whole(self, labels: Labels | None, queries: Layout, keys: Layout, axis: int) -> Whole:
-        """The labels with the lengths of the whole."""
+        """The labels, with the lengths that all processes hold together."""
         of_part = labels is not None and labels.q_len != queries.length
         return Whole(labels, queries.runs[self.rank] if of_part else None, queries.length, keys.length, axis)
 
     def _wrong_labels(self, labels: Labels, queries: Layout, keys: Layout) -> ValueError | None:
-        """The error if the labels cover neither the whole nor, where that will do, the rows of this process."""
+        """The error if the labels cover neither all rows nor, if that is allowed, the rows of this process."""
         mine = queries.lengths[self.rank]
         if labels.k_len != keys.length or labels.q_len not in (queries.length, mine):
             return ValueError(

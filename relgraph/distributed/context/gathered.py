@@ -1,7 +1,7 @@
-"""All keys and values on every process, for its own rows: they are gathered, then attention goes on as usual.
+"""Gather all keys and values on every process, then let its own rows attend as usual.
 
-Heads go in groups, one after the other. So backward holds the gradients of all keys for one group at a time, and sends
-them home before the next.
+Groups of heads take turns, so backward holds the gradients of all keys for one group at a time, and sends them home
+before the next group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relgraph.functional.region import Arguments
 from relgraph.impl.call import Answer
 
 GROUPS = 2
-"""Groups of heads. With more of them backward holds less, and a GPU has less to do at a time."""
+"""The number of groups of heads. With more groups backward holds less, but a GPU has less work at a time."""
 
 
 def attend(
@@ -43,7 +43,7 @@ def _groups(given: Arguments) -> list[tuple[int, Arguments]]:
     heads, kv_heads = given.query.shape[1], given.key.shape[1]
     count = min(GROUPS, kv_heads)
     shared = heads == kv_heads or (given.enable_gqa and kv_heads > 0 and heads % kv_heads == 0)
-    if count < 2 or not shared or given.value.shape[1] != kv_heads:  # what does not fit is refused as a whole
+    if count < 2 or not shared or given.value.shape[1] != kv_heads:  # the whole call reports arguments that do not fit
         return [(0, given)]
     found, at = [], 0
     for kv_size in (len(part) for part in torch.arange(kv_heads).chunk(count)):
@@ -68,7 +68,7 @@ def _narrow(x: Any, first: int, count: int) -> Any:
 
 
 def _joined(parts: list[Answer], axis: int) -> Answer:
-    """One answer of several, ``[B, H, n, ...]``, that follow each other on an axis."""
+    """Join several answers, ``[B, H, n, ...]``, along an axis."""
     if len(parts) == 1:
         return parts[0]
     output, lse = (torch.cat([getattr(part, name) for part in parts], axis) for name in ("output", "lse"))

@@ -45,7 +45,7 @@ def attend(
         return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
 
     mass = None if answer.mass is None else tuple(map(back, answer.mass))
-    output = answer.output.to(given.query.dtype)  # as the caller gets it: half types travel as such
+    output = answer.output.to(given.query.dtype)  # the caller's dtype, so that half types travel as half types
     return Answer(back(output), back(answer.lse[..., None])[..., 0], mass)
 
 

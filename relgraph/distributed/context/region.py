@@ -1,4 +1,4 @@
-"""The region of context parallelism, as users see it: the block, and what it yields."""
+"""The region of context parallelism, as users see it: the ``with`` block, and the object that it yields."""
 
 from __future__ import annotations
 
@@ -28,32 +28,34 @@ def context_parallel(
     method: Literal["allgather", "ring", "ulysses"] = "ring",
     layout: Layout | Literal["even", "head-tail"] = "even",
 ) -> Iterator[ContextParallel]:
-    """Within this block each process holds some rows of every sequence, and attention sees the rows of all.
+    """Let attention see the rows of all processes while each process holds some rows of every sequence.
 
-    Shards come in and shards go out: hand each layer, or :func:`~relgraph.relation_attention`, the rows of this process
-    (:meth:`~relgraph.distributed.Layout.shard`), in forward and backward alike. Labels are those of the whole and are
-    cut here, so that no process holds scores of all pairs; labelers of layers label the whole by themselves. Dense
-    labels may also be given for the rows of this process only, ``[n, N]``. A mask of pairs has the rows of this
-    process and all keys, ``[n, N]``; a mask of keys, such as ``key_padding_mask``, those of this process, ``[B, n]``.
-    Absolute positions of :class:`~relgraph.SinusoidalPositions` and its kin count in the whole.
+    Layers and :func:`~relgraph.relation_attention` take the rows of this process
+    (:meth:`~relgraph.distributed.Layout.shard`) and return its rows, in forward and backward alike. Labels cover the
+    whole sequence, and the region cuts them, so no process holds scores of all pairs; labelers of layers label the
+    whole sequence by themselves. Dense labels may also cover only the rows of this process, ``[n, N]``. A mask of pairs
+    has the rows of this process and all keys, ``[n, N]``; a mask of keys, such as ``key_padding_mask``, has the keys of
+    this process, ``[B, n]``. Layers of absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use
+    positions in the whole sequence.
 
     Three methods give the same numbers. With N rows, P processes, E numbers of keys and values per row:
 
-    - ``"allgather"``: every process gets all keys and values, for one half of the heads after the other. It keeps N · E
-      numbers, and in backward holds half as many gradients at a time. It sends (P - 1) N/P · E numbers each way.
-    - ``"ring"``: keys and values go around, and each process merges what its rows find. It keeps N/P · E numbers, holds
-      twice as many while they travel, and backward computes forward again. It sends as much as all-gather does, and in
-      backward the sums of gradients, N · E numbers in float32.
+    - ``"allgather"``: every process gets all keys and values, first for one half of the heads, then for the other. It
+      keeps N · E numbers, and in backward holds half as many gradients at a time. It sends (P - 1) N/P · E numbers each
+      way.
+    - ``"ring"``: keys and values go from process to process, and each merges the attention of its rows to them. It
+      keeps N/P · E numbers, holds twice as many while they travel, and backward computes forward again. It sends as
+      much as all-gather does, and in backward also the sums of gradients, N · E numbers in float32.
     - ``"ulysses"``: every process gets all rows of some heads. P must divide the heads of queries and keys. It sends
       all but 1/P of its queries, keys, values and outputs each way.
 
-    Every process computes parameters' gradients from its own rows: sum them over the mesh (average, if the loss is a
-    mean over the rows of each process), as DistributedDataParallel or ``fully_shard`` over a mesh that includes this
-    one does. Dropout draws the mask of the whole: process 0 draws the seed.
+    Every process computes parameters' gradients from its own rows. Sum them over the mesh, or average them if the loss
+    is a mean over the rows of each process; DistributedDataParallel and ``fully_shard`` do this over a mesh that
+    includes this one. Dropout draws the mask of the whole sequence, with a seed that process 0 draws.
 
-    On entering, the processes compare the layout. The first call with certain labels and lengths compares these, once
-    in a region. So enter a region for each step: what differs later in the same region ends in another error, or at the
-    time limit of the processes.
+    When the region begins, the processes compare the layout. The first call with certain labels and lengths compares
+    these, once per region. So enter a region for each step: a later difference in the same region ends in another
+    error, or at the time limit of the processes.
 
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in torch's own
     ``context_parallel``.
@@ -61,17 +63,16 @@ def context_parallel(
     Args:
         mesh: one axis of processes, such as ``init_device_mesh("cpu", (4,))`` or ``mesh["cp"]``.
         method: ``"ring"``, ``"allgather"`` or ``"ulysses"``.
-        layout: which rows each process holds: ``"even"``, runs of equal length in the order of the processes;
-            ``"head-tail"``, which gives equal work to all with ``is_causal``; or a
-            :class:`~relgraph.distributed.Layout`.
+        layout: which rows each process holds: ``"even"`` gives runs of equal length in the order of the processes,
+            ``"head-tail"`` gives equal work to all with ``is_causal``; or a :class:`~relgraph.distributed.Layout`.
 
     Yields:
-        The region, whose ``layout_of`` and ``gather`` help with losses of the whole.
+        The region, whose ``layout_of`` and ``gather`` help with losses over the whole sequence.
 
     Raises:
         TypeError: not a DeviceMesh.
-        ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. On every
-            process: layouts that differ; within the block, lengths or labels that differ, heads that P does not
+        ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. All processes
+            raise together: layouts that differ; within the block, lengths or labels that differ, heads that P does not
             divide.
         NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr`` and
             :func:`~relgraph.edge_attention`.
@@ -91,7 +92,7 @@ def context_parallel(
     """
     region = ContextParallel(mesh, method, layout)
     even, device = not isinstance(region.layout, Layout), torch.device(mesh.device_type)
-    # shards of equal length from different layouts would meet the labels of other rows, and nothing else would notice
+    # shards of equal length from different layouts would use the labels of other rows, and no other check would notice
     described = str(region.layout.runs) if isinstance(region.layout, Layout) else region.layout
     raise_together(None, "layout", described, device, region.group)
     with entered(Calls(region.method, region.shards_of, even, region.group, device)):
@@ -99,19 +100,19 @@ def context_parallel(
 
 
 class ContextParallel:
-    """What :func:`context_parallel` yields: which rows this process holds, and how to put those of all together.
+    """The region that :func:`context_parallel` yields: it says which rows this process holds, and joins all rows.
 
     Attributes:
         method: ``"allgather"``, ``"ring"`` or ``"ulysses"``.
-        layout: the layout, or the name that it was asked for by.
+        layout: the layout, or the name of the layout that you asked for.
         group: the processes.
-        rank: this process among them.
-        size: P, how many there are.
+        rank: the number of this process among them.
+        size: P, the number of processes.
 
     Args:
         mesh: as in :func:`context_parallel`.
-        method: likewise.
-        layout: likewise.
+        method: as in :func:`context_parallel`.
+        layout: as in :func:`context_parallel`.
 
     Raises:
         TypeError: not a DeviceMesh.
@@ -144,10 +145,10 @@ class ContextParallel:
         self.layout: Layout | str = layout
 
     def layout_of(self, length: int) -> Layout:
-        """Which rows of a whole of ``length`` rows each process holds.
+        """Which rows of a sequence of ``length`` rows each process holds.
 
         Args:
-            length: N.
+            length: N, the number of rows of all processes.
 
         Returns:
             The layout.
@@ -163,17 +164,17 @@ class ContextParallel:
         return (Layout.even if self.layout == "even" else Layout.head_tail)(length, self.size)
 
     def gather(self, x: Tensor, dim: int = 1) -> Tensor:
-        """All rows in order, from the shards of all processes; backward sums the gradients of each row.
+        """Join the shards of all processes into all rows in order; backward sums the gradients of each row.
 
         Args:
             x: the rows of this process on axis ``dim``, such as ``[B, n, E]``.
             dim: the axis of rows.
 
         Returns:
-            The whole on every process, such as ``[B, N, E]``.
+            All rows, on every process, such as ``[B, N, E]``.
 
         Raises:
-            TypeError: not a Tensor, or an axis that is no int.
+            TypeError: not a Tensor, or an axis that is not an int.
             ValueError: an axis that ``x`` does not have, or another number of rows than the layout gives to this
                 process.
         """
@@ -181,7 +182,7 @@ class ContextParallel:
         return gather(x, self.shards_of(x.shape[dim]), dim, self.group)
 
     def shards_of(self, length: int) -> Layout:
-        """The layout of a whole of which this process holds ``length`` rows.
+        """The layout of a sequence of which this process holds ``length`` rows.
 
         Args:
             length: n, the rows of this process.

@@ -1,4 +1,4 @@
-"""Ring attention: keys and values go from process to process, and each merges what its rows find in them.
+"""Ring attention: keys and values go from process to process, and each merges the attention of its rows to them.
 
 Forward keeps no keys of others: backward sends them around again, with the sums of their gradients, and computes each
 part again. So memory for keys does not grow with the number of processes.
@@ -26,14 +26,14 @@ from relgraph.score import Additive, Bilinear, module_of, with_parameters
 
 
 class Ring(NamedTuple):
-    """How one call goes around.
+    """How one call goes around the ring.
 
     Attributes:
-        whole: what all processes hold.
+        whole: what all processes hold together.
         queries: which rows each process holds.
         keys: which keys each process holds.
         group: the processes.
-        seed: that of dropout, or None.
+        seed: the seed of dropout, or None.
         impl: the implementation of each part.
     """
 
@@ -45,7 +45,7 @@ class Ring(NamedTuple):
     impl: str | None
 
     def key_shape(self, x: Tensor, source: int) -> list[int]:
-        """The shape of the keys of process ``source``, where those of this process are ``x``."""
+        """The shape of the keys of process ``source``, if those of this process are ``x``."""
         shape = list(x.shape)
         shape[self.whole.axis] = self.keys.lengths[source]
         return shape
@@ -130,7 +130,7 @@ class _Merged:
 
 
 def share_of(part: Tensor, whole: Tensor) -> Tensor:
-    """exp(part - whole), the share of the weight of a row that a part has; 0 in a row that sees nothing."""
+    """exp(part - whole), the share that a part has in the weight of a row; 0 for a row that sees nothing."""
     return torch.where(part == float("-inf"), torch.zeros_like(part), (part - whole).exp())
 
 
@@ -191,7 +191,7 @@ class _Backward:
             torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need and at not in (_KEY, _VALUE) else None
             for at, (x, need) in enumerate(zip(self.tensors, self.needs, strict=True))
         ]
-        # Σ over outputs of output · gradient, and the gradient of the log-sum-exp: what is common to all parts
+        # Σ over outputs of output · gradient, and the gradient of the log-sum-exp, which all parts share
         rest = [] if len(grads) < 3 else list(zip(self.mass, grads[2:], strict=True))
         terms = [(x * grad).sum(-1) for x, grad in [(self.output, grads[0]), *rest] if grad is not None]
         self.common = sum(terms, torch.zeros_like(self.lse)) - (0.0 if grads[1] is None else grads[1])

@@ -22,7 +22,7 @@ from relgraph.score import Additive, Bilinear
 BIASES = ("content_bias", "position_bias")
 
 Run = tuple[int, int]
-"""Rows ``start:stop`` of the whole."""
+"""A run of rows, ``start:stop`` among all rows."""
 
 
 class Whole(NamedTuple):
@@ -30,7 +30,7 @@ class Whole(NamedTuple):
 
     Attributes:
         labels: the labels, of all rows or of those of this process, and all keys; None without labels.
-        rows_given: the runs of this process if its labels are those of its rows only; None for labels of all rows.
+        rows_given: the runs of this process if its labels cover only its rows; None for labels of all rows.
         q_len: rows of all processes.
         k_len: keys of all processes.
         axis: the axis of rows in query, key and value.
@@ -65,7 +65,7 @@ def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
 
 
 def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Tensor | None:
-    """The position of the first of these rows among these keys; None where nothing asks for it."""
+    """The position of the first of these rows among these keys; None if nothing needs it."""
     base = given.q_offset
     if base is None:
         base = next((offset for offset in labels_offsets(whole.labels) if offset is not None), None)
@@ -80,7 +80,7 @@ def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Te
 
 
 def sees_nothing(given: Arguments, whole: Whole, rows: Run, keys: Run) -> bool:
-    """Whether no row can see a key, as far as borders, order and edges say without a look at ids."""
+    """Whether no row can see a key, as far as borders, order and edges show without reading ids."""
     if rows[0] == rows[1] or keys[0] == keys[1]:
         return True
     labels = whole.labels
@@ -115,14 +115,14 @@ def cut_rows(x: Any, whole: Whole, own: Run) -> Any:
 
 
 def cut_heads(given: Arguments, first: int, count: int) -> Arguments:
-    """The arguments with some heads of the queries in all that each head has of its own.
+    """The arguments, with everything that differs between heads cut to some heads of the queries.
 
-    Query, key, value and ``row_scores`` stay as they are: which of their heads a process holds is the method's own.
+    Query, key, value and ``row_scores`` do not change, because each method decides which of their heads a process has.
     """
     heads = given.query.shape[1]
 
     def cut(name: str, x: Any, dims: int) -> Any:
-        """Of a tensor whose heads are ``dims`` axes from the end, or of each of a tuple; 1 stands for all heads."""
+        """Cut a tensor, or each of a tuple, whose heads are ``dims`` axes from the end; 1 head serves all."""
         if isinstance(x, (tuple, list)):
             return tuple(cut(name, each, dims) for each in x)
         if x is None or x.dim() < dims or x.shape[-dims] == 1:
@@ -165,11 +165,11 @@ def attend_part(
         given: the arguments for all rows of this process.
         whole: what all processes hold.
         own: which rows of this process.
-        rows: the same rows, counted in the whole.
-        keys: the keys, counted in the whole.
+        rows: the same rows, counted among all rows.
+        keys: the keys, counted among all keys.
         key: the keys' vectors.
         value: their values.
-        drawn: the seed of dropout, or None, and the head of the whole that is the first one here.
+        drawn: the seed of dropout, or None, and the number of the first head here among all heads.
         impl: the implementation.
     """
     seed, first_head = drawn
@@ -187,7 +187,7 @@ def attend_part(
 
 
 def positions_of(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """For each run its rows counted within the shard, and in the whole."""
+    """For each run, its rows counted within the shard, and among all rows."""
     found, at = [], 0
     for start, stop in runs:
         found.append(((at, at + stop - start), (start, stop)))

@@ -27,13 +27,13 @@ FEWEST_ROWS = 16
 """Fewest query rows per block, for any number of keys: products of fewer rows are slow."""
 
 DEVICE_ROWS = 128
-"""The same on other devices than a CPU, as long as a block of one head keeps to its budget of bytes."""
+"""The same on devices other than a CPU, as long as a block of one head keeps to its budget of bytes."""
 
 TEMPORARIES = 2
-"""Tensors of a number per pair that a block holds for a moment beside its buffers: gathered entries by distance."""
+"""Temporary tensors with a number per pair that a block holds in addition to its buffers: entries by distance."""
 
 BYTES_PER_ID = 2 * torch.int64.itemsize + 1
-"""Bytes per pair that ids take which are written out: ids, columns and a mask."""
+"""Bytes per pair of ids that are written out: ids, columns and a mask."""
 
 
 def forward(problem: Problem) -> Outputs:
@@ -79,7 +79,7 @@ def backward(problem: Problem, outputs: Outputs, incoming: Outputs) -> list[Tens
 
 
 def _with_hashes(problem: Problem) -> Problem:
-    """The problem with what dropout draws from, if it draws; a group of graphs has it from the whole batch."""
+    """The problem with the hashes from which dropout draws; a group of graphs takes them from the whole batch."""
     if problem.dropout_p == 0.0 or problem.keep is not None or problem.drawn is not None:
         return problem
     assert problem.seed is not None
@@ -150,9 +150,9 @@ def _fill_cache(queries: int, a_row: int) -> tuple[int, int]:
 
 
 def _fill_memory(scores: int, queries: int, a_row: int, lanes: int) -> tuple[int, int]:
-    """The same for a block of at most so many scores: all lanes, and as many rows as fit, in blocks of like size.
+    """The same for a block of at most this many scores: all lanes, and as many rows as fit, in blocks of similar size.
 
-    Where fewer than DEVICE_ROWS fit, fewer lanes are taken.
+    If fewer than DEVICE_ROWS fit, a block takes fewer lanes.
     """
     most = max(scores // (a_row * max(lanes, 1)), min(DEVICE_ROWS, scores // a_row), 1)
     count = math.ceil(queries / most)
@@ -161,7 +161,7 @@ def _fill_memory(scores: int, queries: int, a_row: int, lanes: int) -> tuple[int
 
 
 def _apart(problem: Problem, room: int) -> bool:
-    """Whether batch rows are worked on one by one, as their listed pairs are found row by row."""
+    """Whether batch rows are computed one by one, because their listed pairs are found row by row."""
     listed = [part.csr for part in problem.plan.parts if part.csr is not None]
     return any(not room or (csr.parallel and csr.batch > 1) for csr in listed)
 
@@ -172,7 +172,7 @@ def _buffers(problem: Problem, *, backward: bool) -> int:
 
 
 def _bytes_per_score(problem: Problem, buffers: int) -> int:
-    """The bytes per score of all that a block of a device holds: buffers, what is gathered, mask and ids."""
+    """The bytes per score of everything that a block of a device holds: buffers, gathered entries, mask and ids."""
     heads = problem.query.shape[1]
     written = any(part.csr is not None or isinstance(part.ids, WrittenIds) for part in problem.plan.parts)
     of_pairs = (BYTES_PER_ID if written else 0) + (problem.mask is not None) + (problem.causal is not None)

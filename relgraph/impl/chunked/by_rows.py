@@ -1,9 +1,9 @@
-"""Scores and values that the primitive does not know: some query rows at a time by ``dense``, again in backward.
+"""Scores and values that the primitive does not support: ``dense`` for some query rows at a time, again in backward.
 
 torch differentiates each block, so any function that it can differentiate may act on the scores. Memory grows with the
-number of keys, not with the number of pairs. Each graph of a packed batch has blocks of its own. Gradients of blocks
-are added in place: the graphs of all blocks at once would scatter small allocations between large ones, so that their
-memory could not be used again.
+number of keys, not with the number of pairs. No block holds rows of two graphs of a packed batch. Gradients of blocks
+are added in place, because the autograd graphs of all blocks at once would scatter small allocations between large
+ones, so that their memory could not be used again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK_NUMBERS = 1 << 20
 
 
 def needed(call: Call) -> bool:
-    """Whether the primitive does not know the call's score, its maps of values or its edge vectors."""
+    """Whether the primitive does not support the call's score, its maps of values or its edge vectors."""
     return unknown_score(call) or call.value_map is not None or call.edge is not None
 
 
@@ -57,7 +57,7 @@ def _attend(call: Call) -> Answer:
 
 
 def _learned(call: Call) -> list[Tensor | None]:
-    """All that may have a gradient, in a fixed order."""
+    """All tensors that may have a gradient, in a fixed order."""
     weight = call.score.weight if isinstance(call.score, (Additive, Bilinear)) else None
     tables = [table for part in call.tables for table in part]
     return [
@@ -149,7 +149,7 @@ class _ByRows(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """Gradients that have no derivative of their own; what they depend on is given, so that torch asks for it."""
+    """Gradients without a second derivative; they depend on the given tensors, so that torch asks for it and raises."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004

@@ -21,9 +21,9 @@ LEAST_FILLED = 0.6
 """Least share of a padded graph's pairs that are not padding."""
 
 SPARE_SCORES = 1 << 22
-"""Scores of padding (pairs · heads) that a group may have besides, on a device other than a CPU.
+"""Further scores of padding (pairs · heads) that a group may have on a device other than a CPU.
 
-There the operators of one more group take as long as so many numbers, and no graph is too large to be in a group.
+There the operators of one more group take as long as this many numbers, and no graph is too large to be in a group.
 """
 
 
@@ -34,7 +34,7 @@ class _Side:
     Attributes:
         positions: ``[g, n]``, places in the packed batch; padding repeats the first position of its graph.
         padding: ``[g, n]``, True for padding; None without padding.
-        own: graph and place of every position that is not padding, and that position; None without padding.
+        own: graph, place and position of every entry that is not padding; None without padding.
     """
 
     positions: Tensor
@@ -75,7 +75,7 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """What the labels say of a group, which is kept for the next call with them.
+    """The part of a group that depends only on the labels; it is kept for the next call with them.
 
     Attributes:
         graphs: the numbers of the graphs.
@@ -83,7 +83,7 @@ class _Layout:
         queries: their queries.
         keys: their keys.
         plan: their labels, as those of a padded batch.
-        memo: what is kept for that plan.
+        memo: the cache for that plan.
     """
 
     graphs: list[int]
@@ -118,9 +118,10 @@ class Group:
 
 
 def groups(problem: Problem) -> list[Group]:
-    """Groups of at least two graphs; none if the batch is not packed or labels have several ids per pair.
+    """Groups of at least two graphs.
 
-    Nor if the mask learns, which graphs may share.
+    There are none if the batch is not packed, if labels have several ids per pair, or if the mask learns, because
+    graphs may share it.
     """
     plan = problem.plan
     if plan.q_ptr is None or plan.k_ptr is None or problem.mask_learns:
@@ -197,7 +198,7 @@ def _hidden(mask: Tensor | None, keys: _Side) -> Tensor | None:
 
 
 def _hashes(drawn: Hashes | None, queries: _Side, keys: _Side) -> Hashes | None:
-    """What dropout draws from, by position in the packed batch."""
+    """The hashes from which dropout draws, by position in the packed batch."""
     return None if drawn is None else Hashes(queries.take(drawn.rows), drawn.keys[0][keys.positions])
 
 

@@ -1,6 +1,6 @@
 """The ids of one block, as the split term uses them: gather a table over pairs, scatter pairs into sums by label.
 
-A block is cut by key into tiles, which do the work. Listed pairs then correct what their tile did.
+A block is cut by key into tiles, which do the work. Listed pairs then correct the results of their tile.
 """
 
 from __future__ import annotations

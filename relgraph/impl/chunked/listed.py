@@ -1,4 +1,4 @@
-"""Listed pairs in a block: written over the ids of other pairs, or correcting what their tile did."""
+"""Listed pairs in a block: they are written over the ids of other pairs, or correct the results of their tile."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class PairsOver:
-    """The listed pairs of a unit where blocks are as large as memory allows: ids to write over those of other pairs.
+    """The listed pairs of a unit if blocks are as large as memory allows: ids to write over those of other pairs.
 
-    No pair is picked out by a mask, as the host would wait for their number: those outside a block are written where
-    nobody looks.
+    No mask selects pairs, because the host would wait for their number. Instead, pairs outside a block are written to
+    entries that are never read.
 
     Attributes:
-        rows: batch rows of the unit with pairs of their own; 1 if all share them.
+        rows: number of batch rows of the unit, if their pairs differ; 1 if all share them.
         batch: ``[P]`` batch row of each pair in the unit, or None if all share them.
         query: ``[P]`` query in the unit.
         first: ``[P]`` the same for the first of each pair, far before the unit for all others.

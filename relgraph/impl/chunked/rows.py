@@ -52,8 +52,8 @@ def operand_dtype(problem: Problem) -> torch.dtype:
 def fold_row_term(problem: Problem, table: Tensor | None, term: Tensor) -> Tensor | None:
     """Subtract a per-row scalar ``[B, H, N_q]`` from the table ``[B, H, N_q, columns]``, so that the gather applies it.
 
-    None without a table, or if the first part has listed pairs: these may take several entries, and each would
-    subtract.
+    None without a table, or if the first part has listed pairs, because a listed pair may read several entries, and
+    each would subtract.
     """
     part = problem.plan.parts[0]
     if table is None or part.csr is not None:
@@ -74,7 +74,7 @@ class RowBlock:
         self.heads = slice(kv_heads.start * group, kv_heads.stop * group)
         self.at = (slice(batch.start, batch.stop), self.heads, slice(first + rows.start, first + rows.stop))
         self.shape = (len(batch), len(kv_heads) * group, len(rows), ids.width)
-        # a block of several batch rows always has all heads, so its lanes [batch · H_kv] are one slice
+        # a block of several batch rows always has all heads, so its lanes [batch · H_kv] are contiguous
         self.lanes = slice(kv_heads.start, kv_heads.stop) if len(batch) == 1 else slice(None)
         self.keep: Tensor | None = None
         self.slope: Tensor | None = None  # derivative of the named score, if asked for

@@ -86,7 +86,7 @@ class IdTile:
 class DistanceTile:
     """Keys ``start:stop`` of a block: columns by distance, from the smallest (last row, first key) to the largest.
 
-    ``columns`` are those of all distances, where one gather is better than a copy for each stripe.
+    ``columns`` are those of all distances, if one gather is faster than a copy for each stripe.
     """
 
     start: int
@@ -115,7 +115,7 @@ class DistanceTile:
             _scatter_stripes(piece.mT, by_key, self._from_the_keys(by_key.device))
 
     def _from_the_keys(self, device: torch.device) -> list[Stripe]:
-        """The same stripes with keys as rows: distances run the other way there."""
+        """The same stripes with keys as rows; distances then run the other way."""
         count = self.stripes[-1].stop
         return [Stripe(count - stop, count - first, _reversed(column, device)) for first, stop, column in self.stripes]
 

@@ -14,7 +14,7 @@ from relgraph.impl import budget
 from relgraph.plan import LabelPlan
 
 FAR = 1 << 40
-"""Farther than any key: the bound of an offset that the host does not know."""
+"""A distance farther than any key, used as the bound of an offset that the host does not know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,8 @@ class Offset:
 def offset_in(offset: int | Tensor, unit: Unit) -> Offset:
     """The unit's share of an offset that may differ per batch row or per graph.
 
-    A tensor is read only where blocks follow the caches of a CPU: the host would wait for a GPU. Elsewhere tiles are
-    not cut by it.
+    A tensor is read only if the caches of a CPU decide how large blocks are, because the host would wait for a GPU.
+    Otherwise tiles are not cut by it.
     """
     if not isinstance(offset, Tensor):
         return Offset(offset, offset, offset)

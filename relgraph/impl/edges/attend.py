@@ -94,7 +94,7 @@ class _Work:
         return dropout(weights, call.dropout_p) if kept is None else weights * kept / (1.0 - call.dropout_p)
 
     def _drawn(self, hashes: Hashes) -> Tensor:
-        """Which pairs a given seed keeps, ``[L, P]``; parallel edges each have a number of their own."""
+        """Which pairs a given seed keeps, ``[L, P]``; each of several parallel edges has another random number."""
         csr, rows = self.csr, self._lanes(hashes.rows)
         first, second = (rows[..., half].index_select(1, csr.row) for half in (0, 1))
         if csr.parallel:
@@ -134,7 +134,7 @@ class _Work:
             return (score._act(summed) @ weight).squeeze(-1) * self.call.scale
 
         step = max(run_numbers(self.query.device, self.query.dtype) // max(lanes * self.query.shape[-1], 1), 1)
-        # without pairs there is one empty run, so that what learns gets zeros: DistributedDataParallel waits for all
+        # without pairs there is one empty run, so that parameters get zeros: DistributedDataParallel waits for all
         runs = [slice(start, start + step) for start in range(0, max(pairs, 1), step)]
         again = torch.is_grad_enabled()
         found = [
@@ -243,7 +243,7 @@ class _Work:
         return self._remember("query and label", lambda: self.csr.row * (self.num_labels + 1) + self.labels)
 
     def _pairs(self) -> Pattern:
-        """Queries by keys, both counted through the batch rows if these have pairs of their own."""
+        """Queries by keys, both numbered through the batch rows if their pairs differ."""
         csr, plan = self.csr, self.call.plan
         col = csr.col if not self.joint else csr.col + csr.row // max(plan.q_len, 1) * plan.k_len
         return Pattern.of(csr.row_ptr, csr.row, col, csr.batch * plan.k_len)
@@ -265,7 +265,7 @@ class _Work:
         )
 
     def _stacked_name(self) -> str:
-        """What tells patterns of stacked tables from others that are kept with the labels."""
+        """The key that separates patterns of stacked tables from others that are kept with the labels."""
         return " of batch rows" if self.stacked else ""
 
     def _row_count(self) -> int:
@@ -273,7 +273,7 @@ class _Work:
         return (self.num_labels + 1) * (self.batch if self.stacked else 1)
 
     def _of_pairs(self) -> Pattern:
-        """Queries by pairs: every pair is a column of its own."""
+        """Queries by pairs: every pair is a separate column."""
         here = torch.arange(self.labels.shape[0], device=self.labels.device)
         ends = torch.arange(self.labels.shape[0] + 1, device=here.device)
         return Pattern(self.csr.row_ptr, self.csr.row, here, ends, here, self.csr.row, here, here)

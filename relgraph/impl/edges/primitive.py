@@ -1,6 +1,6 @@
 """The one primitive over listed pairs in plain torch, differentiable to any order.
 
-Kernels that have a backward of their own are differentiated a second time through it.
+The second derivative of kernels that define their own backward goes through it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from relgraph.score import finish
 
 
 def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
-    """What a kernel's forward gives.
+    """The result of a kernel's forward.
 
     Args:
         problem: the problem, over listed pairs only.
-        factor: what dropout multiplies the weight of every pair by, ``[L or 1, P]``, or None.
+        factor: the factor of dropout on the weight of every pair, ``[L or 1, P]``, or None.
     """
     csr, plan = problem.plan.parts[0].csr, problem.plan
     assert csr is not None
@@ -84,7 +84,7 @@ class _Lanes:
         return x if self.heads == self.kv_heads else x.repeat_interleave(self.heads // self.kv_heads, 0)
 
     def table(self, table: Tensor) -> Tensor:
-        """``[R, D]`` or ``[H, R, D]`` turned round, for a product with lanes: ``[1 or L, D, R]``."""
+        """``[R, D]`` or ``[H, R, D]`` transposed, for a product with lanes: ``[1 or L, D, R]``."""
         table = table.to(self.dtype).transpose(-1, -2)
         if table.dim() == 2:
             return table[None]
@@ -110,7 +110,7 @@ def _by_label(weights: Tensor, csr: Csr, labels: Tensor, columns: int) -> Tensor
 
 
 def _of_pairs(csr: Csr) -> Pattern:
-    """Queries by pairs: every pair is a column of its own."""
+    """Queries by pairs: every pair is a separate column."""
     ends = torch.arange(csr.col.shape[0] + 1, device=csr.col.device)
     here = ends[:-1]
     return Pattern(csr.row_ptr, csr.row, here, ends, here, csr.row, here, here)

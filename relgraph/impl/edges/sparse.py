@@ -6,8 +6,8 @@ Three ops, each the backward of itself or of another, so that derivatives of any
     weighted_sum  y[l, i] = Σ_{p: row_p = i} w[l, p] b[l, col_p]
     row_softmax   α[l, p] = exp(s[l, p]) / Σ_{p': row_p' = row_p} exp(s[l, p'])
 
-A *lane* l is a head (of a batch row, if batch rows share their pairs). Each lane of an operand with fewer lanes serves
-several consecutive ones; sums into fewer lanes add over those.
+A *lane* l is one head (of one batch row, if batch rows share their pairs). Each lane of an operand with fewer lanes
+serves several consecutive ones; sums into fewer lanes add over those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUN_NUMBERS = 1 << 22
 """Most gathered numbers in memory at once on a CPU."""
 
 HELD = 3
-"""Tensors of so many numbers that a run holds: two operands and their product."""
+"""How many tensors of that size a run holds: two operands and their product."""
 
 
 def run_numbers(device: torch.device, dtype: torch.dtype) -> int:

@@ -1,14 +1,14 @@
-"""Attention by kernels in C++, compiled at first use for the processor at hand.
+"""Attention by kernels in C++, compiled at first use for the processor of this machine.
 
 - ``attend``: a call by the kernels, forward and backward.
-- ``edges``: a call over listed pairs alone.
+- ``edges``: a call over listed pairs only.
 - ``sort``, ``sort.cpp``: listed pairs in the order of query rows, for every implementation.
-- ``structs``: the structs that both languages know; ``problem`` fills them from tensors; ``check``: what may fill them.
+- ``structs``: the structs that both languages share; ``problem`` fills them from tensors; ``check`` checks the values.
 - ``build``: compiles the library, keeps it in a cache, loads it; or says why there is none.
-- ``found``: what the kernels take from torch: products of matrices and threads; ``probe.cpp`` tries them.
+- ``found``: functions that the kernels take from torch, products of matrices and threads; ``probe.cpp`` tries them.
 - ``attention.cpp``: how threads share the blocks; ``block.h``: a block of query rows; ``room.h``: its place in memory.
 - ``labels.h``: labels of one row; ``pairs.h``: its masks and dropout; ``dropout.h``: random numbers by position;
   ``products.h``: products of matrices; ``loops.h``: loops over a row; ``problem.h``: the structs.
-- ``edges.cpp``, ``edges.h``: listed pairs alone; ``query.h``: a query and its pairs; ``gathered.h``: products with rows
+- ``edges.cpp``, ``edges.h``: listed pairs only; ``query.h``: a query and its pairs; ``gathered.h``: products with rows
   that are gathered; ``tasks.h``: tasks over threads.
 """

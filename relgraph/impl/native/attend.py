@@ -16,19 +16,19 @@ from relgraph.impl.native.structs import CProblem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
 PANEL, FEWEST_KEYS = 512, 512
-"""Keys per panel, and with fewer of them there are none in float32: keys in panels must be turned round first."""
+"""Keys per panel. With fewer keys float32 uses no panels, because keys must be transposed before they enter panels."""
 
 PAIRS_PER_NUMBER = 0.5
-"""Biases of all pairs are written out if they are at most so many times the numbers of all queries.
+"""Biases of all pairs are written out if they are at most this many times the numbers of all queries.
 
 They are written once for all batch rows that share their labels, H · N_q · N_k numbers, and again for their gradients.
 """
 
 STEP = 64
-"""Without panels oneDNN's product sums values in float32, for whole multiples of so many keys and whole blocks of rows.
+"""Without panels oneDNN's product sums values in float32, for multiples of this many keys and whole blocks of rows.
 
-It writes machine code for every shape that it meets, so there must not be one for every number of keys; BLAS has the
-rest.
+It writes machine code for every shape that it meets, so the number of shapes must not grow with the number of keys;
+BLAS computes the rest.
 """
 
 FEWEST_ROWS = {torch.float32: 96, torch.bfloat16: 24}
@@ -59,9 +59,9 @@ def attend(call: Call) -> Answer:
 
 
 def _shared_biases(call: Call, dtype: torch.dtype) -> Tensor | None:
-    """What each column adds to scores, ``[columns]`` or ``[H, columns]``, if it is the same for all queries.
+    """The number that each column adds to scores, ``[columns]`` or ``[H, columns]``, if all queries share it.
 
-    None where scores by label depend on the query or the batch row, and without biases.
+    None if scores by label depend on the query or the batch row, and without biases.
     """
     given = [part.bias for part in call.tables]
     if any(part.key is not None or part.rows is not None or "bias" in part.batched for part in call.tables):
@@ -77,7 +77,7 @@ def _shared_biases(call: Call, dtype: torch.dtype) -> Tensor | None:
 
 
 def _value_tables(call: Call, dtype: torch.dtype) -> Tensor | None:
-    """What each column of the sums adds to values, ``[columns, D_v]`` or ``[H, columns, D_v]``; None without tables."""
+    """The vector that each column of the sums adds to values, ``[columns, D_v]`` or ``[H, columns, D_v]``, or None."""
     given = [part.value for part in call.tables]
     if all(table is None for table in given):
         return None
@@ -225,12 +225,12 @@ class _Run:
         return self.struct.batch > 1 and not self.struct.graphs and same
 
     def _room_for_pairs(self) -> int:
-        """How often the biases of all pairs fit what they may take."""
+        """How many times the biases of all pairs fit into the memory that they may take."""
         struct = self.struct
         return int(PAIRS_PER_NUMBER * struct.batch * struct.size) // max(struct.k_len, 1)
 
     def shares(self) -> int:
-        """Into how many parts backward cuts the batch rows where biases of all pairs are written out."""
+        """Into how many parts backward cuts the batch rows if biases of all pairs are written out."""
         struct = self.struct
         if struct.kv_heads >= 4 * struct.threads or struct.kv_heads % struct.threads == 0:
             return 1

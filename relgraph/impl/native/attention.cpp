@@ -1,7 +1,8 @@
 // Attention with labels on a CPU: forward and backward of the one primitive, a block of query rows at a time.
 //
-// A block's scores with all keys lie in the second cache: one product makes them, then each row is passed over while it
-// lies in the first one (terms by label, maximum, exponentials, sums by label), then one product makes the output.
+// A block's scores with all keys fit into the second-level cache. One product makes them, then loops pass over each row
+// while it is in the first-level cache (terms by label, maximum, exponentials, sums by label), then one product makes
+// the output.
 // Backward computes the weights again, maxima included: the log-sum-exp of large scores is too coarse to give them.
 #include <utility>
 
@@ -51,7 +52,7 @@ template <class T, class E> class Passes {
       start(p_.batch * p_.kv_heads * p_.panels, [&](int64_t task, int64_t) { lay_panel<E>(p_, task); });
   }
 
-  // The biases of all pairs, where they are wanted.
+  // The biases of all pairs, if they are written out.
   void write_pair_biases() const {
     if (!p_.pair_biases.data) return;
     start(p_.heads, [&](int64_t head, int64_t thread) { PairBiases<T>(p_, head, room(thread)).write(); });
@@ -82,7 +83,7 @@ template <class T, class E> class Passes {
       zeros(own_row<T>(p.d_by_key, batch, head, 0) + split * p.d_by_key_split + first, p.d_by_key.row, p.columns, keys);
   }
 
-  // In a batch the blocks of one head follow each other: its keys and values stay in the cache.
+  // In a batch the blocks of one head follow each other, so that its keys and values stay in the cache.
   std::pair<int64_t, int64_t> block_and_head(int64_t task) const {
     if (p_.graphs) return {task / p_.heads, task % p_.heads};
     const int64_t blocks = p_.num_blocks / p_.batch;

@@ -36,7 +36,7 @@ template <class T, class E> class Block {
     sums_ = room + at.sums;
     by_label_ = p.turned_label_values.data && p.d_output.data ? room + at.by_label : nullptr;
     spare_ = room + at.spare;
-    shares_ = deltas_ = room + at.shares;  // the ones of forward, the others of backward
+    shares_ = deltas_ = room + at.shares;  // shares in forward, deltas in backward
     if (sizeof(E) < sizeof(T)) {
       narrow_ = reinterpret_cast<E*>(room + at.narrow);
       turned_ = reinterpret_cast<E*>(room + at.turned);
@@ -93,7 +93,7 @@ template <class T, class E> class Block {
   }
 
  private:
-  // The results of rows that see no key; products of no keys are nothing that a library promises to know.
+  // The results of rows that see no key, because libraries do not promise to support products without keys.
   void see_nothing() {
     const auto zeros = [&](const Tensor& x, int64_t size) {
       for (int64_t r = 0; x.data && r < rows_; r++)
@@ -110,8 +110,8 @@ template <class T, class E> class Block {
     std::fill_n(lse, rows_, -INF<T>);
   }
 
-  // What softmax takes off the gradient of every weight of row r: the sum of weights times their gradients, which is
-  // known from outputs times theirs.
+  // The number that softmax subtracts from the gradient of every weight of row r: the sum of weights times their
+  // gradients, which equals the sum of outputs times theirs.
   T delta(int64_t r) const {
     const Problem& p = p_;
     const auto at = [&](const Tensor& x) { return row_of<T>(x, place_.batch, head_, query(r)); };
@@ -124,7 +124,8 @@ template <class T, class E> class Block {
     return d_lse ? total - d_lse[(place_.batch * p.heads + head_) * p.q_len + query(r)] : total;
   }
 
-  // The gradients of the sums by label: those of the output times what labels add to values, and those that are given.
+  // The gradients of the sums by label: the gradient of the output times the vectors that labels add to values, and the
+  // given gradients.
   void gradients_of_sums() {
     const Problem& p = p_;
     const int64_t stride = p.turned_label_values.row;

@@ -1,9 +1,9 @@
 """The kernels as a shared library: compiled at first use for this processor, kept in a cache, and loaded.
 
-The C++ names no header of torch: it compiles in seconds, and one library serves every version of torch. Why at first
-use, and what else was weighed: docs/decisions/0014-kernels-compiled-at-first-use.md.
+The C++ code includes no header of torch, so it compiles in seconds, and one library serves every version of torch. For
+the reasons and the alternatives see docs/decisions/0014-kernels-compiled-at-first-use.md.
 
-Four variables of the environment are read, once per process:
+Each process reads four environment variables once:
 
 - ``RELGRAPH_NATIVE=0`` turns the kernels off.
 - ``RELGRAPH_CACHE`` is the folder of libraries; else ``relgraph`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
@@ -50,7 +50,7 @@ STRUCTS = {
     "relgraph_edges_size": CEdges,
     "relgraph_edges_pairs_size": CPairs,
 }
-"""The functions that tell how many bytes a struct has in C++, and the struct in Python."""
+"""The functions that return how many bytes a struct has in C++, and the struct in Python."""
 
 
 FUNCTIONS: dict[str, list[Any]] = {
@@ -64,7 +64,7 @@ FUNCTIONS: dict[str, list[Any]] = {
 
 @dataclass(frozen=True)
 class Kernels:
-    """The loaded library, and what it takes from torch.
+    """The loaded library, and the functions that it takes from torch.
 
     Attributes:
         library: its functions.
@@ -82,8 +82,8 @@ class Missing:
     """Why there are no kernels.
 
     Attributes:
-        reason: what is not there.
-        advice: what to do about it; None where nothing can be done, or nothing is wanted.
+        reason: what is missing.
+        advice: what to do about it; None if nothing can be done, or if the user wants no kernels.
     """
 
     reason: str
@@ -102,9 +102,9 @@ _known: Kernels | Missing | None = None
 
 
 def load() -> Kernels | Missing:
-    """The kernels, compiled if that was not done before; or why there are none.
+    """The kernels, which this compiles if necessary; or why there are none.
 
-    Works it out once per process; threads that come meanwhile wait. What a user can mend is told once, on stderr.
+    This runs once per process; other threads wait. If a user can fix the problem, one message on stderr says how.
     """
     global _known
     if _known is None:
@@ -136,7 +136,8 @@ def kernels() -> Kernels:
     """The kernels.
 
     Raises:
-        NotImplementedError: there are none, and why. A program that was exported or saved where they are gets here.
+        NotImplementedError: there are none, and why. This can happen to a program that was exported on a machine with
+            kernels.
     """
     known = load()
     if isinstance(known, Missing):
@@ -145,7 +146,7 @@ def kernels() -> Kernels:
 
 
 def _forget_lock() -> None:
-    """A fork takes a lock along as it is, but not the thread that would open it."""
+    """Replace the lock after a fork, which copies a held lock but not the thread that would release it."""
     global _lock
     _lock = threading.Lock()
 
@@ -177,7 +178,7 @@ def _work_out() -> Kernels | Missing:
 
 
 def library() -> Path:
-    """The library's file; compiles where there is none.
+    """The library's file; compiles it if it is missing.
 
     Raises:
         _UnavailableError: there is none and none can be made.
@@ -225,7 +226,7 @@ def _folder() -> Path:
 
 
 def _trusted(path: Path) -> Path:
-    """The path, if nobody but this user or root can have written what is there: it is run as this user's code."""
+    """The path, if only this user or root can have written the file, because it runs as this user's code."""
     state = path.stat()
     if state.st_uid not in (0, os.getuid()) or state.st_mode & 0o022:
         raise _UnavailableError(
@@ -247,12 +248,12 @@ def _compiler() -> list[str] | None:
 
 
 def _version(compiler: Sequence[str]) -> str:
-    """What the compiler says of itself."""
+    """The version text of the compiler."""
     return _run([*compiler, "--version"]).stdout
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; libraries that are put before others in this process are not for the compiler."""
+    """Run a command, without the libraries that this process preloads."""
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     try:
         return subprocess.run(
@@ -276,7 +277,7 @@ def _flags() -> list[str]:
 
 
 def _target(flags: Sequence[str]) -> str:
-    """What a library runs on: this processor if it is compiled for this one, else this kind of machine."""
+    """The target of a library: this processor if it is compiled for this one, else this kind of machine."""
     own = any(flag in ("-march=native", "-mcpu=native") for flag in flags)
     return platform.machine() + ("\n" + _processor() if own else "")
 
@@ -292,7 +293,7 @@ def _processor() -> str:
 
 
 def _compile(command: Sequence[str], path: Path) -> None:
-    """Compile into a file of its own, then rename it: another process sees all of the library or nothing."""
+    """Compile into a temporary file, then rename it, so that another process sees the whole library or nothing."""
     began = time.perf_counter()
     _say(f"compiling the CPU kernels, once for this machine, 10 to 20 seconds of {command[0]} ...")
     try:

@@ -1,4 +1,4 @@
-"""Checks before compiled kernels run: they trust what they are given, so nothing wrong may reach them."""
+"""Checks before compiled kernels run. The kernels trust their arguments, so nothing wrong may reach them."""
 
 from __future__ import annotations
 

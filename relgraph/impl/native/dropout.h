@@ -47,7 +47,7 @@ struct Keeper {
  private:
   static constexpr int64_t LANES = 16, GROUP = 4 * LANES;
 
-  // The numbers of 64 keys: lane l of word w is for key 16 w + l, so that neighbours lie side by side.
+  // The numbers of 64 keys: lane l of word w is for key 16 w + l, so that numbers of neighbours are contiguous.
   void draw(uint32_t* out, uint32_t group, uint32_t query) const {
 #pragma omp simd
     for (int64_t lane = 0; lane < LANES; lane++) {

@@ -1,11 +1,11 @@
 // Attention over listed pairs only, forward and backward.
 //
-// Both take a query and a head at a time: the scores of its few pairs lie in the first cache while labels, softmax,
-// sums by label and the sum of values pass over them. Backward makes the weights again and adds to the gradients of
-// keys and values as it goes. Heads come one after the other, and the keys, values and gradients of a head are packed
-// together unless no cache could hold them, as most of the time goes into waiting for gathered rows. A task owns all
-// that it writes; where a head is cut into several tasks, each has gradients of keys and values of its own, which are added up
-// in order. So no two threads meet, and the same bits come out each time.
+// Both take one query and one head at a time. The scores of its few pairs stay in the first-level cache while labels,
+// softmax, sums by label and the sum of values pass over them. Backward computes the weights again and adds to the
+// gradients of keys and values at the same time. Heads come one after the other. The keys, values and gradients of one
+// head are packed together unless no cache could hold them, because waiting for gathered rows takes most of the time. A
+// task owns everything that it writes. If one head is cut into several tasks, each has separate gradients of keys and
+// values, which are added up in order. So no two threads write to the same number, and results repeat bit for bit.
 #include "edges.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace relgraph {
 namespace {
 
-constexpr int64_t ROW_COST = 4;  // a query costs as much as so many pairs
+constexpr int64_t ROW_COST = 4;  // a query costs as much as this many pairs
 
 struct Range {
   int64_t begin, end;
@@ -54,7 +54,7 @@ Stretches stretches_of(const EdgeProblem& p, int64_t batch, int64_t count) {
 // Numbers of a key, with its value and their gradients, where they are packed.
 int64_t packed_size(const EdgeProblem& p, bool gradients) { return (p.size + p.value_size) * (gradients ? 2 : 1); }
 
-// One task: queries of a batch row, with a head of keys and values and the heads of queries that share it.
+// One task: queries of a batch row, with one head of keys and values and the heads of queries that share it.
 template <class T, int64_t N> class Task {
  public:
   Task(const EdgeProblem& p, Pass pass, int64_t number, T* room)
@@ -141,7 +141,7 @@ template <class T, int64_t N> class Task {
   int64_t stretch_, kv_, batch_;
 };
 
-// Adds what the other stretches found for the gradients of keys and values of a head.
+// Adds the gradients of keys and values of one head that the other stretches computed.
 template <class T> void add_stretches(const EdgeProblem& p, int64_t batch, int64_t kv) {
   const int64_t size = packed_size(p, false);
   for (int64_t s = 0; s + 1 < p.stretches; s++) {
@@ -153,7 +153,7 @@ template <class T> void add_stretches(const EdgeProblem& p, int64_t batch, int64
   }
 }
 
-// The gradients of the tables of a head: the sums of all tasks, one after the other.
+// The gradients of the tables of one head: the sums of all tasks, one after the other.
 template <class T> void sum_parts(const EdgeProblem& p, int64_t h) {
   const int64_t tasks = p.batch * p.stretches, head = p.labels * table_sizes(p);
   const T* part = static_cast<const T*>(p.label_parts) + h * head;
@@ -229,7 +229,7 @@ void relgraph_edges_forward(const relgraph::EdgeProblem* p) { start(*p, relgraph
 
 void relgraph_edges_backward(const relgraph::EdgeProblem* p) { start(*p, relgraph::Pass::backward, nullptr); }
 
-// What dropout multiplies the weights by, [lanes, P].
+// The factors of dropout on the weights, [lanes, P].
 void relgraph_edges_factors(const relgraph::EdgeProblem* p, void* into) {
   start(*p, relgraph::Pass::factors, into);
 }

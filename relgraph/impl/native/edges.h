@@ -1,14 +1,14 @@
-// Edges-only attention as Python hands it over: plain numbers and pointers. edges.py writes the same structs; both must
+// Edges-only attention as Python passes it: plain numbers and pointers. edges.py writes the same structs; both must
 // change together.
 #pragma once
 #include "problem.h"
 
 namespace relgraph {
 
-// Listed pairs, sorted by query. Batch rows share them, or have pairs of their own; then row_ptr counts through the
-// queries of all batch rows. Keys are always counted within a batch row.
+// Listed pairs, sorted by query. Batch rows share them, or their pairs differ; then row_ptr counts through the queries
+// of all batch rows. Keys are always counted within a batch row.
 struct EdgePairs {
-  int64_t own;          // 1 if batch rows have pairs of their own
+  int64_t own;          // 1 if pairs differ between batch rows
   int64_t count;        // P
   int64_t rows;         // that row_ptr counts through
   const int64_t* row_ptr;
@@ -27,19 +27,19 @@ struct EdgeProblem {
   const void* attr;         // edge vectors of the pairs, [P, edge_size], or null
   int64_t attr_stride;
   const void* added;        // one number per pair that is added to finished scores, [lanes or 1, P], or null
-  int64_t added_step;       // from one lane to the next; a lane is a head (of a batch row, if these share pairs)
-  const void* factor;       // what weights are multiplied by after the softmax, [lanes or 1, P], or null
+  int64_t added_step;       // from one lane to the next; a lane is one head (of one batch row, if these share pairs)
+  const void* factor;       // factor on weights after the softmax, [lanes or 1, P], or null
   int64_t factor_step;
   int64_t seed;             // dropout by counter
-  int64_t origin[4];        // what dropout adds to batch row, head, query and key, for a part of a larger problem
+  int64_t origin[4];        // numbers that dropout adds to batch row, head, query and key, in a part of a larger call
   int64_t threshold;        // numbers of 32 bits below it are dropped; 0 drops none
-  double scale, kept_factor;  // 1 / (1 - p): what weights that dropout by counter keeps are multiplied by
+  double scale, kept_factor;  // 1 / (1 - p): the factor on weights that dropout by counter keeps
   int64_t score_kind;       // 0 none, 1 softcap, 2 leaky relu
   double score_parameter;
-  // outputs of forward; of backward: what came in, null for what was not used
+  // outputs of forward; in backward the incoming gradients, null if an output was not used
   Tensor output, sums, mass, edge_sums;
   void* lse;                // [batch, heads, q_len]
-  // gradients; data is null where none is wanted
+  // gradients; data is null if none is needed
   Tensor dq, dk, dv, d_by_query, d_edge_query;
   Tensor d_label_keys, d_label_values, d_label_queries;
   void* label_parts;        // [batch, stretches, heads, labels, sizes]: sums of a task, room for the tables
@@ -49,7 +49,7 @@ struct EdgeProblem {
   void* key_parts;          // [stretches - 1, batch, kv_heads, k_len, size + value_size]: dk, dv of all but the first
   void* workspace;
   int64_t workspace_numbers;  // per thread
-  int64_t packed;             // 1 to copy the keys and values of a head next to each other
+  int64_t packed;             // 1 to copy the keys and values of one head next to each other
   int64_t longest;            // most pairs of a query
   int64_t stretches;          // that the queries of a batch row are cut into
   int64_t threads;

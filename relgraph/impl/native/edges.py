@@ -1,8 +1,8 @@
 """Edges-only attention by the compiled kernels of ``edges.cpp``.
 
-The kernels take a table's row for every pair while they have its key and value at hand: with 20 pairs a query and 20
-labels that costs less than a product with all labels, and nothing has size queries · labels. Only row scores and biases
-are B, with R columns, and label mass is summed by label: the kernels know a pair without a label by its id.
+The kernels read a table's row for every pair together with its key and value. With 20 pairs per query and 20 labels
+this costs less than a product with all labels, and no tensor has queries · labels numbers. Only row scores and biases
+use B, with R columns, and label mass is summed by label: the kernels recognise a pair without a label by its id.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ WORDS = 1 << 32
 
 
 PAIRS_A_TASK = 4096
-"""A task has at least about so many pairs ..."""
+"""A task has at least about this many pairs ..."""
 
 PAIRS_A_LABEL = 16
-"""... and so many per label, as each task has room for gradients of the tables."""
+"""... and this many per label, because each task allocates gradients of the tables."""
 
 TASKS_A_THREAD = 2
-"""So many tasks per thread are aimed at, if heads and batch rows are fewer."""
+"""The number of tasks per thread to aim at, if heads and batch rows are fewer."""
 
 MOST_PARTS = 1 << 24
-"""Numbers at most in the gradients of keys and values that tasks have of their own (64 MiB in float32)."""
+"""The most numbers in separate gradients of keys and values of all tasks (64 MiB in float32)."""
 
 MOST_PACKED = 1 << 22
-"""Up to so many numbers (16 MiB in float32), the keys and values of a head are packed together for a task. Rows of more
-are far from any cache however they lie."""
+"""Up to this many numbers (16 MiB in float32), the keys and values of one head are packed together for a task. More
+rows fit into no cache, whether they are packed or not."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -127,7 +127,7 @@ class _Listed:
             self.pointer, *addresses, plan.k_len, plan.parts[0].num_labels
         )
         if self.longest < 0:
-            check_plan(plan, csr.batch)  # says what does not fit
+            check_plan(plan, csr.batch)  # raises an error that names what does not fit
 
 
 class _Filled(Held):
@@ -178,12 +178,12 @@ class _Filled(Held):
             struct.threads = min(struct.threads, heads * struct.stretches)
 
     def rows(self, width: int) -> Tensor:
-        """Room for ``[B, H, N, width]``, heads side by side as graph layers want them."""
+        """An empty tensor ``[B, H, N, width]``, with heads next to each other in memory as graph layers use them."""
         batch, heads, length = self.problem.query.shape[:3]
         return torch.empty(batch, length, heads, width, dtype=self.problem.dtype).transpose(1, 2)
 
     def like(self, x: Tensor) -> Tensor:
-        """Room for the gradient of queries, keys or values: as they lie in memory if their rows are dense."""
+        """An empty gradient of queries, keys or values, with their layout in memory if their rows are dense."""
         made = torch.empty_like(x)  # dense rows need not stay so where rows of x overlap
         return made if made.stride(-1) == 1 else torch.empty(x.shape, dtype=self.problem.dtype)
 
@@ -271,7 +271,7 @@ def _forward(problem: Problem) -> Outputs:
 
 
 def _backward(problem: Problem, _: Outputs, incoming: Outputs) -> list[Tensor | None]:
-    """The gradients. Weights are computed again, and with them all that outputs would tell."""
+    """The gradients. Weights are computed again, so backward needs no outputs."""
     filled = _Filled(problem, backward=True)
     struct, dtype, pairs, size = filled.struct, problem.dtype, filled.pairs, problem.key.shape[-1]
     filled.point_to(*(None if x is None else x.to(dtype) for x in (incoming.output, incoming.sums, incoming.mass)))

@@ -1,7 +1,7 @@
-"""What the kernels take from torch's own libraries: products of matrices, and threads.
+"""Functions that the kernels take from torch's libraries: products of matrices, and threads.
 
-Nothing is linked: addresses are looked up by name among the libraries that torch has loaded. So one compiled library
-serves every version of torch, and products are as fast as torch's are on this processor.
+The kernels do not link to torch. They look up addresses by name among the libraries that torch has loaded. So one
+compiled library serves every version of torch, and products are as fast as torch's on this processor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ BLOCKED = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
 """at::native::cpublas::brgemm of oneDNN, for float32: faster than BLAS where one matrix meets many."""
 
 BLOCKED_HALF = "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb"
-"""The same for bfloat16, by the processor's matrix unit where it has one."""
+"""The same for bfloat16, by the processor's matrix unit if it has one."""
 
 RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
 """at::native::cpublas::brgemm_release, which hands the matrix unit back.
 
-Until a thread calls it, torch takes the unit to be set up as its last product of this kind left it, whatever other
-operators do with the unit meanwhile.
+Until a thread calls it, torch assumes that the unit is still set up for its last product of this kind, even if other
+operators have changed the unit since.
 """
 
 PARALLEL = "GOMP_parallel"
@@ -40,8 +40,8 @@ class Found:
         gemm: by the bytes of a number, the product of matrices of BLAS. Missing sizes are left out.
         blocked: oneDNN's product for float32.
         blocked_half: oneDNN's product for bfloat16.
-        release: what gives back the state of the matrix unit after products in bfloat16, once per thread.
-        parallel: what runs a function on all threads.
+        release: gives back the state of the matrix unit after products in bfloat16, once per thread.
+        parallel: runs a function on all threads.
     """
 
     gemm: dict[int, int]
@@ -63,7 +63,7 @@ def find() -> Found:
 
 
 def _address(libraries: Any, *names: str) -> int | None:
-    """Where the first of these functions that there is begins."""
+    """The address of the first of these functions that exists."""
     for name in names:
         function = getattr(libraries, name, None)
         if function is not None:

@@ -1,5 +1,5 @@
-// Products with rows that are gathered by number: of nodes, of tables by label. N is the size of a row if it is known
-// when this is compiled, else 0.
+// Products with gathered rows: of nodes by number, of tables by label. N is the size of a row if the compiler knows it,
+// else 0.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The labels of one query row: what they add to its scores, and sums of a row by label.
+// The labels of one query row: the terms that they add to its scores, and sums of a row by label.
 #pragma once
 #include <algorithm>
 
@@ -8,9 +8,9 @@
 namespace relgraph {
 
 constexpr int64_t GUARD = 2;  // a table row in memory begins with two more numbers, for the ids -2 and -1
-constexpr int64_t LANES = 4;  // sums by written-out ids go round several accumulators, so that none waits for itself
+constexpr int64_t LANES = 4;  // sums by written-out ids use several accumulators in turn, so that none waits for itself
 
-// Where a block of query rows lies: in one batch row or graph, with the keys that it may attend to.
+// The place of a block of query rows: one batch row or graph, with the keys that it may attend to.
 struct Place {
   int64_t batch;        // batch row; 0 when packed
   int64_t graph;        // graph, or batch row if not packed
@@ -51,8 +51,8 @@ template <class T> class RowLabels {
     }
   }
 
-  // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label: what was
-  // just written is waited for when it is read in other pieces.
+  // Whether ids follow the distance and no pair is listed. Such a row needs no copy of its numbers by label, and a copy
+  // costs time: the processor waits if it reads numbers in other pieces than it has just written.
   bool is_plain() const { return part_.affine && !part_.row_ptr; }
 
   // A plain row's s = s * scale + row[id], where id -1 has the last number and id -2 the given one.
@@ -71,7 +71,7 @@ template <class T> class RowLabels {
     if (right_ < n_ && right_id_ != -2) row[slot(right_id_)] += sum(s + right_, n_ - right_) * factor;
   }
 
-  // s = s * scale + table[id] for every key; the labels of listed pairs take the place of those below.
+  // s = s * scale + table[id] for every key; labels of listed pairs replace the labels below them.
   void add(T* s, const T* table, T scale) const {
     keep_listed(s);
     if (left_ > 0) scale_add(s, left_, scale, table[left_id_]);

@@ -85,7 +85,7 @@ template <class T> void add_row(T* s, const T* row, int64_t n) {
   for (int64_t j = 0; j < n; j++) s[j] += row[j];
 }
 
-// -inf in the place of a score whose byte is 0: one number for each score, so that the compiler finds vector code.
+// Replaces a score whose byte is 0 by -inf. It writes one number for each score, so that the compiler uses vector code.
 template <class T> void keep_seen(T* s, const bool* seen, int64_t n) {
   const uint8_t* byte = reinterpret_cast<const uint8_t*>(seen);
 #pragma omp simd
@@ -116,7 +116,7 @@ void add_column_gathered(T* s, const I* id, const T* columns, int64_t keys, int6
   for (int64_t j = 0; j < n; j++) s[j] += columns[(id[j] < 0 ? num_labels : int64_t(id[j])) * keys + j];
 }
 
-// columns[id[j]][j] += s[j]: every key has a column of its own, so no two numbers meet.
+// columns[id[j]][j] += s[j]: every key has its own column, so no two additions write to the same number.
 template <class T, class I>
 void add_to_columns(T* columns, const I* id, const T* s, int64_t keys, int64_t num_labels, int64_t n) {
 #pragma omp simd
@@ -138,8 +138,8 @@ template <class T, class E> T dot(const T* a, const E* b, int64_t n) {
   return total;
 }
 
-// Whole vectors first: compilers keep the sum of such a loop in memory, and what its tail writes there one by one is
-// waited for when it is read as a vector.
+// Whole vectors first. Compilers keep the sum of such a loop in memory; if the tail wrote there number by number, the
+// processor would wait before it reads a vector.
 template <class T> T sum(const T* s, int64_t n) {
   const int64_t whole = n / VECTOR * VECTOR;
   T total = 0;

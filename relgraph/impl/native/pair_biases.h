@@ -1,14 +1,14 @@
 // Biases that all batch rows share, written out for every pair, and their gradients' sums by label.
 //
-// Sequences are short and many where this is done: one row of numbers is then added to a row of scores, in place of a
-// look-up for each of its pairs, and one row of gradients is added to that of the batch rows before.
+// This is for many short sequences. One row of numbers is added to a row of scores, in place of a look-up for each of
+// its pairs, and one row of gradients is added to that of earlier batch rows.
 #pragma once
 #include "labels.h"
 #include "room.h"
 
 namespace relgraph {
 
-// Of one head.
+// The biases of one head.
 template <class T> class PairBiases {
  public:
   PairBiases(const Problem& p, int64_t head, T* room) : p_(p), head_(head), at_(p, p.most_keys), room_(room) {

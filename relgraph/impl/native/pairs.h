@@ -1,4 +1,4 @@
-// What happens to the pairs of a query row besides labels: a function of scores, masks, causal order and dropout.
+// The steps for the pairs of a query row other than labels: a function of scores, masks, causal order and dropout.
 #pragma once
 #include "dropout.h"
 #include "labels.h"
@@ -58,7 +58,7 @@ template <class T> void mask(const Problem& p, const Row& row, T* s) {
   }
 }
 
-// Dropout: zero where a weight is dropped, else scaled.
+// Dropout: a dropped weight becomes zero, any other is scaled.
 template <class T> void drop(const Problem& p, const Row& row, T* s) {
   if (p.dropout_p == 0) return;
   const int64_t n = row.size();

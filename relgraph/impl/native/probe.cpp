@@ -1,8 +1,8 @@
 // Tries the functions that are found in torch's libraries on tiny products before any kernel relies on them.
 //
-// A name says nothing of what a function does on this processor: oneDNN's products throw where it cannot have them, and
-// another version of torch may take other arguments. Small whole numbers are exact in every type, so results are
-// compared for equality.
+// The name of a function does not show what it does on this processor: oneDNN's products throw if the processor lacks
+// them, and another version of torch may take other arguments. Small whole numbers are exact in every type, so results
+// are compared for equality.
 #include <cstring>
 #include <vector>
 
@@ -76,7 +76,7 @@ bool blocked_works(Blocked blocked) {
 bool blocked_half_works(BlockedHalf blocked) {
   std::vector<uint16_t> a, pairs(size_t(DEPTH * COLUMNS));
   for (const float x : left<float>()) a.push_back(upper_half(x));
-  for (int64_t k = 0; k < DEPTH; k++)  // rows lie in pairs, [DEPTH / 2, COLUMNS, 2]
+  for (int64_t k = 0; k < DEPTH; k++)  // rows are stored in pairs, [DEPTH / 2, COLUMNS, 2]
     for (int64_t j = 0; j < COLUMNS; j++)
       pairs[size_t((k / 2 * COLUMNS + j) * 2 + k % 2)] = upper_half(float(number_b(k, j)));
   std::vector<float> c(size_t(ROWS * COLUMNS), 0.0f);

@@ -1,4 +1,4 @@
-// What Python hands over: plain numbers and pointers, no torch headers, so that one binary serves every torch version.
+// The arguments from Python: plain numbers and pointers, no torch headers, so one binary serves every torch version.
 // problem.py writes the same structs; both must change together.
 #pragma once
 #include <cstdint>
@@ -13,7 +13,7 @@ using Gemm64 = void (*)(const char*, const char*, const int*, const int*, const 
 // used.
 using Blocked = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const float*, const float*, float*,
                          bool);
-// The same with A and B in bfloat16; in B the rows lie in pairs, [k / 2, n, 2].
+// The same with A and B in bfloat16; the rows of B are stored in pairs, [k / 2, n, 2].
 using BlockedHalf = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const uint16_t*,
                              const uint16_t*, float*, bool);
 using Release = void (*)(bool);
@@ -68,11 +68,12 @@ struct Problem {
   Tensor query, key, value;
   Tensor by_query;  // B; data is null without it
   Tensor by_key;    // C transposed, [batch, heads, columns, k_len]
-  // b, which all queries share, in the place of B: [1, heads, 1, columns]. Where batch rows share their labels too, the
+  // b, which all queries share, in the place of B: [1, heads, 1, columns]. If batch rows share their labels too, the
   // biases of all pairs, [1, heads, q_len, k_len], may be written out once for all of them.
   Tensor label_biases, pair_biases;
-  // What a label adds to values, [columns, value_size], all heads alike or not. In backward its transpose too,
-  // [value_size, columns as a row of a table lies in memory], and the gradient of the output in the type of sums.
+  // The vectors that labels add to values, [columns, value_size], shared by the heads or one set per head. In backward
+  // also their transpose, [value_size, columns in the order of a table's row in memory], and the gradient of the output
+  // in the type of sums.
   Tensor label_values, turned_label_values, d_output;
   const void* mask;
   int64_t mask_kind;  // 0 none, 1 bool, 2 added
@@ -87,26 +88,26 @@ struct Problem {
   double scale, dropout_p;
   int64_t score_kind;  // 0 none, 1 softcap, 2 leaky relu
   double score_parameter;
-  // outputs of forward; in backward their gradients, without data where there is none
+  // outputs of forward; in backward their gradients, without data if there is none
   Tensor output, sums, mass;
   void* lse;  // [batch, heads, q_len]; in backward null
   int64_t is_backward;
-  // backward: what forward gave, the gradient of the log-sum-exp or null, and the gradients that are wanted
+  // backward: the outputs of forward, the gradient of the log-sum-exp or null, and the gradients to compute
   Tensor given_output, given_sums, given_mass;
   const void* d_lse;
   Tensor dq, dk, dv, d_by_query, d_by_key;  // dk, dv, d_by_key: [splits, batch, heads, rows, size]
   int64_t dk_split, dv_split, d_by_key_split;  // numbers from one split to the next
-  // The gradients of b, which begin as zeros: a row for each split and run, [runs, heads, splits, columns]; or, where
-  // the biases of all pairs are written out, those of pairs for each share of the runs, [shares, heads, q_len, k_len],
-  // and their sums by label, [1, heads, 1, columns].
+  // The gradients of b, which begin as zeros: a row for each split and run, [runs, heads, splits, columns]. If the
+  // biases of all pairs are written out: the gradients of pairs for each share of the runs, [shares, heads, q_len,
+  // k_len], and their sums by label, [1, heads, 1, columns].
   Tensor d_label_biases, d_pair_biases;
-  int64_t shares;  // into how many parts the runs are cut where biases of pairs are written out
+  int64_t shares;  // into how many parts the runs are cut if biases of pairs are written out
   const int64_t* blocks;  // [num_blocks, 3]: graph or batch row, first query in it, number of queries
   int64_t num_blocks, block_rows;
   const int64_t* block_ptr;  // [runs + 1]: a run is the blocks of one graph or batch row, the costly ones first
   const int64_t* run_graphs;  // [runs]: which graph or batch row
   int64_t runs;
-  int64_t splits;       // backward: into how many parts a run's blocks are cut; each has gradients of keys of its own
+  int64_t splits;       // backward: into how many parts a run's blocks are cut; each has separate gradients of keys
   int64_t most_keys;    // of a graph
   void* workspace;
   int64_t workspace_numbers;  // per thread
@@ -116,12 +117,12 @@ struct Problem {
   // faster products, or null: of float32, of bfloat16
   Blocked blocked;
   BlockedHalf blocked_half;
-  Release release;  // what each thread calls after them
+  Release release;  // each thread calls it after them
   int64_t half;    // whether query, key and value (and in backward the gradient of the output) are bfloat16
-  int64_t step;    // without panels, float32: sums over multiples of so many keys are faster products; or 0
+  int64_t step;    // without panels, float32: the faster products sum over multiples of this many keys; or 0
   int64_t panel;   // keys per panel
-  int64_t panels;  // per head, or 0 where keys and values are multiplied as they are
-  // [batch, kv_heads, panels, ...]: keys and values turned round, [size, panel], and as rows, [panel, size]
+  int64_t panels;  // per head, or 0 if keys and values are multiplied in place
+  // [batch, kv_heads, panels, ...]: keys and values transposed, [size, panel], and as rows, [panel, size]
   void *turned_keys, *turned_values, *key_rows, *value_rows;
 };
 

@@ -18,13 +18,13 @@ from relgraph.impl.native.structs import CPart, CProblem, CTensor
 from relgraph.plan import DistanceIds, LabelPlan, Part
 
 SCORES = 1 << 18
-"""Scores per block of rows, aimed at: 1 MiB in float32, which stays in the second cache."""
+"""The target number of scores per block of rows: 1 MiB in float32, which stays in the second-level cache."""
 
 MOST_ROWS, FEWEST_ROWS = 64, 8
-"""Bounds on the rows of a block; both even, as bfloat16 is multiplied in pairs of rows."""
+"""Bounds on the rows of a block; both are even, because bfloat16 products take pairs of rows."""
 
 FARTHEST = 1 << 61
-"""Offsets are bounded by this: all keys are as far then, and sums of offsets and lengths stay numbers of 64 bits."""
+"""The bound on offsets: beyond it all keys are equally far, and sums of offsets and lengths fit into 64 bits."""
 
 
 class Held:
@@ -68,7 +68,7 @@ def as_long(x: Tensor) -> Tensor:
 
 
 class Layout(Held):
-    """What depends on the labels and not on the numbers: their parts, and the rows of all graphs cut into blocks."""
+    """Everything that depends only on the labels: their parts, and the rows of all graphs cut into blocks."""
 
     def __init__(self, plan: LabelPlan, batch: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Layout(Held):
             order = range(batch)
         else:
             queries, keys = plan.q_ptr.diff().tolist(), plan.k_ptr.diff().tolist()
-            # the costly graphs first, so that no thread begins one when the others are done
+            # costly graphs first, so that no thread begins one when the others have finished
             order = sorted(range(len(queries)), key=lambda g: -queries[g] * keys[g])
         most_keys = max([1, *keys])
         rows = min(max(SCORES // most_keys // 2 * 2, FEWEST_ROWS), MOST_ROWS)
@@ -127,11 +127,11 @@ def _goes_up(ids: Sequence[int]) -> bool:
 
 
 class Filled(Held):
-    """A problem's struct without outputs, and what it points to.
+    """A problem's struct without outputs, and the tensors that it points to.
 
     Attributes:
         struct: the struct.
-        layout: what it shares with other problems of these labels.
+        layout: the part that it shares with other problems of these labels.
     """
 
     def __init__(self, problem: Problem, *, half: bool) -> None:

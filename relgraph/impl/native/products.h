@@ -7,7 +7,7 @@
 
 namespace relgraph {
 
-// Row i of a head.
+// Row i of one head.
 // ---- products of row-major matrices, by the framework's BLAS ----
 
 template <class T> using Gemm = std::conditional_t<sizeof(T) == 4, Gemm32, Gemm64>;
@@ -22,7 +22,7 @@ template <class T>
 void multiply(const Problem& p, char how_a, char how_b, int64_t m, int64_t n, int64_t k, T alpha, Matrix<T> a,
               Matrix<T> b, T beta, T* c, int64_t stride) {
   if (m == 0 || n == 0) return;
-  if (k == 0) {  // BLAS wants strides of such matrices that they do not have
+  if (k == 0) {  // BLAS requires strides that such matrices do not have
     for (int64_t i = 0; beta == 0 && i < m; i++) std::fill(c + i * stride, c + i * stride + n, T(0));
     return;
   }
@@ -31,9 +31,9 @@ void multiply(const Problem& p, char how_a, char how_b, int64_t m, int64_t n, in
   reinterpret_cast<Gemm<T>>(p.gemm)(&how_b, &how_a, &ni, &mi, &ki, &alpha, b.data, &ldb, a.data, &lda, &beta, c, &ldc);
 }
 
-// ---- panels: keys and values as the faster products want their second matrix ----
+// ---- panels: keys and values in the layout that the faster products need for their second matrix ----
 
-// Rows in pairs, [rows / 2, n, 2], for bfloat16; as they are for float32. Missing rows are zeros.
+// Rows in pairs, [rows / 2, n, 2], for bfloat16; unchanged for float32. Missing rows are zeros.
 inline void lay(const float* from, int64_t stride, int64_t rows, int64_t padded, int64_t n, float* to) {
   for (int64_t i = 0; i < padded; i++)
     for (int64_t j = 0; j < n; j++) to[i * n + j] = i < rows ? from[i * stride + j] : 0.0f;

@@ -10,8 +10,8 @@
 namespace relgraph {
 
 constexpr int64_t PADDED = 16;       // a row of scores is padded to a multiple, for loops without a remainder
-constexpr int64_t PAIRS_AHEAD = 40;  // memory is asked for the rows of a pair so long before their use,
-constexpr int64_t ROWS_AHEAD = 4;    // and for those of a query
+constexpr int64_t PAIRS_AHEAD = 40;  // how many pairs before their use the rows of a pair are prefetched,
+constexpr int64_t ROWS_AHEAD = 4;    // and how many queries before for those of a query
 
 // Numbers per label in a part of the tables' gradients: keys, queries, values, each if there is such a table.
 inline int64_t table_sizes(const EdgeProblem& p) {
@@ -19,15 +19,15 @@ inline int64_t table_sizes(const EdgeProblem& p) {
   return tables * p.size + (p.label_values.data ? p.value_size : 0);
 }
 
-// The keys and values of a head in a batch row, where they are read, and room for their gradients.
+// The keys and values of one head in a batch row, where they are read, and room for their gradients.
 template <class T> struct Nodes {
   const T *key, *value;
   T *d_key, *d_value;
   int64_t key_row, value_row, d_key_row, d_value_row;  // strides
 };
 
-// The queries of a batch row, one after the other, with the heads that share a head of keys and values. T: of all
-// numbers; N: size of queries, keys and values if it is one of a few common ones, else 0.
+// The queries of a batch row, one after the other, with the heads that share one head of keys and values. T: the type
+// of all numbers; N: size of queries, keys and values if it is one of a few common sizes, else 0.
 template <class T, int64_t N> class Query {
  public:
   // `room` has room() numbers. `part` takes the sums of table gradients, [heads, labels, sizes], or is null.
@@ -98,7 +98,7 @@ template <class T, int64_t N> class Query {
     if (part_) tables(h);
   }
 
-  // What dropout multiplies the weights of each pair by: [lanes, P].
+  // The factor of dropout on the weight of each pair: [lanes, P].
   void factors(int64_t h, T* into) {
     const T* found = kept(h);
     T* mine = into + lane(h) * pairs_.count + first_;
@@ -120,9 +120,9 @@ template <class T, int64_t N> class Query {
   }
 
  private:
-  // Asks memory for what the next pairs and queries will read and write: their rows are far apart, so that the
-  // processor does not foresee them, and waiting for them would take most of the time. Inlined always, as g++ drops a
-  // call of a function that only asks.
+  // Prefetches the rows that the next pairs and queries will read and write. These rows are far apart, so the processor
+  // does not prefetch them, and waiting for them would take most of the time. Always inlined, because g++ drops a call
+  // of a function that only prefetches.
   [[gnu::always_inline]] void ask(int64_t h, bool backward) const {
     const int64_t query = std::min(query_ + ROWS_AHEAD, p_.q_len - 1);
     __builtin_prefetch(row_of<T>(p_.query, batch_, h, query));
@@ -193,7 +193,7 @@ template <class T, int64_t N> class Query {
       if (ids_[e] >= 0) into[ids_[e]] += weights[e];
   }
 
-  // The finished scores of a head, and in backward what the function of scores multiplies gradients by.
+  // The finished scores of one head, and in backward the derivative of the function of scores.
   void score(int64_t h, bool slopes) {
     const EdgeProblem& p = p_;
     T* s = scores_;
@@ -241,7 +241,7 @@ template <class T, int64_t N> class Query {
     return total == 0 ? -INF<T> : top + std::log(total);
   }
 
-  // What dropout multiplies the weights of a head by; null without dropout.
+  // The factors of dropout on the weights of one head; null without dropout.
   const T* kept(int64_t h) {
     if (p_.factor) return per_pair(p_.factor, p_.factor_step, h);
     if (p_.threshold == 0) return nullptr;
@@ -249,8 +249,8 @@ template <class T, int64_t N> class Query {
     return factors_;
   }
 
-  // Random numbers by (batch row, query, key, head); a draw gives those of four heads. Of parallel edges, which lie
-  // next to each other, the n-th has n in the generator's key, that is, a sequence of its own.
+  // Random numbers by (batch row, query, key, head); a draw gives those of four heads. Parallel edges are next to each
+  // other; the n-th has n in the generator's key, and so another sequence.
   void draw(int64_t h) {
     const uint32_t low = uint32_t(uint64_t(p_.seed)), high = uint32_t(uint64_t(p_.seed) >> 32);
     const uint32_t threshold = uint32_t(p_.threshold), batch = uint32_t(batch_ + p_.origin[0]);

@@ -1,4 +1,4 @@
-// Where a thread's numbers lie in its workspace.
+// Where a thread's numbers are in its workspace.
 #pragma once
 #include <algorithm>
 

@@ -1,11 +1,11 @@
-// Listed pairs in the order that kernels want them: by query row, then by key, parallel ones as they were given.
+// Listed pairs in the order that kernels need: by query row, then by key; parallel pairs keep their order.
 #include <algorithm>
 #include <cstdint>
 
 namespace {
 
 // Writes into `to` the numbers of pairs `from` (null: 0, 1, 2, ...) in the order of `place`, each below `places`; pairs
-// of one place stay in their order. `next` [places + 1] then has where the pairs of the next place begin.
+// of one place keep their order. Afterwards `next` [places + 1] holds where the pairs of the next place begin.
 void sort_by(const int64_t* place, int64_t places, const int64_t* from, int64_t count, int64_t* to, int64_t* next) {
   std::fill(next, next + places + 1, 0);
   for (int64_t e = 0; e < count; e++) next[place[e] + 1]++;

@@ -12,7 +12,7 @@ from relgraph.plan import FIRST, SortedPairs
 
 
 def sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> SortedPairs | None:
-    """The pairs in the order that torch's operators give; None where they must do it.
+    """The pairs in the order that torch's operators give; None if torch's operators must sort them.
 
     Args:
         row: ``[P]``, the query row of each pair, below ``rows``.
@@ -22,8 +22,8 @@ def sort_pairs(row: Tensor, col: Tensor, ids: Tensor, rows: int, keys: int) -> S
         keys: the number of keys.
 
     Returns:
-        The pairs, or None while something follows torch's operators, for rows or keys out of range, and where no call
-        has loaded the kernels: labels alone are no reason to compile them.
+        The pairs, or None while something traces torch's operators, for rows or keys out of range, and if no call has
+        loaded the kernels yet, because labels are no reason to compile them.
     """
     kernels = build.loaded()
     if kernels is None or not unwatched((row, col, ids)):

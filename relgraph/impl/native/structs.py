@@ -1,4 +1,4 @@
-"""The structs that both languages know: those of ``problem.h`` and ``edges.h``, field by field."""
+"""The structs that both languages share: those of ``problem.h`` and ``edges.h``, field by field."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ template <class Body, class End> struct TaskQueue {
   int64_t tasks;
   std::atomic<int64_t> next{0}, thread{0};
 
-  // What one thread does. Its number among the threads tells it which part of a workspace is its own.
+  // The work of one thread. Its number among the threads decides which part of a workspace it uses.
   static void work(void* given) {
     TaskQueue& queue = *static_cast<TaskQueue*>(given);
     const int64_t thread = queue.thread++;

@@ -1,6 +1,6 @@
-"""Fused attention in Triton: kernels inside the primitive, and what tables add to them in plain torch.
+"""Fused attention in Triton: kernels inside the primitive, and the terms of tables in plain torch.
 
-Where labels are a function of the distance, tables are laid out by distance first (*virtual* columns): a label that
+If labels are a function of the distance, tables are first laid out by distance (*virtual* columns): a label that
 several distances share then has several rows, and the kernels find a pair's column by subtraction.
 """
 
@@ -54,7 +54,7 @@ def attend(call: Call) -> Answer:
 
 
 def _rows(rows: Tensor | None, columns: int) -> Tensor | None:
-    """Scores that are given by row, with a number for every column."""
+    """Given scores by row, with a number for every column."""
     if rows is None:
         return None
     return rows.float() if rows.shape[-1] == columns else with_zero_row(rows.float(), -1)

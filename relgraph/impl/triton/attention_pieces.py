@@ -1,10 +1,10 @@
-"""What the kernels over all pairs have in common: dropout, products, masks, label terms, sums by label.
+"""Code that the kernels over all pairs share: dropout, products, masks, label terms, sums by label.
 
 Letters: ``i`` query rows, ``j`` keys, ``C`` columns of labels; scores are in powers of two.
 
-A compiler gives each load and store of a tile a layout of its own, and moves the softmax around it into that layout:
-sums of rows then cross all lanes of a warp. Reads and writes of one number per pair therefore go by a line of PTX on
-NVIDIA's GPUs (``NVIDIA``), which takes any layout.
+The compiler chooses a layout for each load and store of a tile, and moves the softmax around it into that layout; sums
+of rows then cross all lanes of a warp. So on NVIDIA's GPUs (``NVIDIA``) a line of PTX, which takes any layout, reads
+and writes one number per pair.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202

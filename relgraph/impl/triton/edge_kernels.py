@@ -4,7 +4,7 @@
     by row      one program per (query, lane): α again from the log-sum-exp; gradients of the query and of B
     by key      one program per (key, key lane): the pairs sorted by key; gradients of key, value and of C
 
-A *lane* is a head (of a batch row, if batch rows share their pairs). One program owns each sum, in E slots that are
+A *lane* is one head (of one batch row, if batch rows share their pairs). One program owns each sum, in E slots that are
 added at its end. So there are no atomics, and results repeat bit for bit. Philox draws which weights dropout keeps from
 (seed, batch row, head, query, key) and which of parallel edges it is: the same in all three kernels, and in a part of a
 larger problem.
@@ -320,7 +320,7 @@ def by_key_kernel(
             query_at = batch * bq_batch + head * bq_head + i * bq_row
             key_at = batch * bk_batch + head * bk_head + j * bk_row
             pair_at = lane.to(tl.int64) * added_lane + pair
-            # rounded as in the forward pass: what large scores lose to rounding must cancel against lse
+            # rounded as in the forward pass, because rounding errors of large scores must cancel against lse
             terms = (q * (scale * LOG2_E)) * k[None, :]
             scores = _finished_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE)
             bent = slope(scores, bend, SCORE) if SCORE > 0 else 1.0
@@ -364,7 +364,7 @@ class KernelPairs(NamedTuple):
     """Listed pairs as the kernels read them, int32: by row, then sorted by key.
 
     Attributes:
-        row_ptr: ``[n + 1]`` where each row's pairs begin; rows are counted through batch rows with pairs of their own.
+        row_ptr: ``[n + 1]`` where each row's pairs begin; rows are numbered through batch rows if their pairs differ.
         col: ``[P]`` key of each pair, within its batch row.
         label: ``[P]``; -1 no label.
         col_ptr: ``[m + 1]`` where each key's pairs begin, once sorted by key.
@@ -394,7 +394,7 @@ class EdgeProblem:
         problem: the problem.
         rows: query, key, value, B and C with dense rows.
         pairs: the listed pairs.
-        joint: whether batch rows have pairs of their own.
+        joint: whether pairs differ between batch rows.
         added: ``[L or 1, P]`` float32 added to the scores (-inf hides a pair), or None.
         factor: ``[L or 1, P]`` float32 that dropout multiplies the weights by, or None.
     """

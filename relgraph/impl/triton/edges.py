@@ -1,8 +1,8 @@
-"""Edges-only attention in Triton: kernels inside the primitive, and what tables add to them in plain torch.
+"""Edges-only attention in Triton: kernels inside the primitive, and the terms of tables in plain torch.
 
-B and C have R columns here: kernels know a pair without a label by its id. Masks and causal order become one number
-per pair before a kernel starts. The log-sum-exp is to base 2 until it leaves: a change of base would round it, and
-backward could not find the weights of large scores again.
+B and C have R columns here: kernels recognise a pair without a label by its id. Masks and causal order become one
+number per pair before a kernel starts. The log-sum-exp is to base 2 until it is returned, because a change of base
+would round it, and backward could not compute the weights of large scores again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from relgraph.plan import Csr, listed_pairs
 LN_2 = 0.6931471805599453
 
 PAIRS = "triton pairs"
-"""Under this name the pairs of the kernels are kept with the labels."""
+"""The name under which the pairs of the kernels are kept with the labels."""
 
 
 def attend_listed(call: Call) -> Answer:
@@ -73,7 +73,7 @@ def _edge_problem(problem: Problem, terms: Terms) -> Any:
     from relgraph.impl.triton import edge_kernels
 
     csr = _csr(problem)
-    # what a CUDA graph records is computed at each replay, when the pairs may be others
+    # a CUDA graph computes this at each replay, when the pairs may differ
     kept = {} if capture.is_recording(problem.query.device) else problem.memo
     if PAIRS not in kept:
         kept[PAIRS] = edge_kernels.KernelPairs(*_pairs(problem, csr))

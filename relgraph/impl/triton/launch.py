@@ -172,7 +172,7 @@ def _is_empty(problem: Problem) -> bool:
 def forward(problem: Problem, terms: Terms) -> Outputs:
     """Output, log-sum-exp, and P after and before dropout (None where not needed), float32."""
     output, lse, sums = _forward(problem, terms)
-    # kernels sum once per pass: mass before dropout takes a pass of its own
+    # kernels sum once per pass, so mass before dropout needs a second pass
     mass = _forward(_without_dropout(problem), terms)[2] if problem.need_mass else None
     return terms.with_value_term(Outputs(output, lse, sums, mass))
 
@@ -249,7 +249,7 @@ def _backward(problem: Problem, terms: Terms, outputs: Outputs, incoming: Output
 
 
 class _RowVectors(NamedTuple):
-    """What both kernels of backward read of each query row.
+    """The vectors per query row that both kernels of backward read.
 
     Attributes:
         grad: the gradient of the output in the dtype of the query, contiguous.
@@ -270,8 +270,8 @@ def _row_vectors(
 ) -> _RowVectors:
     """The vectors, made in one launch; the gradients that come in are float32 and contiguous.
 
-    If labels are a function of the distance, runs have the first or the last column; otherwise any. Vectors that are
-    not ``folded`` hold nothing of the labels, whose terms are then read in each run.
+    If labels are a function of the distance, runs have the first or the last column; otherwise any. Without ``folded``
+    the vectors hold no label terms, and each run reads them.
     """
     batch, heads, q_len, columns = launch.batch, launch.heads, launch.q_len, launch.columns
     count = 1 if not folded else 3 if by_distance else 1 + columns

@@ -30,7 +30,7 @@ LEAST_CAPABILITY = (8, 0)
 """The oldest compute capability of NVIDIA that the kernels run on: bfloat16 on tensor cores, asynchronous copies."""
 
 CHECKED_WHEN_RUN = " (checked when run)"
-"""Ends the name of kernels that a traced call takes; see :mod:`relgraph.impl.triton.selfcheck`."""
+"""The end of the names of kernels that a traced call takes; see :mod:`relgraph.impl.triton.selfcheck`."""
 
 _said: list[str] = []
 _age: dict[torch.device, str | None] = {}
@@ -49,7 +49,7 @@ def is_gpu(device: torch.device) -> bool:
 def not_run_now(tensor: Tensor) -> bool:
     """Whether a call on this tensor is traced or only shapes are asked for: no kernel runs before this returns.
 
-    ``torch.compiler.is_compiling`` would say so of an eager call too while another thread compiles anything.
+    ``torch.compiler.is_compiling`` would also be True in an eager call while another thread compiles anything.
     """
     return torch.compiler.is_dynamo_compiling() or isinstance(tensor, FakeTensor) or tensor.is_meta
 
@@ -90,11 +90,11 @@ def _too_old(device: torch.device) -> str | None:
 
 
 def say_missing() -> None:
-    """Say once per process, on stderr, that a GPU goes without the kernels because triton is not installed."""
+    """Print once per process, on stderr, that a GPU cannot use the kernels because triton is not installed."""
     if not _said:
         _said.append("triton")
         line = "no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed"
-        print(f"relgraph: {line}; pip install 'relgraph[triton]' ({SWITCH}=0 ends this line)", file=sys.stderr)
+        print(f"relgraph: {line}; pip install triton ({SWITCH}=0 ends this line)", file=sys.stderr)
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo

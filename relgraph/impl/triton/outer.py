@@ -14,7 +14,7 @@ from relgraph.impl.terms import add_value_tables, query_tables, score_tables
 
 
 class Outer:
-    """What these tables add to one call.
+    """The terms that these tables add to one call.
 
     Attributes:
         has_values: whether there is a value term, which needs the sums by label.
@@ -26,7 +26,7 @@ class Outer:
         self.has_values = any(table.value is not None for table in tables)
 
     def by_query(self, rows: Tensor | None) -> Tensor | None:
-        """B with scores that are given by row, ``[B, H, N_q, columns]``, or None."""
+        """B, including given scores by row, ``[B, H, N_q, columns]``, or None."""
         if all(table.key is None and table.bias is None for table in self._tables):
             return rows
         found = score_tables(self._call.query.float(), self._tables, self._sizes, self._call.scale)

@@ -1,17 +1,16 @@
-"""The self-check: before ``impl=None`` trusts the kernels on a device, they are compared with ``reference`` there.
+"""The self-check: it compares the kernels on a device with ``reference`` before ``impl=None`` uses them there.
 
-A compiler that was not tried with these kernels, or a GPU that nobody had, may give wrong numbers or none. So tiny
-problems go through the kernels once per process, device, dtype, family of kernels (all pairs, listed pairs) and head
-size rounded up as the kernels round it (a program of its own), with values and all gradients; the outcome is
-remembered. The time is that of compiling: Triton keeps what it compiled on
-disk, and later processes take milliseconds.
+An untested compiler or GPU may give wrong numbers or none. So the kernels compute tiny problems, with values and all
+gradients, once per process, device, dtype, family of kernels (all pairs, listed pairs) and head size. The head size is
+rounded up as the kernels round it, because each rounded size is another program. The outcome is remembered. Compiling
+takes nearly all the time: Triton keeps compiled kernels on disk, and later processes take milliseconds.
 
-The check runs in a thread of its own. Grad mode, inference mode, autocast, modes of torch, default devices, streams and
-torch.func belong to a thread, so whatever the caller's are, the check sees none of them.
+The check runs in a separate thread. Grad mode, inference mode, autocast, modes of torch, default devices, streams and
+torch.func belong to a thread, so those of the caller do not affect the check.
 
 While a call is traced nothing can be checked, and its head size may be unknown. It takes the kernels unless a check of
-any size has failed. They have another name there, make sure of the check when they run, and raise if it fails. While a
-CUDA graph is recorded nothing is checked: a check would synchronize.
+any size has failed. A traced call uses kernels of another name, which run the check when they run, and raise if it
+fails. While a CUDA graph is recorded nothing is checked, because a check would synchronize.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ HEADS, KV_HEADS, NUM_LABELS = 2, 1, 5
 ALLOWED = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 """The largest error of an output or gradient, as a share of its largest entry.
 
-Five times the error in Triton's interpreter, or more; what a mistake does is far larger.
+Five times the error in Triton's interpreter, or more; a mistake in a kernel causes far larger errors.
 """
 
 ALLOWED_TF32 = 1e-2
@@ -55,7 +54,7 @@ NAMES = ("output", *(f"gradient of {x}" for x in (
 
 
 class Outcome(NamedTuple):
-    """What the check of one configuration found.
+    """The outcome of the check of one configuration.
 
     Attributes:
         why: what failed, with the figures; None if nothing did.
@@ -71,14 +70,14 @@ class Outcome(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """What one check covers.
+    """The configuration that one check covers.
 
     Attributes:
         device: the GPU.
-        dtype: of query, key and value.
+        dtype: dtype of query, key and value.
         listed: whether the kernels are those over listed pairs.
-        size: numbers per head, of a key or of a value if they have more; rounded up to what a product takes.
-        tf32: whether torch permits products of float32 in TF32, which makes other kernels.
+        size: numbers per head of a key, or of a value if they are more; rounded up to a size that products accept.
+        tf32: whether torch permits products of float32 in TF32, which needs other kernels.
     """
 
     device: torch.device
@@ -118,7 +117,7 @@ def remembered(asked: Configuration) -> Outcome | None:
 
 
 def failure(device: torch.device, dtype: torch.dtype, listed: bool) -> str | None:
-    """What failed, if a check for heads of any size was made and failed; checks nothing."""
+    """The failure of a check for heads of any size, if there was one; this runs no check."""
     for size, tf32 in itertools.product(SIZES, (False, True)):
         found = _outcomes.get(Configuration(device, dtype, listed, size, tf32))
         if found is not None and found.why is not None:
@@ -164,7 +163,7 @@ def _warning(asked: Configuration, found: Outcome) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """A device with what its maker calls it."""
+    """A device with its product name."""
     if device.type != "cuda":
         return str(device)
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
@@ -183,7 +182,7 @@ def versions() -> str:
 
 
 def _in_a_thread(asked: Configuration) -> Outcome:
-    """The outcome, worked out in a thread of its own; see the module."""
+    """Run the check in a separate thread and return the outcome; see the module."""
     found: list[Outcome | BaseException] = []
 
     def work() -> None:
@@ -203,9 +202,9 @@ def _in_a_thread(asked: Configuration) -> Outcome:
 
 @contextlib.contextmanager
 def _undisturbed(device: torch.device) -> Iterator[None]:
-    """What a new thread does not bring: this device, backward in this thread, and permission to synchronize.
+    """Set up the new thread: this device, backward in this thread, and permission to synchronize.
 
-    Backward in another thread could wait for one that waits for this check.
+    Backward in another thread could wait for a thread that waits for this check.
     """
     with torch.autograd.set_multithreading_enabled(False):
         if device.type != "cuda":
@@ -249,7 +248,7 @@ def _check(asked: Configuration) -> Outcome:
 
 
 def allowed(dtype: torch.dtype) -> float:
-    """The largest error that is no failure."""
+    """The largest error that counts as a pass."""
     return ALLOWED_TF32 if uses_tf32(dtype) else ALLOWED[dtype]
 
 

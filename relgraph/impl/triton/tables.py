@@ -1,9 +1,9 @@
-"""What tables add: B and C before the kernels, the value term after them, and the gradients of all of these.
+"""The terms of tables: B and C before the kernels, the value term after them, and the gradients of all of these.
 
-All of it is plain torch, without autograd, in as few operators as it takes: each costs the host some microseconds in
-every call. B and C are made again in backward, which costs less than keeping them. Columns are those of B, C and the
-sums by label. A table has a row for each of them, or for all but the last, which then is that of pairs without a label:
-zeros.
+All of it is plain torch, without autograd, in as few operators as possible, because each costs the host some
+microseconds in every call. B and C are made again in backward, which costs less than keeping them. Columns are those of
+B, C and the sums by label. A table has a row for each column, or for all but the last, which is then zero, for pairs
+without a label.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Terms:
         return outputs._replace(output=outputs.plain, plain=None)
 
     def whole_incoming(self, incoming: Outputs) -> Outputs:
-        """The gradients of the outputs in float32, contiguous, with what the value term adds to that of the sums."""
+        """The gradients of the outputs in float32, contiguous; the value term adds to the gradient of the sums."""
         output, lse, sums, mass = (None if grad is None else _single(grad) for grad in incoming[:4])
         table = self.problem.label_values
         if table is not None and output is not None:
@@ -93,11 +93,11 @@ class Terms:
         return Outputs(output, lse, sums, mass)
 
     def gradients(self, of_kernels: list[Tensor | None], outputs: Outputs, incoming: Outputs) -> list[Tensor | None]:
-        """The gradients as :func:`relgraph.impl.op.plug` wants them, from those that the kernels give.
+        """The gradients in the order that :func:`relgraph.impl.op.plug` requires, from those of the kernels.
 
         Args:
-            of_kernels: of query, key, value, B and C; those of query and key are changed in place.
-            outputs: of forward.
+            of_kernels: the gradients of query, key, value, B and C; those of query and key are changed in place.
+            outputs: the outputs of forward.
             incoming: the gradients of the outputs, float32 and contiguous.
         """
         problem, (dq, dk, dv, db, dc) = self.problem, of_kernels
@@ -153,7 +153,7 @@ def whole_outputs(outputs: Outputs) -> Outputs:
 def joined(tables: list[Tensor | None], sizes: tuple[int, ...], heads: int, dim: int = -2) -> Tensor | None:
     """One table with a row for every column, of those of all parts; None without tables.
 
-    Rows are counted by axis -2 or -1. A single part is left as it is: its last column needs no row of zeros.
+    Axis -2 or -1 counts rows. A single part stays unchanged, because its last column needs no row of zeros.
     """
     first = next((table for table in tables if table is not None), None)
     if first is None or len(tables) == 1:
@@ -174,7 +174,7 @@ def _single(x: Tensor) -> Tensor:
     """``x`` in float32, contiguous."""
     if x.is_contiguous():
         return x.float()
-    # ``to`` gives a tensor that is float32 already back as it is, whatever its strides
+    # ``to`` returns a tensor that is float32 already unchanged, and so with any strides
     return x.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
 
 

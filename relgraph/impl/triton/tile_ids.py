@@ -1,8 +1,8 @@
 """Cut pairs into aligned tiles per graph; find the tiles with one label and write out the labels of the others.
 
 A tile cut off by the end of its graph, by causal order or by pairs that do not attend has several columns (*mixed*),
-one of them "does not attend". Most tiles are settled by their range of distances; the others are written out, a bounded
-number of pairs at a time, to see what they hold.
+one of them "does not attend". For most tiles the range of distances decides; the others are written out, a bounded
+number of pairs at a time, to find their columns.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def _in_chunks(grid: Grid, numbers: Tensor, listed: list[_Listed | None]) -> Ite
 
 
 def _unlisted_ids(grid: Grid, part: Part, tiles: Tiles, i: Tensor, j: Tensor) -> Tensor:
-    """The id of each pair, listed pairs ignored, int32 ``[c, BM, BN]``; arbitrary outside the graph."""
+    """The id of each pair, without listed pairs, int32 ``[c, BM, BN]``; arbitrary outside the graph."""
     i, j = torch.minimum(i, tiles.row_stop[:, None, None] - 1), torch.minimum(j, tiles.key_stop[:, None, None] - 1)
     row, graph = tiles.map[:, None, None], tiles.graph[:, None, None]
     ids = ids_at(grid.plan, part, row, i, j, None if grid.plan.q_ptr is None else graph)

@@ -5,8 +5,8 @@ pair that attends is skipped. A tile inside its graph whose pairs all attend wit
 Other tiles are *mixed* and listed one by one. Columns are those of ``terms.score_tables``: part p has R_p labels and
 then one column for pairs without a label; C is the number of all columns.
 
-Labels that depend on the distance only (:func:`virtual`) are never written out, and their map is made without a look at
-data: its columns are *virtual*, by distance. For all other labels the columns of mixed tiles are written.
+Labels that depend on the distance only (:func:`virtual`) are never written out, and their map is made without reading
+data: its columns are *virtual*, by distance. For all other labels the columns of mixed tiles are written out.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def tile_map(
 ) -> TileMap:
     """The tile map of a plan.
 
-    Affine plans (:func:`is_affine`) are mapped without waiting for the device, and a CUDA graph that is recorded maps
-    them anew at each replay. All others wait for the device, once per combination of sizes and offsets in ``memo`` (and
-    in each call to read offsets that are tensors). No CUDA graph can record them: how much memory their map takes
-    depends on the labels, and a map that was made before would not follow them if they change between replays.
+    Affine plans (:func:`is_affine`) are mapped without waiting for the device, and a recorded CUDA graph maps them at
+    each replay again. All others wait for the device, once per combination of sizes and offsets in ``memo`` (and in
+    each call to read offsets that are tensors). No CUDA graph can record them: the memory of their map depends on the
+    labels, and a map that was made before would not follow labels that change between replays.
 
     Args:
         plan: the labels, on ``device``; no part has several labels on one pair.
@@ -94,8 +94,8 @@ def tile_map(
         causal: keys j <= i + causal are seen; one offset, or one per batch row (per graph when packed); None for all.
         device: the device of the map.
         transposed: by blocks of keys instead of query rows.
-        sort: fill ``order`` and ``bounds``, for steps of so many keys; 0 leaves them empty.
-        sort_transposed: fill ``order_t`` and ``bounds_t``, for steps of so many rows.
+        sort: fill ``order`` and ``bounds``, for steps of this many keys; 0 leaves them empty.
+        sort_transposed: fill ``order_t`` and ``bounds_t``, for steps of this many rows.
         memo: earlier maps of this plan, whose borders and ids must not change. Affine maps with an offset that is a
             tensor are made anew in each call.
 
@@ -122,7 +122,7 @@ def tile_map(
     if recording and not affine:
         raise NotImplementedError(capture.REFUSED)
     if memo is None or recording or (affine and moving):
-        # What a CUDA graph records is computed at each replay, so it is not shared; what was kept may be gone by then.
+        # A CUDA graph computes its maps at each replay, so they are not shared; kept maps may be gone by then.
         memo = {}
     where = device, rows, keys, () if affine else tuple(map(_value, offsets)), causal if affine else None
     with torch.inference_mode(False):  # training may use a map made in inference mode

@@ -74,7 +74,7 @@ _WITH_TENSOR_MEMORY = _OF_WARP_GROUPS | {
     ("backward_rows", 128): Tiling(64, 32, 4, 2, 16),
     ("backward_keys", 128): Tiling(32, 64, 4, 2, 16),
 }
-"""For sm_100, whose products have a memory of their own."""
+"""For sm_100, whose products use a separate memory."""
 
 _BY_GENERATION = {
     8: (

@@ -1,4 +1,4 @@
-"""What backward needs of each query row before its kernels start, in one launch instead of a dozen small operators.
+"""Vectors per query row that backward needs before its kernels start, in one launch instead of a dozen operators.
 
 Letters: ``C`` columns of labels; scores are in powers of two, as in :mod:`relgraph.impl.triton.attention_kernels`.
 """
@@ -35,7 +35,7 @@ def row_vectors(
     row = tl.program_id(0) * wide * BM + tl.arange(0, BM)
     inside = row < rows
     lse = tl.load(lse_ptr + row, mask=inside, other=0.0)
-    # a row that sees nothing has -inf here: with inf in its place all its weights are zero
+    # a row that sees nothing has -inf here; inf in its place makes all its weights zero
     less = tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
     delta = tl.zeros([BM], tl.float32)
     if HAS_DO:

@@ -18,7 +18,7 @@ FAR_LEFT = -(1 << 29)
 """First distance of an empty band: every pair is on its right."""
 
 BEYOND = 1 << 40
-"""Farther than any distance."""
+"""A number larger than any distance."""
 
 
 class Virtual(NamedTuple):
@@ -66,7 +66,7 @@ def virtual(part: Part) -> Virtual:
 
 
 def virtual_of(plan: LabelPlan) -> Virtual | None:
-    """The virtual columns of a plan, None unless it is affine; found again without a look at its labels."""
+    """The virtual columns of a plan, None unless it is affine; found again without reading its labels."""
     if torch.compiler.is_compiling():
         return virtual(plan.parts[0]) if is_affine(plan) else None
     if "virtual" not in plan.derived:

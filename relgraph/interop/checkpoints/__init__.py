@@ -1,24 +1,25 @@
-"""Checkpoints of other code, read into relgraph's own layers: from a state dict, or from a file; needs nothing else.
+"""Read checkpoints of other code into relgraph's layers, from a state dict or a file; needs nothing else.
 
 - :func:`~relgraph.interop.checkpoints.read`: the tensors of a file.
 - :func:`~relgraph.interop.checkpoints.from_tensor2tensor`: ``dot_product_relative`` of tensor2tensor.
 - :func:`~relgraph.interop.checkpoints.from_opennmt`: ``max_relative_positions`` of OpenNMT-py.
 - :func:`~relgraph.interop.checkpoints.from_fairseq2`: the Shaw positions of fairseq2, as in w2v-BERT 2.0.
 - :func:`~relgraph.interop.checkpoints.from_rat_sql`: the relations of RAT-SQL.
-- :func:`~relgraph.interop.checkpoints.from_bert`: ``relative_key`` and ``relative_key_query`` of BERT and its kin.
+- :func:`~relgraph.interop.checkpoints.from_bert`: ``relative_key`` and ``relative_key_query`` of BERT and models like
+  it.
 
-Each reader returns a module with copies of the weights, and the labeler whose labels pick the rows that the original
-picks. Which module it is follows from the names under the prefix. A tensor that is missing or has another shape is
-refused, and so is any tensor under the prefix that the module has no place for, unless ``leave_out`` names it.
+Each reader returns a module with copies of the weights, and the labeler whose labels pick the same rows as the original
+model. The names under the prefix decide which module it is. A reader raises an error if a tensor is missing or has
+another shape, or if the module has no place for a tensor under the prefix, unless ``leave_out`` names it.
 
-Files are read without running code from them: pickles only by ``torch.load(weights_only=True)``.
+Reading a file never runs code from it: pickles are read only by ``torch.load(weights_only=True)``.
 
 In the order in which a checkpoint meets the files:
 
 - ``files``: tensors from a file.
-- ``entries``: the tensors under a prefix, each taken once; what is left over is an error.
-- ``weights``: the weights of one attention, norm or linear map, whoever named them.
-- ``build``: a module of relgraph from these.
+- ``entries``: the tensors under a prefix, each taken once; a tensor that is left over is an error.
+- ``weights``: the weights of one attention, norm or linear map, independent of their names.
+- ``build``: a module of relgraph from these weights.
 - ``tensor2tensor``, ``opennmt``, ``fairseq2``, ``rat_sql``, ``bert``: one file per origin, which knows its names.
 """
 

@@ -28,24 +28,24 @@ def from_bert(
     dropout: float = 0.0,
     leave_out: Sequence[str] = (),
 ) -> tuple[RelationAttention | RelationEncoder, ClippedDistance]:
-    """BERT's encoder, or one attention of it, and the labeler of its distances.
+    """Read BERT's encoder, or one attention of it; return it with the labeler of its distances.
 
     The names are those of transformers 4. ``distance_embedding`` has a row for each i - j, query minus key, from
     -(P - 1) to P - 1; here rows count j - i, so they are flipped. The number of heads follows from the width of a row.
-    With ``relative_key_query`` the query table begins as a copy of the key table; trained on, they may part.
+    With ``relative_key_query`` the query table begins as a copy of the key table; further training may change each.
 
     Args:
         state: names and tensors, or arrays of numpy.
         position_embedding_type: ``"relative_key"`` or ``"relative_key_query"``, as in the configuration.
-        prefix: what the names begin with. That of an encoder, such as ``"bert.encoder."``, is followed by
-            ``layer.0.attention.self.query.weight`` and gives a :class:`~relgraph.RelationEncoder`; that of an
-            attention, such as ``"bert.encoder.layer.0.attention."``, by ``self.query.weight`` and gives a
-            :class:`~relgraph.RelationAttention`, without the norm after it: leave out ``"output.LayerNorm.*"``.
+        prefix: the beginning of the names. If ``layer.0.attention.self.query.weight`` follows it, as after
+            ``"bert.encoder."``, the result is a :class:`~relgraph.RelationEncoder`. If ``self.query.weight`` follows
+            it, as after ``"bert.encoder.layer.0.attention."``, the result is a :class:`~relgraph.RelationAttention`,
+            without the norm after it: leave out ``"output.LayerNorm.*"``.
         activation: ``hidden_act`` of the configuration.
-        layer_norm_eps: that of the configuration.
-        dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
-            must match one.
+        layer_norm_eps: ``layer_norm_eps`` of the configuration.
+        dropout: dropout of the new module.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
+            one.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.

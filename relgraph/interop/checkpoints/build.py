@@ -61,14 +61,14 @@ class Stack:
 
 @dataclass(frozen=True)
 class Options:
-    """What the weights do not tell.
+    """Options that the weights do not determine.
 
     Attributes:
         labeler: makes the labels.
-        dropout: of the new module.
+        dropout: dropout of the new module.
         norm_first: whether norms come before each step.
-        activation: of the feed-forward networks.
-        layer_norm_eps: of the norms.
+        activation: activation of the feed-forward networks.
+        layer_norm_eps: the number that norms add to variances.
     """
 
     labeler: Any
@@ -78,7 +78,7 @@ class Options:
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Check what a single attention would not even look at."""
+        """Check options that a single attention would not read."""
         check_activation(self.activation)
         if check.finite("layer_norm_eps", self.layer_norm_eps) < 0:
             raise ValueError(f"layer_norm_eps must be at least 0, got {self.layer_norm_eps}")

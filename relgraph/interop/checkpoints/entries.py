@@ -1,4 +1,4 @@
-"""The tensors of a state dict under a prefix: each is taken once, with its shape; what is left over is an error."""
+"""The tensors of a state dict under a prefix: each is taken once, with its shape; tensors left over are an error."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MOST_NAMES = 8
 """How many names an error lists."""
 
 MOST_NEAREST = 4
-"""How many names an error lists that are like the one that is missing."""
+"""How many similar names an error lists for a missing name."""
 
 
 class Entries:
-    """What a reader takes its tensors from.
+    """The tensors from which a reader takes its weights.
 
     Args:
         state: names and tensors, or arrays of numpy.
-        prefix: what the names begin with; :meth:`take` adds it.
-        leave_out: patterns of names after the prefix, such as ``"pooler.*"``, of tensors that are not to be read.
+        prefix: the beginning of the names; :meth:`take` adds it.
+        leave_out: patterns for names after the prefix, such as ``"pooler.*"``, of tensors that should not be read.
     """
 
     def __init__(self, state: Any, prefix: Any, leave_out: Any) -> None:
@@ -61,7 +61,7 @@ class Entries:
         return name in self.names
 
     def rank_two(self, name: str) -> tuple[int, int]:
-        """The shape of a matrix, which says the sizes of a module; the matrix itself is not taken yet."""
+        """The shape of a matrix, which gives the sizes of a module; the matrix itself is not taken yet."""
         tensor = self._tensor(name)
         if tensor.dim() != 2 or 0 in tensor.shape:
             raise ValueError(f"state must have a matrix as {self._full(name)!r}, got shape {list(tensor.shape)}")
@@ -101,7 +101,7 @@ class Entries:
         if self.left:
             raise ValueError(
                 f"state must have no tensors under prefix = {shown(self.prefix)} that {kind} has no place for, got "
-                f"{listed(sorted(self.left))}; name in leave_out what is not to be read"
+                f"{listed(sorted(self.left))}; name the tensors to skip in leave_out"
             )
 
     def neither(self, *wanted: str) -> ValueError:
@@ -126,7 +126,7 @@ class Entries:
 
 
 def as_tensor(name: str, value: Any) -> Any:
-    """An array of numpy as a tensor of its own memory; anything else as it is."""
+    """An array of numpy as a tensor that copies its memory; anything else unchanged."""
     if type(value).__module__ != "numpy":
         return value
     import numpy  # only where there are arrays

@@ -24,20 +24,20 @@ def from_fairseq2(
     dropout: float = 0.0,
     leave_out: Sequence[str] = (),
 ) -> tuple[RelationAttention, ClippedDistance]:
-    """One attention of fairseq2 whose ``sdpa`` is ``ShawRelativePositionSDPA``, and the labeler of its distances.
+    """Read one attention of fairseq2 with ``ShawRelativePositionSDPA``; return it with the labeler of its distances.
 
-    Rows count j - i, key minus query, from -``left`` to ``right``, as here. Their number does not tell one from the
-    other, so both are required: those of w2v-BERT 2.0 are 64 and 8. The number of heads follows from the width of a
-    row. A value table is read if there is one.
+    Rows count j - i, key minus query, from -``left`` to ``right``, as in relgraph. The number of rows gives only the
+    sum of both, so both are required; for w2v-BERT 2.0 they are 64 and 8. The number of heads follows from the width of
+    a row. A value table is read if there is one.
 
     Args:
         state: names and tensors, or arrays of numpy.
         left: ``max_lhs_rel_pos`` of the original, ``max_left_rel_pos`` in older versions.
         right: ``max_rhs_rel_pos``, or ``max_right_rel_pos``.
-        prefix: what the names begin with, such as ``"encoder.layers.0.self_attn."``, before ``q_proj.weight``.
-        dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
-            must match one.
+        prefix: the beginning of the names, before ``q_proj.weight``, such as ``"encoder.layers.0.self_attn."``.
+        dropout: dropout of the new module.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
+            one.
 
     Returns:
         The layer with copies of the weights, in their dtype and on their device, and its labeler.

@@ -23,13 +23,13 @@ _UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError,
     struct.error,
 )  # fmt: skip
-"""What torch and numpy raise for bytes that are no file of theirs, such as a text or half a download."""
+"""The errors of torch and numpy for bytes that are not a file in their format, such as a text or half a download."""
 
 
 def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, by name, on the CPU.
+    """Read the tensors of a checkpoint, by name, on the CPU.
 
-    No code in the file is run: torch's files are read by ``torch.load(weights_only=True)``, numpy's by
+    This runs no code from the file: it reads torch's files by ``torch.load(weights_only=True)``, numpy's by
     ``numpy.load(allow_pickle=False)``, and ``.safetensors`` by the package of that name.
 
     Args:
@@ -41,9 +41,9 @@ def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, T
         Names and tensors.
 
     Raises:
-        TypeError: a path that is none.
-        ValueError: another suffix; a file that holds other objects than tensors, or is no such file; a ``key`` that is
-            not there, or for a file that is not torch's.
+        TypeError: a path that is neither a string nor a path.
+        ValueError: another suffix; a file that holds objects other than tensors, or is not in the format of its suffix;
+            a ``key`` that does not exist, or a ``key`` for a file that is not torch's.
         ImportError: a ``.safetensors`` file without the package safetensors.
         OSError: a file that cannot be opened.
 

@@ -36,28 +36,29 @@ def from_opennmt(
     dropout: float = 0.0,
     leave_out: Sequence[str] = (),
 ) -> tuple[RelationAttention | RelationEncoder | RelationDecoder | RelationTransformer, ClippedDistance]:
-    """A Transformer of OpenNMT-py, or a part of it, and the labeler of its distances.
+    """Read a Transformer of OpenNMT-py, or a part of it; return it with the labeler of its distances.
 
     Each self-attention has one table, ``relative_positions_embeddings``, for keys and values. Its rows count j - i, key
-    minus query, clipped at ±k, as here. The number of heads follows from the width of a row. Norms come before each
-    step.
+    minus query, clipped at ±k, as in relgraph. The number of heads follows from the width of a row. Norms come before
+    each step.
 
     Args:
         state: names and tensors, or arrays of numpy.
-        prefix: what the names begin with. What comes after it decides what is made:
+        prefix: the beginning of the names. The next part of the names decides which module is made:
 
             - ``linear_query.weight``: :class:`~relgraph.RelationAttention`;
             - ``transformer.0.self_attn...``: :class:`~relgraph.RelationEncoder`;
-            - ``transformer_layers.0.self_attn...``: :class:`~relgraph.RelationDecoder`, or, in a language model, whose
-              layers have no ``context_attn``, RelationEncoder, to be called with ``is_causal=True``;
+            - ``transformer_layers.0.self_attn...``: :class:`~relgraph.RelationDecoder`; for a language model, whose
+              layers have no ``context_attn``, a RelationEncoder, which you call with ``is_causal=True``;
             - ``encoder.transformer...`` and ``decoder.transformer_layers...``: :class:`~relgraph.RelationTransformer`.
 
-            Embeddings and the generator have no place in these: leave out such as ``"*embeddings.make_embedding.*"``.
+            Embeddings and the generator have no place in these modules: leave them out, for example by
+            ``"*embeddings.make_embedding.*"``.
         activation: ``pos_ffn_activation_fn`` of the original.
         layer_norm_eps: ``norm_eps`` of the original.
-        dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
-            must match one.
+        dropout: dropout of the new module.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
+            one.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.

@@ -24,23 +24,23 @@ def from_rat_sql(
     dropout: float = 0.0,
     leave_out: Sequence[str] = (),
 ) -> tuple[RelationEncoder, Any]:
-    """RAT-SQL's encoder, and the labeler of its relations.
+    """Read RAT-SQL's encoder; return it with the labeler of its relations.
 
     Each layer has a key and a value table, ``relation_k_emb`` and ``relation_v_emb``; row r is for relation r of the
-    released code, whose order :class:`~relgraph.labelers.SchemaRelations` has. The number of heads follows from the
-    width of a row.
+    released code, in the same order as in :class:`~relgraph.labelers.SchemaRelations`. The number of heads follows from
+    the width of a row.
 
     Args:
         state: names and tensors, or arrays of numpy.
-        prefix: what the names begin with, before ``layers.0.relation_k_emb.weight``: in a checkpoint of the released
-            code something that ends in ``"encs_update.encoder."``.
-        labeler: makes the labels; by default ``SchemaRelations(clip, released=True)``, with the clip that the number of
-            rows tells, 2 for 51. A checkpoint with other relations, such as the 37 without ``sc_link`` and ``cv_link``,
-            needs one of its own.
-        layer_norm_eps: of the norms; the released code has the default of torch.
-        dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
-            must match one.
+        prefix: the beginning of the names, before ``layers.0.relation_k_emb.weight``: in a checkpoint of the released
+            code it ends in ``"encs_update.encoder."``.
+        labeler: makes the labels; by default ``SchemaRelations(clip, released=True)``, with a clip that follows from
+            the number of rows: 2 for 51. A checkpoint with other relations, such as the 37 without ``sc_link`` and
+            ``cv_link``, needs another labeler.
+        layer_norm_eps: the number that norms add to variances; the released code has the default of torch.
+        dropout: dropout of the new module.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
+            one.
 
     Returns:
         The encoder with copies of the weights, in their dtype and on their device, and its labeler.
@@ -78,7 +78,7 @@ def from_rat_sql(
 
 
 def _labeler(labeler: Any, rows: int, name: str) -> Any:
-    """The labeler for so many rows."""
+    """The labeler for this number of rows."""
     if labeler is not None:
         num_labels, _ = check_labeler(labeler, None, None, ())
         if num_labels != rows:

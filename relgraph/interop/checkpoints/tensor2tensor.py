@@ -35,31 +35,31 @@ def from_tensor2tensor(
     dropout: float = 0.0,
     leave_out: Sequence[str] = (),
 ) -> tuple[RelationAttention | RelationEncoder | RelationDecoder | RelationTransformer, ClippedDistance]:
-    """A Transformer of tensor2tensor, or a part of it, and the labeler of its distances.
+    """Read a Transformer of tensor2tensor, or a part of it; return it with the labeler of its distances.
 
     It must have ``self_attention_type="dot_product_relative"``: tables for keys and for values in each self-attention,
-    shared by its heads. Their rows count j - i, key minus query, clipped at ±k, as here. Kernels are transposed. The
-    number of heads follows from the width of a row. Norms come before each step, as in the presets
-    ``transformer_relative``, or after it; the names tell.
+    shared by its heads. Their rows count j - i, key minus query, clipped at ±k, as in relgraph. Kernels are transposed.
+    The number of heads follows from the width of a row. Norms come before each step, as in the presets
+    ``transformer_relative``, or after it; the names show which.
 
     Args:
         state: names and tensors, or arrays of numpy, such as those of ``tf.train.load_checkpoint``. A ``":0"`` at the
-            end of a name does not count.
-        prefix: what the names begin with. What comes after it decides what is made:
+            end of a name is ignored.
+        prefix: the beginning of the names. The next part of the names decides which module is made:
 
             - ``q/kernel``: :class:`~relgraph.RelationAttention`; such a prefix ends in
               ``"self_attention/multihead_attention/"``;
-            - ``layer_0/self_attention/...``: :class:`~relgraph.RelationEncoder`, to be called with ``is_causal=True``
-              if it was a decoder without a memory; with ``layer_0/encdec_attention/...``
+            - ``layer_0/self_attention/...``: :class:`~relgraph.RelationEncoder`, which you call with
+              ``is_causal=True`` if it was a decoder without a memory; with ``layer_0/encdec_attention/...``
               :class:`~relgraph.RelationDecoder`; such a prefix is ``"transformer/body/encoder/"``;
             - ``encoder/layer_0/...`` and ``decoder/layer_0/...``: :class:`~relgraph.RelationTransformer`; such a prefix
               is ``"transformer/body/"``. Its ``target_space_embedding`` has no place there: leave it out, and add its
               row to the embedded inputs.
 
         layer_norm_eps: ``norm_epsilon`` of the original.
-        dropout: of the new module.
-        leave_out: patterns of names after the prefix, as of ``fnmatch``, of tensors that are not to be read; each
-            must match one. ``"*/Adam*"`` is the state of an optimizer.
+        dropout: dropout of the new module.
+        leave_out: ``fnmatch`` patterns for names after the prefix of tensors that should not be read; each must match
+            one. ``"*/Adam*"`` is the state of an optimizer.
 
     Returns:
         The module with copies of the weights, in their dtype and on their device, and its labeler.

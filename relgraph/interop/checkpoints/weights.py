@@ -1,4 +1,4 @@
-"""Weights whoever named them: linear maps and norms as relgraph's layers have them, and the sizes that they imply."""
+"""Weights under relgraph's names: the linear maps and norms of its layers, and the sizes that they imply."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Attention:
 
 
 def sizes(entries: Entries, query: str, table: str, *, transposed: bool = False) -> Sizes:
-    """The sizes that a query's weight, ``[out, in]`` unless ``transposed``, and a table, ``[R, D]``, imply."""
+    """The sizes that follow from a query's weight, ``[out, in]`` unless ``transposed``, and a table, ``[R, D]``."""
     labels, head_dim = entries.rank_two(table)
     inner, width = entries.rank_two(query)[:: -1 if transposed else 1]
     if inner % head_dim:
@@ -113,7 +113,7 @@ def norm(entries: Entries, name: str, width: int) -> Linear:
 
 
 def maps(of: Sizes, names: Sequence[str], take: Callable[[str, int, int], Linear]) -> dict[str, Linear]:
-    """The maps of query, key, value and output, which have these names; ``take`` gets a name, out and in."""
+    """The maps of query, key, value and output with these names; ``take`` gets a name, out and in."""
     shapes = [(of.inner, of.width)] * 3 + [(of.width, of.inner)]
     linears = [take(name, *shape) for name, shape in zip(names, shapes, strict=True)]
     return dict(zip(BIASED, linears, strict=True))

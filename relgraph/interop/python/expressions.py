@@ -15,7 +15,7 @@ from relgraph.interop.python.scopes import Scope, arguments_of, scopes_of
 from relgraph.interop.python.syntax import SyntaxTree, is_formatted
 from relgraph.interop.python.tokens import Tokens
 
-READ, WRITE, ANY, ORDER = range(4)  # what a key asks for: the last read, write, occurrence or statement
+READ, WRITE, ANY, ORDER = range(4)  # a key asks for the last read, write, occurrence or statement
 
 Steps = Generator[Any, None, None]
 """A part of the walk. It yields its inner parts, so that deep nesting needs no deep Python stack."""
@@ -42,7 +42,7 @@ class ExpressionWalk(ABC):
     """The part of a walk that handles expressions; its attributes hold what it finds.
 
     Attributes:
-        links: (key, occurrence, occurrence that may have come last before it); a key is 4 · variable + what is asked.
+        links: (key, occurrence, occurrence that may have come last before it); a key is 4 · variable + READ, and so on.
         computed: (token of a target, token of a variable read in the value).
         returned: (head of a return or yield, head of the function).
         attributes: (head of an object, token of the attribute's name).
@@ -262,7 +262,7 @@ class ExpressionWalk(ABC):
 
 
 def close(loop: Flow) -> None:
-    """The end of a loop's body leads back to its start; the exit ``"done"`` leads on."""
+    """The end of a loop's body leads back to its start; the exit ``"done"`` leads to the code after it."""
     loop.add("continue", loop.take("next"))
     loop.repeat(loop.take("continue"))
     loop.add("next", loop.take("done"))

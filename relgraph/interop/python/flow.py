@@ -21,11 +21,11 @@ Links = set[tuple[int, int, int]]
 
 
 class Flow:
-    """What a piece of code asks of the code before it, and what it passes to the code after it, per exit.
+    """The questions that a piece of code has for the code before it, and what it passes on, per exit.
 
-    A piece is left in the ordinary way by the exit ``"next"``, and by others such as ``"break"`` and ``"return"``.
-    Without the exit ``"next"`` its end is never reached. Pieces are put together and never looked at again, so that the
-    work grows with the number of occurrences and not with the number of ways.
+    A piece ends normally by the exit ``"next"``, and otherwise by exits such as ``"break"`` and ``"return"``. A piece
+    without the exit ``"next"`` never reaches its end. Pieces are joined once and never read again, so the work grows
+    with the number of occurrences and not with the number of paths.
     """
 
     def __init__(self, links: Links) -> None:
@@ -75,7 +75,7 @@ class Flow:
             self._meet(key, other.asks.pop(key), state)
         self._ask_all(other.asks)
         ways = [*(way for way in other.exits if way != "next"), *(["next"] if other.reachable else [])]
-        for way in ways:  # the ordinary exit last, because it may write into ``state``
+        for way in ways:  # the normal exit last, because it may write into ``state``
             self.add(way, _after(state if way == "next" else dict(state), other.exits[way]))
 
     def then_one_of(self, pieces: Iterable[Flow], name: str = "next") -> None:
@@ -111,7 +111,7 @@ class Flow:
                     state[key] = Last(old.events | last.events, True)
 
     def _ask_all(self, asks: dict[int, list[int]]) -> None:
-        """Take over what another piece asks; the smaller set is merged into the larger."""
+        """Take over the questions of another piece; the smaller set is merged into the larger."""
         if len(self.asks) < len(asks):
             self.asks, asks = asks, self.asks
         for key, events in asks.items():

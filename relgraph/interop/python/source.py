@@ -5,7 +5,7 @@
 - :data:`~relgraph.interop.python.EDGE_TYPES`: the names of the edge types.
 - :data:`~relgraph.interop.python.TOKEN_KINDS`: the names of the node types.
 
-It needs no extra. The source is parsed and never run.
+It needs no extra. It parses the source and never runs it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ class SourceGraph:
         tokens: the text of every node; the ends of lines and blocks are ``<newline>``, ``<indent>`` and ``<dedent>``.
         kinds: the kind of every node, of :data:`~relgraph.interop.python.TOKEN_KINDS`.
         positions: where each token begins: line from 1, column in characters from 0.
-        graph: a :class:`~relgraph.Graph`; edges have types that count
-            :data:`~relgraph.interop.python.EDGE_TYPES`, nodes have types that count
-            :data:`~relgraph.interop.python.TOKEN_KINDS`.
+        graph: a :class:`~relgraph.Graph`; the types of edges index :data:`~relgraph.interop.python.EDGE_TYPES`, the
+            types of nodes index :data:`~relgraph.interop.python.TOKEN_KINDS`.
 
     Example:
         >>> from relgraph.interop import python
@@ -94,16 +93,16 @@ class SourceGraph:
         return list(zip(sources, targets, strict=True))
 
     def only(self, nodes: Iterable[int]) -> SourceGraph:
-        r"""Some of the tokens, in their order, and the edges between them: a function cut out of its module.
+        r"""Keep some of the tokens, in their order, and the edges between them, such as a function out of its module.
 
         Args:
-            nodes: which ones, ascending.
+            nodes: the numbers of the tokens to keep, ascending.
 
         Returns:
             A :class:`~relgraph.interop.python.SourceGraph` of these tokens, numbered from 0.
 
         Raises:
-            TypeError: nodes that are no ints.
+            TypeError: nodes that are not ints.
             ValueError: nodes that do not ascend or are out of range.
 
         Example:
@@ -138,10 +137,10 @@ class SourceGraph:
 
 
 def read(source: str | bytes) -> SourceGraph:
-    r"""The graph of a module, or of a function or class that begins in the first column.
+    r"""Read the graph of a module, or of a function or class that begins in the first column.
 
     Nodes are the tokens in order, without comments and empty lines; an f-string is one token on every version
-    of Python. Edges have the direction of the works that named them, from source (key) to target (query):
+    of Python. Edges have the direction of the papers that named them, from source (key) to target (query):
 
     ==================== ==========================================================================================
     CFG_NEXT             statement → a statement that may come next in its function; ``def`` → the first of its body
@@ -158,24 +157,24 @@ def read(source: str | bytes) -> SourceGraph:
     NEXT_USE             occurrence of a variable → each read that may meet it with no occurrence between
     ==================== ==========================================================================================
 
-    *Heads.* In edges between statements, calls, functions, objects and arguments each of these is its head
-    in the syntax tree: the first token that belongs to it and to no part of it (``=`` of an assignment, ``(`` of a
-    call, ``def``, ``.``), and where it has none the head of its first part. Parentheses around a part do not count.
-    The first statement's head is the root of a module; the other statements, and the ends of lines between them,
-    hang below.
+    *Heads.* In edges, one token represents each statement, call, function, object or argument: its head in the syntax
+    tree. The head is the first token that belongs to it and to no part of it (``=`` of an assignment, ``(`` of a
+    call, ``def``, ``.``); if there is no such token, it is the head of its first part. Parentheses around a part do not
+    count. The first statement's head is the root of a module; the other statements, and the ends of lines between them,
+    are its descendants.
 
-    *Ways.* "May" means along any way through branches, loops, ``match``, ``and``/``or``, comprehensions and
+    *Paths.* "May" means along any path through branches, loops, ``match``, ``and``/``or``, comprehensions and
     ``finally``; any statement of a ``try`` body may raise. An occurrence in a loop may be its own last read. The
-    values of conditions do not count, but for ``while True``. ``del`` writes, and ``x += 1`` reads and then writes.
+    values of conditions are ignored, except for ``while True``. ``del`` writes, and ``x += 1`` reads and then writes.
 
-    *Scopes.* A name means the variable that Python means, so that a name that is bound anew in a nested function or a
-    comprehension is another variable. A function's body is followed from where it is defined, at the values that
-    outer variables have there, and what it writes to them is not seen outside. Calls are followed by name: to every
+    *Scopes.* A name means the same variable as in Python, so a name that a nested function or a comprehension binds
+    again is another variable. A function's body continues from the place of its definition: it sees the values that
+    outer variables have there, and its writes to them are not visible outside. Calls are followed by name: to every
     function that the called variable is bound to, and from ``self.method()`` to methods of the same class; classes
     take arguments by their ``__init__``.
 
     Source: Hellendoorn et al. 2020 (GREAT) name the first eleven types, Allamanis et al. 2018 some of them;
-    ``NEXT_USE`` is relgraph's own.
+    relgraph adds ``NEXT_USE``.
 
     Args:
         source: text, or bytes in the encoding that they declare (UTF-8 if none). Cut-out methods need
@@ -188,8 +187,8 @@ def read(source: str | bytes) -> SourceGraph:
         TypeError: neither text nor bytes.
         SyntaxError: source that the Python that runs this cannot parse, bytes that do not fit their encoding, or null
             characters; with line and column.
-        ValueError: text that is no Unicode, or nesting (of brackets, or of a chain of operators, attributes or
-            ``elif``) beyond the limit of Python's own parser, some hundreds to thousands of levels by its version.
+        ValueError: text that is not Unicode, or nesting (of brackets, or of a chain of operators, attributes or
+            ``elif``) beyond the limit of Python's parser, hundreds to thousands of levels, depending on its version.
 
     Example:
         >>> from relgraph.interop import python

@@ -41,7 +41,7 @@ def syntax_tree(tree: ast.Module, tokens: Tokens) -> SyntaxTree:
 
     A token belongs to the innermost node around it, and those outside all statements to the statement before. The head
     of a node is its first token that belongs to it, other than parentheses around its first child. A node
-    without such a token shares the head of its first child. Everything else of a node hangs below its head.
+    without such a token shares the head of its first child. Everything else of a node is below its head.
     """
     nodes, above, spans = _in_order(tree, tokens)
     owned = _owned(above, spans)

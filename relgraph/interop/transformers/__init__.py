@@ -1,18 +1,18 @@
-"""Models of Hugging Face whose attention has learned tables, computed by relgraph; needs ``relgraph[transformers]``.
+"""Let relgraph compute the attention of models of Hugging Face; needs the extra ``relgraph[transformers]``.
 
-- :func:`~relgraph.interop.transformers.patch`: replaces how the attention of a model is computed, in place.
-- :func:`~relgraph.interop.transformers.unpatch`: gives the model its own computation back.
-- :func:`~relgraph.interop.transformers.convert`: an attention module as a layer of relgraph, weights copied.
-- :func:`~relgraph.interop.transformers.register`: the attention implementation ``"relgraph"``, chosen by name.
-- :class:`~relgraph.interop.transformers.Relation`: tables for a module that had none, with that implementation.
-- :class:`~relgraph.interop.transformers.Report`: what was patched, what was not, and why.
+- :func:`~relgraph.interop.transformers.patch`: lets relgraph compute the attention of a model with learned tables.
+- :func:`~relgraph.interop.transformers.unpatch`: undoes that.
+- :func:`~relgraph.interop.transformers.convert`: makes a layer of relgraph from an attention module, with its weights.
+- :func:`~relgraph.interop.transformers.register`: adds the attention implementation ``"relgraph"``, chosen by name.
+- :class:`~relgraph.interop.transformers.Relation`: adds tables to a module that had none, with that implementation.
+- :class:`~relgraph.interop.transformers.Report`: says which modules were patched, which were not, and why.
 
 In the order in which a model meets the files:
 
-- ``patching``: finds the modules of a model, gives them their class here, and back.
-- ``families``: what a family is, and the list of all.
-- ``converting``: finds the family of a module, and where its tables are, for a layer with its weights.
-- ``layers``: the layer, from projections and tables.
+- ``patching``: finds the modules of a model and changes their class, or changes it back.
+- ``families``: defines a family of models, and lists all families.
+- ``converting``: finds the family of a module and its tables, to make a layer with its weights.
+- ``layers``: makes the layer from projections and tables.
 - ``interface``: the attention implementation that models choose by name.
 - ``common``: masks, weights and options, the same for all families.
 - ``t5`` and the other families, one file each: the forward of their attention modules.

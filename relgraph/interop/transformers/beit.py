@@ -3,11 +3,11 @@
     e_ij = s · q_i·k_j + b[row_i − row_j, column_i − column_j],  s = 1/√D
 
 Pairs with the class token have the last three rows: class → patch, patch → class, class → class. Each layer has a
-table, or all layers share one, or both, which then add up. Tables are picked by query minus key, so they are flipped,
-and interpolated where the image has another size than the one that they were made for.
+table, or all layers share one, or both, which then add up. The model picks rows by query minus key, so this file flips
+the tables. It interpolates them if the image has another size than the one that they were made for.
 
-The module that makes the bias ``[1, H, N, N]`` gives its table and labels here, as a :class:`GridBias`; layers hand it
-on where the bias was.
+In a patched model, the module that makes the bias ``[1, H, N, N]`` returns its table and labels instead, as a
+:class:`GridBias`, which layers pass on in place of the bias.
 
 Source: Bao et al. 2022 (BEiT); the code of transformers.
 """
@@ -28,18 +28,18 @@ from relgraph.labels import Labels
 from relgraph.nn import RelationAttention
 
 BEFORE_FIVE = version() < (5, 0)
-"""Whether transformers is older than 5.0, where BEiT has no ``BeitSelfAttention`` any more."""
+"""Whether transformers is older than 5.0, which removed ``BeitSelfAttention``."""
 
 
 class GridBias(NamedTuple):
-    """What takes the place of a bias of all pairs.
+    """A table and labels in place of a bias of all pairs.
 
-    Sums with other biases keep what they are: tables add up, as all are of the same grid.
+    Its sum with another bias is a GridBias again: tables add up, because all are for the same grid.
 
     Attributes:
         table: ``[H, R]``.
-        labels: of all pairs, the class token first.
-        mask: added to the scores too, or None.
+        labels: labels of all pairs, the class token first.
+        mask: a mask that is also added to the scores, or None.
     """
 
     table: Tensor
@@ -181,7 +181,7 @@ def convert(module: Any, holder: Any) -> tuple[RelationAttention, Grid]:
 
 
 def _makers(module: Any, holder: Any) -> list[Any]:
-    """The modules that make the biases of an attention: its own and the one that all layers share, if there are."""
+    """The modules that make the biases of an attention: its own and the one that all layers share, if they exist."""
     found = []
     newer = hasattr(module, "o_proj")  # BEiT from 5.0 on: the layer around the module holds its own one
     if module.config.use_relative_position_bias:
@@ -197,7 +197,7 @@ def _makers(module: Any, holder: Any) -> list[Any]:
 
 
 def _why_not(module: nn.Module) -> str | None:
-    """Without tables there is nothing to do; layers that share one do not know about it, and have a configuration."""
+    """Without tables there is nothing to do; layers that share a table find that out from the configuration only."""
     config: Any = getattr(module, "config", None)
     if config is None or config.use_relative_position_bias or config.use_shared_relative_position_bias:
         return None

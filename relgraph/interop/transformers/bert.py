@@ -1,9 +1,10 @@
-"""BERT and its kin with ``position_embedding_type="relative_key"`` or ``"relative_key_query"``, up to transformers 4.
+"""BERT and similar models with the position type ``"relative_key"`` or ``"relative_key_query"``, up to transformers 4.
 
     e_ij = (q_i·k_j + q_i·a[i − j] + k_j·a[i − j]) / √d
 
-The last term is that of ``relative_key_query``. The rows of a count i − j from 1 − max_position_embeddings on, and all
-heads share them. ALBERT does not divide what a adds, ESM not the last term. transformers 5 has neither type.
+Only ``relative_key_query`` has the last term. The rows of a count i − j from 1 − max_position_embeddings on, and all
+heads share them. ALBERT does not divide the terms of a, ESM does not divide the last term. transformers 5 has neither
+type.
 
 With a cache, transformers counts the distances of *all* queries from the last key, whether one token is added or many.
 So does this file, so that results agree. Only tokens that are added one by one have the distances of training.
@@ -89,7 +90,7 @@ class AlbertMixin:
         size, length = self.attention_head_size, hidden_states.shape[1]
         query, key, value = (split_heads(one(hidden_states), size) for one in (self.query, self.key, self.value))
         labels, table = _labels_and_table(self, length, length, False, query.device)
-        table = table * size**0.5  # its terms are added after the division
+        table = table * size**0.5  # ALBERT adds its terms after the division
         output, weights = attend(
             self, query, key, value, labels, mask=attention_mask, dropout=self.attention_dropout.p, scale=size**-0.5,
             need_weights=output_attentions, key_table=table, query_table=_if_both(self, table),

@@ -1,4 +1,4 @@
-"""What the attention modules of all families share: the version of transformers, masks, weights, refusals."""
+"""Code that the attention modules of all families share: the version of transformers, masks, weights, refusals."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def version() -> tuple[int, int]:
 
 
 def check_version() -> None:
-    """Raise ImportError unless transformers is there in a version whose modules are known."""
+    """Raise ImportError unless transformers is installed in a version whose modules are known."""
+    oldest, too_new = (".".join(map(str, bound)) for bound in (OLDEST, TOO_NEW))
     try:
         import transformers
     except ImportError:
-        message = "relgraph.interop.transformers needs transformers: pip install 'relgraph[transformers]'"
-        raise ImportError(message) from None
+        command = f"pip install 'transformers>={oldest},<{too_new}'"
+        raise ImportError(f"relgraph.interop.transformers needs transformers: {command}") from None
     if not OLDEST <= version() < TOO_NEW:
-        wanted = f"transformers {'.'.join(map(str, OLDEST))} or newer, before {'.'.join(map(str, TOO_NEW))}"
+        wanted = f"transformers {oldest} or newer, before {too_new}"
         raise ImportError(f"relgraph.interop.transformers needs {wanted}, got {transformers.__version__}")
 
 
@@ -77,18 +78,18 @@ def attend(
         query: ``[B, H, N_q, D]``.
         key: ``[B, H_kv, N_k, D]``.
         value: ``[B, H_kv, N_k, D_v]``.
-        labels: of all pairs; None without tables.
-        mask: what transformers hands over: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least
+        labels: labels of all pairs; None without tables.
+        mask: the mask from transformers: None (then causal if the module is), or ``[B, 1 or H, 1 or N_q, at least
             N_k]``, bool or added to scores.
-        dropout: the probability of the module.
+        dropout: the dropout probability of the module.
         scale: factor on products.
-        need_weights: whether the weights are wanted too; this takes ``impl="dense"``.
+        need_weights: whether to return the weights too; this takes ``impl="dense"``.
         terms: tables and other options of :func:`~relgraph.relation_attention`.
 
     Returns:
         The output ``[B, N_q, H · D_v]``, and the weights ``[B, H, N_q, N_k]`` before dropout or None.
     """
-    # from 5.0 on, a causal model hands over no mask where a fused implementation can do without: see sdpa_mask there
+    # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
     options: dict[str, Any] = dict(
         is_causal=causal,
@@ -111,8 +112,8 @@ def rows_of(embedding: nn.Module) -> Tensor:
     """All rows of an embedding; if an adapter wraps it, or a hook brings its weight, the rows that the call gives."""
     if type(embedding) is nn.Embedding and "forward" not in vars(embedding):
         return embedding.weight
-    weight: Any = embedding.weight  # of an adapter it is that of the embedding within: right in its size alone
-    # accelerate keeps weights that it offloads on the meta device, and moves the numbers of rows to the right one
+    weight: Any = embedding.weight  # an adapter gives that of the embedding within, which has the right size only
+    # accelerate keeps weights that it offloads on the meta device, and moves the numbers of rows to the right device
     device = "cpu" if weight.is_meta and "forward" in vars(embedding) else weight.device
     return embedding(torch.arange(weight.shape[0], device=device))
 
@@ -146,11 +147,11 @@ _looked_at = WeakTensorKeyDictionary()
 
 
 def one_row(mask: Tensor | None) -> Tensor | None:
-    """A mask of keys that is written out for each query, cut to one row; any other mask as it is.
+    """Cut a mask of keys that is written out for each query to one row; return any other mask unchanged.
 
-    Encoders write the padding of keys out as N_q · N_k numbers. All layers get the same tensor, which is looked at
-    once. It is not looked at on a GPU, which the host would wait for, nor while a graph is recorded, which may not
-    depend on numbers.
+    Encoders write the padding of keys out as N_q · N_k numbers. All layers get the same tensor, which is read once. It
+    is not read on a GPU, because the host would wait for it, nor while a graph is recorded, which may not depend on
+    numbers.
     """
     if mask is None or mask.shape[-2] == 1 or mask.requires_grad or not mask.is_cpu or torch.compiler.is_compiling():
         return mask
@@ -193,7 +194,7 @@ def is_recorded(module: nn.Module) -> bool:
 
 
 def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
-    """Raise NotImplementedError for arguments that change attention in a way that fused attention cannot.
+    """Raise NotImplementedError for arguments that fused attention does not support.
 
     Args:
         module: the module, patched or not, for the message.
@@ -217,7 +218,7 @@ def refuse(module: nn.Module, given: dict[str, Any], *names: str) -> None:
 def made_once(module: Any, name: str, make: Callable[[Any], Any]) -> Any:
     """``make(module)``, kept in the module under a name.
 
-    ``patch`` asks for it first: a graph that is recorded may not wait for numbers, such as the borders of buckets.
+    ``patch`` asks for it first, because a recorded graph may not wait for numbers, such as the borders of buckets.
     """
     kept = module.__dict__.get(f"_relgraph_{name}")
     if kept is None:
@@ -229,7 +230,7 @@ _labels: dict[tuple[DistanceLabeler, int, int, int], Labels] = {}
 
 
 def labels_by_distance(labeler: DistanceLabeler, q_len: int, k_len: int, q_offset: int | Tensor = 0) -> Labels:
-    """The labels of these lengths; kept, so that all layers share what is worked out for them once.
+    """The labels of these lengths; kept, so that all layers share their plan.
 
     Args:
         labeler: a labeler of distances.

@@ -4,7 +4,7 @@
     relative:      e_ij = ((q_i + u)·k_j + (q_i + v)·R[j − i]) / √d,  R = W·sines
 
 SeamlessM4T v2 masks by chunks. From transformers 5.0 on, its eager attention adds that bool mask to the scores as 0 and
-1. Here it masks, as it does there with SDPA and before 5.0.
+1. Here the mask blocks pairs, as it does in transformers with SDPA and before 5.0.
 
 Source: Shaw et al. 2018, section 3.2, and Dai et al. 2019, section 3.3; the code of transformers for the clips and for
 the order of R: its rows are the distances 1 − N to N − 1.

@@ -1,4 +1,4 @@
-"""Attention modules of transformers as relgraph's own layer, weights copied."""
+"""Make relgraph's layer from attention modules of transformers, with copies of their weights."""
 
 from __future__ import annotations
 
@@ -13,44 +13,46 @@ from relgraph.nn import RelationAttention
 
 
 def convert(module: nn.Module, *, model: nn.Module | None = None) -> tuple[RelationAttention, Labeler]:
-    """An attention module of Hugging Face as a :class:`~relgraph.RelationAttention`, and the labeler of its tables.
+    """Make a :class:`~relgraph.RelationAttention` and a labeler from an attention module of Hugging Face.
 
-    The layer has copies of the weights and gives what the module gives for hidden states ``[B, N, E]``, without
-    dropout, called with the labels of the labeler. The module stays as it is.
+    The layer has copies of the weights. Called with the labels of the labeler, without dropout, it gives the same
+    output as the module for hidden states ``[B, N, E]``. The module does not change.
 
     Which modules can be converted, and what becomes of their tables:
 
-    - T5 and its kin: any self-attention. Each layer gets a copy of the table that T5 shares, to learn on its own.
+    - T5 and similar models: any self-attention. Each layer gets a copy of the table that T5 shares, and trains it
+      separately.
     - DeBERTa v1 to v3: the rows that the projections give now. They no longer follow the projections, nor the embedding
       of distances that all layers share.
-    - BERT and its kin with ``relative_key(_query)``, but not ALBERT. With ``relative_key_query`` the query table begins
-      as a copy of the key table. Beyond ``max_position_embeddings``, where the module has no rows, distances are
-      clipped.
+    - BERT and similar models with ``relative_key(_query)``, but not ALBERT. With ``relative_key_query`` the query table
+      begins as a copy of the key table. The module has no rows beyond ``max_position_embeddings``, so the layer clips
+      distances there.
     - MPNet: a copy of the table that all layers share.
-    - LayoutLMv2 and v3: tables of text and of the page, which learn in the layer, though not in transformers. The
-      labeler is called with ``position_ids`` and ``bbox``, as the encoder gets them.
+    - LayoutLMv2 and v3: tables of text and of the page, which learn in the layer, though not in transformers. Call the
+      labeler with ``position_ids`` and ``bbox``, as the encoder gets them.
     - Wav2Vec2-BERT, SeamlessM4T v2, VITS: copies of the module's tables. SpeechT5: a copy of the table that all layers
       share.
     - Wav2Vec2-Conformer, SeamlessM4T: the rows that the projection gives now for the sines of the encoder, 2L - 1 for L
       positions. They no longer follow the projection. Distances of L or more are clipped.
     - Granite Speech: the rows that a block reads. The layer takes states that ``pre_norm`` of the module has
       normalized; the labeler keeps blocks apart.
-    - SAM and its kin, BEiT, Data2Vec: tables for the grid that they were made for, and a labeler to call with its
-      height and width. They are not interpolated to other grids. BEiT's own table and the shared one are added up.
+    - SAM and similar models, BEiT, Data2Vec: tables for the grid that they were made for, and a labeler, which you call
+      with the height and width of that grid. The tables are not interpolated to other grids. BEiT's own table and the
+      shared one are added up.
     - Swin, Donut, MaskFormer, CLAP: a copy of the table. The layer takes windows, and the mask of a shift as
       ``attn_mask``.
 
     WavLM, whose queries multiply their biases by gates, and Swin v2, which compares directions, cannot be converted.
 
-    Where a module of transformers leaves the output projection to another one, as BERT, DeBERTa and LayoutLM do with
-    ``attention.output.dense``, Donut and Data2Vec with ``output.dense``, that of the layer begins as the identity,
-    without a bias.
+    In some models another module does the output projection: ``attention.output.dense`` in BERT, DeBERTa and LayoutLM,
+    ``output.dense`` in Donut and Data2Vec. There the output projection of the layer begins as the identity, without a
+    bias.
 
     Args:
         module: an attention module, such as ``model.encoder.block[0].layer[0].SelfAttention`` of T5, patched or not.
-        model: a model or encoder that has the module among its own. It must be given if the tables are outside of the
-            module: in the encoder (DeBERTa, MPNet, LayoutLM, SpeechT5, Wav2Vec2-Conformer, SeamlessM4T), in another
-            layer (all but the first of a T5), or around it (BEiT).
+        model: a model or encoder that contains the module. It must be given if the tables are outside of the module: in
+            the encoder (DeBERTa, MPNet, LayoutLM, SpeechT5, Wav2Vec2-Conformer, SeamlessM4T), in another layer (all but
+            the first of a T5), or around it (BEiT).
 
     Returns:
         The layer, in the dtype, on the device and in the mode of the module, and the labeler.
@@ -109,7 +111,7 @@ def _convertible() -> dict[str, Family]:
 
 
 def _reason(kind: str) -> str:
-    """Why no layer can be made of a class that is known; "" if there is no more to say."""
+    """Why no layer can be made from a known class; "" if there is no reason to give."""
     for family in all_families().values():
         if kind in family.holders:
             return ", which holds tables for several: convert its attention modules, with model="
@@ -146,7 +148,7 @@ def filled(layer: RelationAttention, weights: dict[str, Tensor]) -> RelationAtte
     parameters = dict(layer.named_parameters())
     if parameters.keys() != weights.keys():
         raise ValueError(f"weights must be those of {sorted(parameters)}, got {sorted(weights)}")
-    layer.to(next(iter(weights.values())).dtype)  # before they are copied, so that none is rounded
+    layer.to(next(iter(weights.values())).dtype)  # before copying, so that no weight is rounded
     with torch.no_grad():
         for name, parameter in parameters.items():
             if parameter.shape != weights[name].shape:

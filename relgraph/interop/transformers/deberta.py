@@ -5,8 +5,8 @@
 δ counts i − j in buckets (v2, v3) or one by one (v1) and clips it. K and Q are projections of the embedding, per head.
 ``pos_att_type`` says which of both terms there are ("c2p": K, "p2c": Q); √(3 d) is √(2 d) with one of them.
 
-transformers makes δ for all pairs, the same mask for all queries, and two tensors of scores per pair and term. Here the
-encoder hands no δ on and a mask of keys alone, ``[B, 1, 1, N]``.
+transformers makes δ for all pairs, the same mask for all queries, and two tensors of scores per pair and term. In a
+patched model, the encoder passes no δ, and only a mask of keys, ``[B, 1, 1, N]``.
 
 Source: He et al. 2021 (DeBERTa), equations 2 to 4; He et al. 2021 (DeBERTaV3); the code of transformers for δ, which
 :class:`~relgraph.BucketedDistance` follows.
@@ -30,7 +30,7 @@ from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.nn import RelationAttention
 
 Projections = tuple[nn.Module | None, nn.Module | None]
-"""Of the embedding of distances, for the key and the query table; None where there is no such table."""
+"""The projections of the embedding of distances, for the key and the query table; None without such a table."""
 
 
 def labeler_of(module: Any) -> DistanceLabeler:
@@ -44,7 +44,7 @@ class DebertaV2Mixin:
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         made_once(self, "labeler", labeler_of)
 
     def forward(
@@ -76,7 +76,7 @@ class DebertaMixin:
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         made_once(self, "labeler", labeler_of)
 
     def forward(
@@ -109,23 +109,23 @@ class DebertaMixin:
 
 
 class EncoderMixin:
-    """What the encoders hand to their layers: no positions of pairs, and a mask of keys."""
+    """The arguments that encoders pass to their layers: no positions of pairs, and a mask of keys."""
 
     _relgraph_mixin = True
 
     def get_rel_pos(self, hidden_states: Any, query_states: Any = None, relative_pos: Any = None) -> Any:  # noqa: ARG002
-        """What was given: patched layers count distances themselves."""
+        """Return ``relative_pos`` unchanged, because patched layers count distances themselves."""
         return relative_pos
 
     def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
-        """``[B, 1, 1, N]`` for a mask ``[B, N]``; padded queries see what the others see, and mean nothing."""
+        """``[B, 1, 1, N]`` for a mask ``[B, N]``; padded queries see the same keys as others, and mean nothing."""
         if attention_mask.dim() <= 2:
             return attention_mask[..., None, None, :].bool()
         return attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask
 
 
 def _projections_v2(module: Any) -> Projections:
-    """What makes the key and the query table of DeBERTa v2 and v3."""
+    """The projections that make the key and the query table of DeBERTa v2 and v3."""
     key_proj, query_proj = None, None
     if "c2p" in module.pos_att_type:
         key_proj = module.key_proj if module.share_att_key else module.pos_key_proj
@@ -135,7 +135,7 @@ def _projections_v2(module: Any) -> Projections:
 
 
 def _projections_v1(module: Any) -> Projections:
-    """What makes the key and the query table of DeBERTa v1."""
+    """The projections that make the key and the query table of DeBERTa v1."""
     key_proj = module.pos_proj if "c2p" in module.pos_att_type else None
     query_proj = module.pos_q_proj if "p2c" in module.pos_att_type else None
     return key_proj, query_proj
@@ -200,7 +200,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _root(number: int) -> float:
-    """The square root as transformers has it in every dtype: rounded to float32, whose mantissa has 24 bits."""
+    """The square root as transformers computes it in every dtype: rounded to float32, whose mantissa has 24 bits."""
     mantissa, exponent = math.frexp(math.sqrt(number))
     return math.ldexp(round(mantissa * 2**24), exponent - 24)
 
@@ -250,7 +250,7 @@ def _inputs_v1(module: Any) -> list[Linear]:
 
 
 def _why_not(module: Any) -> str | None:
-    """No tables, or scores that mix heads. An encoder is left as it is if one of its layers is."""
+    """No tables, or scores that mix heads. An encoder stays unpatched if one of its layers does."""
     if hasattr(module, "layer"):
         reasons = [_why_not(layer.attention.self) for layer in module.layer]
         return next((reason for reason in reasons if reason is not None), None)

@@ -1,4 +1,4 @@
-"""What a family of models is, and the list of all families."""
+"""The definition of a family of models, and the list of all families."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Family(NamedTuple):
     """Models whose attention has the same formula.
 
     Attributes:
-        name: what ``families=`` of :func:`~relgraph.interop.transformers.patch` names.
+        name: the name of the family in ``families=`` of :func:`~relgraph.interop.transformers.patch`.
         models: the models in words, for messages.
         kinds: a class with the forward that replaces its own, by the class of transformers: ``"t5.T5Attention"`` for
-            ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else is of transformers.
-        why_not: says why one module of such a class is left as it is, None if it is patched.
-        convert: a layer with the weights of such a module, and the labeler of its tables; None if no layer can be made.
-            If there are ``holders``, it is called with the holder too, None if there was no model to look for it.
+            ``transformers.models.t5.modeling_t5.T5Attention``. It is a mixin: everything else comes from transformers.
+        why_not: returns why a module of such a class stays unpatched, or None if it is patched.
+        convert: makes a layer with the weights of such a module, and the labeler of its tables; None if no layer can be
+            made. If there are ``holders``, it also gets the holder, or None without a model to search.
         holders: the classes, around an attention, that hold tables for it, named as in ``kinds``.
-        no_layer: for classes among ``kinds`` of which no layer can be made, the reason.
-        whole: for classes, around attention modules, whose modules hand one bias on, the class of these modules: all of
+        no_layer: for classes among ``kinds`` from which no layer can be made, the reason.
+        whole: by the class of a stack around attention modules that share one bias, the class of these modules: all of
             them are patched or none.
     """
 

@@ -1,4 +1,4 @@
-"""What families of vision models share: labels of grids and tables of another size."""
+"""Code that families of vision models share: labels of grids and tables of another size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _grids: dict[tuple[Any, int, int, torch.device], Labels] = {}
 
 
 def labels_of_grid(labeler: Any, height: int, width: int, device: torch.device) -> Labels:
-    """The labels of a grid of this size; kept, so that all layers share what is worked out for them once.
+    """The labels of a grid of this size; kept, so that all layers share their plan.
 
     Args:
         labeler: a labeler of grids, or a sum of some.
         height: how many rows of cells there are.
         width: how many columns.
-        device: where the labels are wanted.
+        device: device of the labels.
     """
     if torch.compiler.is_compiling():
         return labeler(height, width).to(device)

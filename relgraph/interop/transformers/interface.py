@@ -1,8 +1,7 @@
-"""The attention interface ``"relgraph"``, for all models that let their attention be chosen by a name.
+"""The attention interface ``"relgraph"``, for all models that let users choose their attention by name.
 
-transformers hands such a function the module, queries, keys, values and a mask, which another registry makes. A model
-whose name is in one registry and not in the other gets no mask at all, so that padding is read as text; here both are
-filled by one call.
+transformers passes such a function the module, queries, keys, values and a mask. A second registry says how to make the
+mask. If a name is in only one of them, models get no mask at all, and read padding as text; here one call fills both.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from relgraph.nn import RelationTables
 from relgraph.score import Softcap
 
 NAME = "relgraph"
-"""What models call the interface: ``attn_implementation="relgraph"``."""
+"""The name of the interface: ``attn_implementation="relgraph"``."""
 
 OFFSET = "_relgraph_offset"
 """The attribute of a mask that says where among the keys its first query is."""
@@ -32,21 +31,21 @@ OFFSET = "_relgraph_offset"
 class Relation(nn.Module):
     """Learned tables for an attention module that had none, read by the interface ``"relgraph"``.
 
-    Make one the attribute ``relation`` of an attention module whose model was made with
-    ``attn_implementation="relgraph"``. Its rows start at zero, so that a trained model starts as what it was. They are
-    parameters of the model, and saved with it; a model loads them if the attribute is there when it loads. With a cache
-    the module must be one of causal self-attention; where its queries are is read from the mask of the model.
+    Assign it to the attribute ``relation`` of an attention module whose model was made with
+    ``attn_implementation="relgraph"``. Its rows start at zero, so a trained model gives the same outputs at first. They
+    are parameters of the model, and saved with it; a model loads them if the attribute exists when it loads. With a
+    cache the module must be causal self-attention; the positions of its queries are read from the mask of the model.
 
     Args:
-        labeler: labels of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
+        labeler: a labeler of the distance of two tokens, such as :class:`~relgraph.ClippedDistance`.
         dim: D, the size of a head.
-        heads: H, with ``per_head`` only.
+        heads: H, needed only with ``per_head``.
         kinds: which tables there are, as in :class:`~relgraph.RelationTables`.
         per_head: whether each head has its own rows.
 
     Raises:
-        TypeError: a labeler of another kind, and what :class:`~relgraph.RelationTables` raises.
-        ValueError: what :class:`~relgraph.RelationTables` raises.
+        TypeError: a labeler of another kind, and the errors of :class:`~relgraph.RelationTables`.
+        ValueError: the errors of :class:`~relgraph.RelationTables`.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -83,8 +82,8 @@ class Relation(nn.Module):
 def masks(**given: Any) -> Tensor | None:
     """The mask that transformers makes for fused attention, which says where in the cache its queries begin.
 
-    A dynamic cache ends with the queries, a static one goes on after them. The attention function is handed keys and a
-    mask and no cache, so the mask carries the number.
+    A dynamic cache ends with the queries; a static one has room after them. The attention function gets keys and a mask
+    but no cache, so the mask carries this number.
 
     Args:
         given: as for ``sdpa_mask`` of transformers.
@@ -106,9 +105,9 @@ def _labels(
         relation: the tables and their labeler.
         q_len: N_q.
         k_len: N_k.
-        position: positions of the queries among the keys, where the model hands them over.
-        mask: the mask that the model hands over.
-        causal: whether the module is one of a decoder over its own tokens.
+        position: positions of the queries among the keys, if the model passes them.
+        mask: the mask that the model passes.
+        causal: whether the module is the self-attention of a decoder.
 
     Raises:
         NotImplementedError: attention over other states, whose tokens have no distance.
@@ -155,19 +154,19 @@ def attention(
     position_bias: Tensor | None = None,
     **given: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention as the interface of transformers wants it.
+    """Attention in the form that the interface of transformers requires.
 
     Args:
-        module: the attention module; tables of its attribute ``relation`` take part, a :class:`Relation`.
+        module: the attention module; its attribute ``relation``, a :class:`Relation`, may hold tables.
         query: ``[B, H, N_q, D]``.
         key: ``[B, H_kv, N_k, D]``.
         value: ``[B, H_kv, N_k, D_v]``.
         attention_mask: ``[B, 1, 1 or N_q, N_k]``, bool or added to scores; None for all keys, or all before if causal.
-        dropout: the probability.
+        dropout: the dropout probability.
         scaling: factor on products.
-        is_causal: in place of the attribute of the module.
+        is_causal: replaces the attribute of the module.
         position_bias: ``[1 or B, H, N_q, N_k]``, added to scores.
-        given: what transformers hands over beyond that: ``softcap`` and ``output_attentions`` are heeded.
+        given: further arguments from transformers; ``softcap`` and ``output_attentions`` are used.
 
     Returns:
         The output ``[B, N_q, H, D_v]``, and the weights or None.
@@ -205,16 +204,16 @@ def attention(
 
 
 def register() -> None:
-    """Make ``"relgraph"`` an attention implementation of transformers, with the masks that belong to it.
+    """Make ``"relgraph"`` an attention implementation of transformers, with the masks that it needs.
 
     Models made or loaded with ``attn_implementation="relgraph"``, or switched by ``set_attn_implementation``, then
-    compute their attention by :func:`~relgraph.relation_attention`. This holds for all models that let attention be
-    chosen by name. What they add to scores, such as T5's position bias, they still make of N² numbers: see
-    :func:`~relgraph.interop.transformers.patch` for those. A :class:`~relgraph.interop.transformers.Relation` gives a
-    module learned tables. A second call changes nothing.
+    compute their attention by :func:`~relgraph.relation_attention`. This works for all models that let you choose
+    attention by name. A model with biases, such as T5's position bias, still makes them as N² numbers: for such a model
+    use :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
+    learned tables. A second call changes nothing.
 
-    Models that look their attention up in a table of their own cannot take it: BERT before transformers 5 and its
-    copies raise ``KeyError: 'relgraph'`` when they are made.
+    Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
+    raise ``KeyError: 'relgraph'`` when they are made.
 
     Raises:
         ImportError: transformers is missing, or a version that relgraph does not know; on import of this module.

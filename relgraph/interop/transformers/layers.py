@@ -24,7 +24,7 @@ def linear_of(module: nn.Module, name: str) -> Linear:
     """The weight and the bias of a projection of a module.
 
     Raises:
-        ValueError: a projection that is no linear layer, such as one with an adapter, whose weight is not all of it.
+        ValueError: a projection other than a linear layer, such as one with an adapter, which adds to its weight.
     """
     found: Any = getattr(module, name)
     if not isinstance(found, nn.Linear) or not found.weight.is_floating_point():
@@ -39,7 +39,7 @@ def plain_rows(module: nn.Module, name: str) -> Tensor:
     """The rows ``[R, ...]`` of an embedding of a module.
 
     Raises:
-        ValueError: an embedding of another class, such as one with an adapter, whose weight is not all of it.
+        ValueError: an embedding of another class, such as one with an adapter, which adds to its weight.
     """
     found: Any = getattr(module, name)
     if not isinstance(found, nn.Embedding):
@@ -55,7 +55,7 @@ def needs_model(module: nn.Module, holder: nn.Module | None, place: str) -> Any:
 
     Args:
         module: the attention module, for the message.
-        holder: what was found around it, or None.
+        holder: the holder that was found around it, or None.
         place: where its tables are, in words.
 
     Raises:
@@ -84,16 +84,16 @@ def layer_of(
 
     Args:
         inputs: the projections of queries, keys and values.
-        output: that of outputs; None for the identity.
-        tables: the rows in the order of the labeler's labels; those with an axis of heads are a table per head.
-        labeler: of the tables.
+        output: the projection of outputs; None for the identity.
+        tables: the rows in the order of the labeler's labels; rows with an axis of heads make a table per head.
+        labeler: the labeler of the tables.
         heads: H.
-        dropout: of attention weights.
+        dropout: dropout of attention weights.
         scale: factor on products, 1/√D by default.
         query_biases: u and v of Transformer-XL, ``[H, D]`` each, if there are any.
 
     Raises:
-        ValueError: no output projection, and heads that do not have the width of the states together.
+        ValueError: no output projection, and heads that together do not have the width of the states.
     """
     like = inputs[0][0]
     total, width = like.shape

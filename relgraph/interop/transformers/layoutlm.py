@@ -4,8 +4,8 @@
     v3:  e_ij = (q_i·k_j + b[p_j − p_i] + b_x[x_j − x_i] + b_y[y_j − y_i]) / √d
 
 All distances are in T5's buckets; x is the left edge of a box, y the lower one. transformers makes the biases of all
-pairs and heads in the encoder. Here the encoder hands on the label of each pair, which all heads share, and the tables.
-transformers takes no gradient of these tables, and so does this file: they stay as they were trained.
+pairs and heads in the encoder. In a patched model the encoder passes on the label of each pair, which all heads share,
+and the tables. Neither transformers nor this file computes gradients of these tables, so they do not train further.
 
 Source: Xu et al. 2021 (LayoutLMv2), equation 9; Huang et al. 2022 (LayoutLMv3); the code of transformers.
 """
@@ -40,10 +40,10 @@ LEFT, LOWER = 0, 3
 
 @dataclass(frozen=True)
 class Biases:
-    """What an encoder hands to its layers in place of the biases of all pairs.
+    """Labels and tables that an encoder passes to its layers in place of the biases of all pairs.
 
     Attributes:
-        labels: those of text, or of x and y, in this order.
+        labels: labels of the text, or of x and y, in this order.
         tables: a table ``[H, R]`` for each.
     """
 
@@ -57,7 +57,7 @@ class TextAndPage(Labeler):
 
     Attributes:
         text: the buckets of distances in the text; None without that part.
-        page: those of distances on the page, of x and of y; None without these parts.
+        page: the buckets of distances on the page, of x and of y; None without these parts.
     """
 
     text: BucketedDistance | None
@@ -87,8 +87,8 @@ class TextAndPage(Labeler):
         """The labels of tokens at these places.
 
         Args:
-            position_ids: ``[B, N]`` or ``[N]``, integer, in the text; where an image follows, its patches count from 0
-                again. Needed with ``text``, else not read.
+            position_ids: ``[B, N]`` or ``[N]``, integer, positions in the text; patches of an image after it count from
+                0 again. Needed with ``text``, else not read.
             bbox: ``[B, N, 4]`` or ``[N, 4]``, integer: left, upper, right and lower edge. Needed with ``page``, else
                 not read.
 
@@ -96,7 +96,7 @@ class TextAndPage(Labeler):
             A sum of dense labels; dense labels if there is only the text.
 
         Raises:
-            TypeError: places that are needed and no tensor.
+            TypeError: places that are needed but are not a tensor.
             ValueError: places of another shape or dtype.
         """
         labels: list[Labels] = []
@@ -138,12 +138,12 @@ class LayoutLMv3Mixin:
 
 
 class EncoderV2Mixin:
-    """What the encoder of LayoutLMv2 hands to its layers: labels and tables."""
+    """The labels and tables that the encoder of LayoutLMv2 passes to its layers."""
 
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         _prepare(self)
 
     def _calculate_1d_position_embeddings(self: Any, position_ids: Tensor) -> Biases:
@@ -154,12 +154,12 @@ class EncoderV2Mixin:
 
 
 class EncoderV3Mixin:
-    """What the encoder of LayoutLMv3 hands to its layers: labels and tables."""
+    """The labels and tables that the encoder of LayoutLMv3 passes to its layers."""
 
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         _prepare(self)
 
     def _cal_1d_pos_emb(self: Any, position_ids: Tensor) -> Biases:
@@ -209,18 +209,18 @@ def _attend(
     given: dict[str, Any],
     factor: float,
 ) -> tuple[Tensor | None, ...]:
-    """Attention with the biases that the encoder handed on.
+    """Attention with the biases that the encoder passed on.
 
     Args:
         module: the patched module.
         query: ``[B, N, E]``, like key and value.
-        key: to be looked at.
-        value: to be summed.
+        key: keys.
+        value: values.
         mask: as in :func:`~relgraph.interop.transformers.common.attend`.
-        more: arguments without names: before transformers 5 a mask of heads and whether weights are wanted, then the
-            biases of text and of the page.
-        given: those with names.
-        factor: what the biases are multiplied by.
+        more: positional arguments: before transformers 5 a mask of heads and whether to return weights, then the biases
+            of text and of the page.
+        given: keyword arguments.
+        factor: factor on the biases.
 
     Returns:
         The output, and the weights if they are wanted (from transformers 5 on, None if not).

@@ -2,8 +2,8 @@
 
     e_ij = q_i·k_j / √d + b[bucket(j − i)]
 
-The encoder learns b. transformers computes the bias of all pairs there, for each row of a batch, and hands it to the
-layers. Here the table is handed on in its place, ``[H, R]`` numbers.
+The encoder learns b. In transformers it computes the bias of all pairs, for each row of a batch, and passes it to the
+layers. In a patched model it passes the table in its place, ``[H, R]`` numbers.
 
 Source: Song et al. 2020; Raffel et al. 2020, section 2.1, for the buckets, which :class:`~relgraph.BucketedDistance`
 follows.
@@ -22,7 +22,7 @@ from relgraph.labelers import BucketedDistance
 from relgraph.nn import RelationAttention
 
 LABELER = BucketedDistance()
-"""The buckets, the same whatever the configuration says: transformers reads only the number of rows from it."""
+"""The buckets, which the configuration does not change: transformers reads only the number of rows from it."""
 
 
 class MPNetMixin:
@@ -59,7 +59,7 @@ class MPNetMixin:
 
 
 class EncoderMixin:
-    """What the encoder hands to its layers: its table."""
+    """The table that the encoder passes to its layers."""
 
     _relgraph_mixin = True
 

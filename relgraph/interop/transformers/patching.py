@@ -1,8 +1,8 @@
-"""Find the attention modules of a model, give each the class that computes by relgraph, and give its own back.
+"""Find the attention modules of a model, give each a class that computes by relgraph, and restore its own class.
 
 A patched module is the same object with the same parameters, submodules and hooks. Its class is a new one, which
-inherits from its own and takes nothing but ``forward`` from the mixin of its family. So names, state dicts, checkpoints
-and ``isinstance`` stay as they were, adapters that wrap projections work, and a deep copy is patched too.
+inherits from its own and takes only ``forward`` from the mixin of its family. So names, state dicts, checkpoints and
+``isinstance`` do not change, adapters that wrap projections work, and a deep copy is patched too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Patched:
 
 @dataclass(frozen=True)
 class Left:
-    """An attention module that stays as it is.
+    """An attention module that stays unpatched.
 
     Attributes:
         name: the module within the model.
@@ -53,11 +53,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`~relgraph.interop.transformers.patch` did; as text, one line for all layers that are alike.
+    """The result of :func:`~relgraph.interop.transformers.patch`; it prints one line for all layers that are alike.
 
     Args:
         patched: the modules that relgraph computes now, each with ``name``, ``kind`` (its class) and ``family``.
-        left: the attention modules that stay as they are, each with ``name``, ``kind`` and ``why``.
+        left: the attention modules that stay unpatched, each with ``name``, ``kind`` and ``why``.
 
     Example:
         >>> from transformers import LongT5Config, LongT5ForConditionalGeneration
@@ -73,20 +73,20 @@ class Report:
     left: tuple[Left, ...]
 
     def __str__(self) -> str:
-        """One line for all layers that differ in their number only."""
+        """One line for all layers that differ only in their number."""
         lines = [f"patched: {name} ({one.kind}, family {one.family})" for name, one in _by_layers(self.patched)]
-        lines += [f"left as it is: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.left)]
+        lines += [f"not patched: {name} ({one.kind}): {one.why}" for name, one in _by_layers(self.left)]
         return "\n".join(lines)
 
 
 def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str | None = None) -> Report:
-    """Compute the attention of a model of Hugging Face by relgraph, in place.
+    """Let relgraph compute the attention of a model of Hugging Face; this changes the model in place.
 
     Only the computation changes. Parameters, their names, ``state_dict``, ``save_pretrained``, adapters, gradient
     checkpointing, ``torch.compile``, key and value caches and generation work as before, and results agree up to
-    rounding. Tensors of N² numbers that a model makes of its tables are not made any more. Weights are never held:
-    ``output_attentions=True`` computes them by ``impl="dense"``, and they are those before dropout. Masks of heads
-    raise NotImplementedError when the model is called.
+    rounding. The model no longer makes tensors of N² numbers from its tables. Attention weights are not stored, unless
+    you ask for them: ``output_attentions=True`` computes them by ``impl="dense"`` and returns them before dropout. A
+    call with a mask of heads raises NotImplementedError.
 
     Args:
         model: a model, or any module with attention modules within. A second call changes ``impl``.
@@ -94,12 +94,12 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
         impl: as in :func:`~relgraph.relation_attention`; None picks one.
 
     Returns:
-        What was patched, and which attention modules were left as they are and why.
+        Which modules were patched, and which attention modules were not and why.
 
     Raises:
-        TypeError: a model that is no module, or ``families`` that are one string.
-        ValueError: an unknown family or ``impl``; or a model without any module that can be patched, which
-            is left as it was.
+        TypeError: a model that is not a module, or ``families`` that are one string.
+        ValueError: an unknown family or ``impl``; or a model without any module that can be patched, which then does
+            not change.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel
@@ -137,16 +137,16 @@ def patch(model: nn.Module, *, families: Iterable[str] | None = None, impl: str 
 
 
 def unpatch(model: nn.Module) -> int:
-    """Give the attention modules of a model their own computation back.
+    """Undo :func:`~relgraph.interop.transformers.patch`: let the attention modules of a model compute as before.
 
     Args:
-        model: what :func:`~relgraph.interop.transformers.patch` was given, or a module within.
+        model: a patched model, or a module within it.
 
     Returns:
         How many modules were patched.
 
     Raises:
-        TypeError: a model that is no module.
+        TypeError: a model that is not a module.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel
@@ -213,7 +213,7 @@ def _looked_up(module: nn.Module, chosen: dict[str, Family]) -> tuple[type | Non
 
 
 def _without_halves(model: nn.Module, found: list[Any], left: list[Left]) -> tuple[list[Any], list[Left]]:
-    """Leave all attention modules of a stack that share a bias if one of them is left, in the order of the model.
+    """Patch no attention module of a stack that shares a bias if one of them stays unpatched; keep the model's order.
 
     Raises:
         ValueError: attention modules that share a bias with others outside of the model.
@@ -238,7 +238,7 @@ def _without_halves(model: nn.Module, found: list[Any], left: list[Left]) -> tup
             others = [name for name in inside if name in reasons and bases_of(modules[name]) & kinds]
             for name in sharing if others else ():
                 if name in inside:
-                    why = f"its stack shares one bias with {others[0]}, which is left as it is"
+                    why = f"its stack shares one bias with {others[0]}, which is not patched"
                     reasons[name] = Left(name, _own_class(modules[name]).__name__, why)
     kept = [one for one in found if one[0] not in reasons]
     return kept, [reasons[name] for name in modules if name in reasons]
@@ -264,7 +264,7 @@ def _patched_class(mixin: type, own: type) -> type:
 
 
 def _reduced(module: nn.Module, protocol: Any) -> tuple[Any, ...]:
-    """How pickle and copy take a patched module: its class has no name of its own, but is made of two that have."""
+    """How pickle and copy handle a patched module: its class has no importable name, but its two base classes do."""
     kind: Any = type(module)
     _, _, *state = object.__reduce_ex__(module, max(protocol, 2))
     return _empty, (kind._relgraph_mixin_of, kind._relgraph_own), *state
@@ -277,9 +277,9 @@ def _empty(mixin: type, own: type) -> Any:
 
 
 def _holds_own_forward(module: nn.Module) -> bool:
-    """Whether a module holds the forward of its class, bound to itself, as an attribute of its own.
+    """Whether an attribute of a module holds the forward of its class, bound to the module.
 
-    transformers before 5.0 leaves it there when it has recorded hidden states or weights.
+    transformers before 5.0 leaves this attribute after it has recorded hidden states or weights.
     """
     forward = vars(module).get("forward")
     own = getattr(forward, "__func__", None) is type(module).forward
@@ -287,7 +287,7 @@ def _holds_own_forward(module: nn.Module) -> bool:
 
 
 def _forget_own_forward(module: nn.Module) -> None:
-    """Let the class of a module decide about its forward: an attribute of the module would outlive a new class."""
+    """Remove a forward from a module's attributes, because it would override the forward of a new class."""
     if _holds_own_forward(module):
         del module.forward
 
@@ -302,7 +302,7 @@ def _own_class(module: nn.Module) -> type:
 
 
 def _by_layers(found: Iterable[Any]) -> list[tuple[str, Any]]:
-    """One entry for all modules that differ in the first number of their names only: ``layer.0-11.attention``."""
+    """One entry for all modules whose names differ only in their first number: ``layer.0-11.attention``."""
     groups: dict[tuple[str, ...], list[Any]] = {}
     for one in found:
         before, number, after = _numbered(one.name)

@@ -45,7 +45,7 @@ def rows_by_query_minus_key(least: int, most: int) -> Rows:
 def cut_to_length(labeler: DistanceLabeler, q_len: int, k_len: int) -> tuple[slice, DistanceLabeler]:
     """The rows of a table that these lengths read, and a labeler that counts from the first of them.
 
-    A table that has to be projected in every layer is worth cutting: 1,024 rows cost more than a sentence.
+    It pays to cut a table that every layer projects: 1,024 rows cost more than a sentence.
     """
     if torch.compiler.is_compiling():  # a labeler for each length would be compiled for each length
         return slice(None), labeler

@@ -1,10 +1,10 @@
-"""SAM and its kin: a vector per row distance and one per column distance, added to keys; in windows and everywhere.
+"""SAM and similar models: a vector per row distance and one per column distance, added to keys; in windows or globally.
 
     e_ij = s · q_i·k_j + q_i·h[row_i − row_j] + q_i·w[column_i − column_j]
 
-The scale s = 1/√D is for the products only, so the tables are divided by it here. They are picked by query minus key,
-so they are flipped, and interpolated where the grid has another size than the one that they were made for. The code of
-transformers adds up a bias ``[B · H, N, N]`` before attention; no such tensor is made here.
+The scale s = 1/√D applies only to the products, so this file divides the tables by it. The model picks rows by query
+minus key, so this file flips the tables; it interpolates them if the grid has another size than the one that they were
+made for. The code of transformers adds up a bias ``[B · H, N, N]`` before attention; this file makes no such tensor.
 
 Source: Kirillov et al. 2023; Li et al. 2022 (MViTv2), section 4.1; the code of transformers.
 """
@@ -132,7 +132,7 @@ def convert(module: Any) -> tuple[RelationAttention, Labeler]:
 
 
 def _dropout(module: Any) -> float:
-    """The probability with which a module drops attention weights; those of some classes never do."""
+    """The probability with which a module drops attention weights; modules of some classes never drop any."""
     kind = type(module).__name__
     return module.dropout if hasattr(module, "dropout") and "Sdpa" not in kind else 0.0
 

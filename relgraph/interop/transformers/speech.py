@@ -1,4 +1,4 @@
-"""Speech models with tables of their own kind each: VITS, SpeechT5, WavLM, Granite Speech.
+"""Speech models, each with another kind of table: VITS, SpeechT5, WavLM, Granite Speech.
 
     VITS:            e_ij = q_i·(k_j + a^K[j − i]) / √d,  z_i = Σ_j α_ij (v_j + a^V[j − i]),  no row beyond the window
     SpeechT5:        e_ij = q_i·(k_j + a[clip(i − j, −m, m − 1)]) / √d
@@ -232,7 +232,7 @@ def wavlm_labeler(module: Any) -> BucketedDistance:
 
 
 def _gate(module: Any, states: Tensor) -> Tensor:
-    """What the bias of each query is multiplied by, ``[B, H, N, 1]``."""
+    """The factor on the bias of each query, ``[B, H, N, 1]``."""
     parts = module.gru_rel_pos_linear(split_heads(states, module.head_dim))
     first, second = parts.unflatten(-1, (2, -1)).sum(-1).sigmoid().chunk(2, -1)
     return first * (second * module.gru_rel_pos_const - 1.0) + 2.0
@@ -265,7 +265,7 @@ class GraniteMixin:
             q, k, v = (
                 split_heads(x[:, begin:end].reshape(-1, block, x.shape[-1]), self.dim_head) for x in (query, key, value)
             )
-            # only the rows that a block has: their products with the query are what the table costs
+            # only the rows that a block has, because their products with the query are the cost of the table
             labels = labels_by_distance(ClippedDistance(block - 1), block, block)
             output, _ = attend(
                 self, q, k, v, labels, mask=None, dropout=0.0, scale=self.scale, key_table=_rows_of_block(self, block)

@@ -1,9 +1,9 @@
-"""Swin and its kin: a bias per head and difference on the grid of a window; windows cut by a shift have a mask.
+"""Swin and similar models: a bias per head and difference on the grid of a window; windows cut by a shift have a mask.
 
     e_ij = s · q_i·k_j + b[row_i − row_j, column_i − column_j] + mask_ij,  s = 1/√D
 
-The mask is one of each window of an image, ``[W, N, N]``, 0 or −100. It is added as it is: −100 is not −∞. Tables are
-picked by query minus key, so they are flipped.
+There is one mask for each window of an image, ``[W, N, N]``, 0 or −100. It is added unchanged: −100 is not −∞. The
+model picks rows by query minus key, so this file flips the tables.
 
 Swin v2 and Swin2SR compare directions, e_ij = s_h · cos(q_i, k_j) + 16 · σ(m[row_i − row_j, column_i − column_j]) with
 a learned s per head and rows m that a small network computes. Their code adds the mask twice, and so do we.
@@ -28,7 +28,7 @@ from relgraph.labelers import Grid
 from relgraph.nn import RelationAttention
 
 BEFORE_FIVE = version() < (5, 0)
-"""Whether transformers is older than 5.0, where Swin has no ``SwinSelfAttention`` any more."""
+"""Whether transformers is older than 5.0, which removed ``SwinSelfAttention``."""
 
 LARGEST_SCALE = math.log(100.0)
 """The bound of Swin v2 on the logarithm of its learned factors."""
@@ -162,7 +162,7 @@ def _attended(
 
     Args:
         module: the patched module.
-        query: ``[B · W, H, N, D]``; keys and values alike.
+        query: ``[B · W, H, N, D]``, like keys and values.
         key: keys.
         value: values.
         table: ``[R, H]``, by query minus key.
@@ -170,7 +170,7 @@ def _attended(
         mask: added to the scores, ``[W, N, N]``, the same for every image.
         dropout: the probability of the module.
         scale: factor on products.
-        need_weights: whether the weights are wanted too.
+        need_weights: whether to return the weights too.
     """
     height, width = window
     if query.shape[2] != height * width:

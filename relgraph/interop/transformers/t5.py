@@ -1,9 +1,9 @@
-"""T5 and its kin: a bias per head and bucket of the distance, products that are not scaled.
+"""T5 and similar models: a bias per head and bucket of the distance, products that are not scaled.
 
     e_ij = q_i·k_j + b[bucket(j − i)]
 
-T5 learns b in the first layer of a stack and hands the bias of all pairs to the other layers. Here the first layer
-hands its table over instead, ``[H, R]`` numbers, in the same place. UMT5 learns a table in each layer.
+T5 learns b in the first layer of a stack and passes the bias of all pairs to the other layers. In a patched model the
+first layer passes its table instead, ``[H, R]`` numbers, in the same place. UMT5 learns a table in each layer.
 
 Source: Raffel et al. 2020, section 2.1; the code of transformers for the bucket rule, which
 :class:`~relgraph.BucketedDistance` follows.
@@ -50,7 +50,7 @@ class T5Mixin:
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         made_once(self, "labeler", labeler_of)
 
     def forward(
@@ -91,12 +91,12 @@ class T5Mixin:
 
 
 class UMT5Mixin:
-    """The forward of ``UMT5Attention``, which has a table of its own."""
+    """The forward of ``UMT5Attention``, which has its own table."""
 
     _relgraph_mixin = True
 
     def _relgraph_prepare(self) -> None:
-        """Make what a graph that is recorded may not wait for."""
+        """Make everything that a recorded graph may not wait for."""
         made_once(self, "labeler", labeler_of)
 
     def forward(
@@ -136,7 +136,7 @@ class UMT5BlockMixin:
     _relgraph_mixin = True
 
     def forward(self: Any, *args: Any, **given: Any) -> tuple[Any, ...]:
-        """The block itself, after its patched attention was told whether weights are wanted."""
+        """The block itself, after its patched attention knows whether to return weights."""
         asked = given.get("output_attentions", args[8] if len(args) > 8 else False)
         for module in self.modules():
             if isinstance(module, UMT5Mixin):
@@ -145,7 +145,7 @@ class UMT5BlockMixin:
 
 
 def _names(module: Any) -> tuple[str, str, str, str]:
-    """What a module calls its projections of queries, keys, values and outputs."""
+    """The names of a module's projections of queries, keys, values and outputs."""
     return ("q", "k", "v", "o") if hasattr(module, "q") else ("query", "key", "value", "output")
 
 

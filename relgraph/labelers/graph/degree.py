@@ -24,9 +24,9 @@ class Degree(AllPairsLabeler):
     a key with four or more. (Edges lead the other way, from key to query.) The ids are written out.
 
     Args:
-        max_degree: the largest degree with labels of its own, from 0; larger ones count as this.
-        direction: which edges of a node count: ``"in"``, those it is the target of (as a query); ``"out"``, those it is
-            the source of (as a key); or ``"both"``. Parallel edges all count, a self-loop once in and once out.
+        max_degree: the largest degree with its own labels, from 0; larger degrees count as this one.
+        direction: which edges of a node count: ``"in"`` those whose target (query) it is, ``"out"`` those whose source
+            (key) it is, or ``"both"``. All parallel edges count, and a self-loop counts once in and once out.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative degree, more than 2^20 labels, or an unknown direction.

@@ -23,23 +23,24 @@ DEFAULTS = ("unlabeled", "none")
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class EdgeType(Labeler):
-    """One label for each type of edge; inverses, self-loops and pairs without an edge can have labels of their own.
+    """One label for each type of edge; inverses, self-loops and pairs without an edge can have their own labels.
 
-    Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target, the
-    key its source; the inverse of an edge lets the source look at the target. Edges stay a list, nothing is n².
+    Ids count types first, then their inverses, then ``self``, then ``none``. The query of an edge is its target and the
+    key is its source; the inverse of an edge lets the source look at the target. Edges stay a list, so nothing has n²
+    entries.
 
     Args:
         types: the names of the edge types in the order of their numbers; or how many there are, then named ``"0"``,
             ``"1"`` and so on. A graph without types has one.
-        inverse: whether every edge also goes the other way, with a label of its own.
+        inverse: whether every edge also goes the other way, with its own label.
         self_loop: whether every node also looks at itself, with the label ``self``. A node with a loop in the graph
-            then has two edges to itself, three with ``inverse``. In edges-only attention each attends separately; with
-            a default ``duplicates`` applies, and ``"first"`` keeps the loop's own type.
-        default: what pairs without an edge do: None, they do not attend (edges-only attention); ``"unlabeled"``, they
-            attend without a label, so that ``|`` can add another; ``"none"``, they have the label ``none``.
-        duplicates: what several edges of one pair do if a default makes every pair attend: ``"error"``, ``"first"`` or
-            ``"sum"`` (see :class:`~relgraph.EdgeLabels`). Edges come before inverses, and inverses before ``self``, so
-            an inverse is never first between two nodes with an edge each way.
+            then has two edges to itself, or three with ``inverse``. In edges-only attention each attends separately;
+            with a default, ``duplicates`` applies, and ``"first"`` keeps the loop's own type.
+        default: what pairs without an edge do. None: they do not attend (edges-only attention). ``"unlabeled"``: they
+            attend without a label, so that ``|`` can add one. ``"none"``: they have the label ``none``.
+        duplicates: what to do with several edges of one pair if a default makes every pair attend: ``"error"``,
+            ``"first"`` or ``"sum"`` (see :class:`~relgraph.EdgeLabels`). Edges come before inverses, and inverses
+            before ``self``, so an inverse is never first between two nodes with an edge each way.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -100,7 +101,7 @@ class EdgeType(Labeler):
         """The labels of a graph, or of a packed batch.
 
         Args:
-            graph: its ``edge_type`` in ``[0, len(types))``.
+            graph: a graph with ``edge_type`` in ``[0, len(types))``.
 
         Returns:
             Edge labels; id r is called ``names[r]``.

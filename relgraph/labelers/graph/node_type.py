@@ -23,7 +23,7 @@ class NodeType(AllPairsLabeler):
     """One label for each ordered pair of node types: ``type_i * num_types + type_j``, the query's first.
 
     A name reads query→key: ``"C→N"`` for a query C that looks at a key N. (Edges lead the other way, from key to
-    query.) Pairs of a node of type -1 have no label. The ids are written out.
+    query.) Pairs with a node of type -1 have no label. The ids are written out.
 
     Args:
         types: the names of the node types in the order of their numbers; or how many there are, then named ``"0"``,
@@ -79,13 +79,14 @@ class NodeType(AllPairsLabeler):
 class VirtualNode(Labeler):
     """Labels for the pairs of virtual nodes, which represent a whole graph; all other pairs attend without a label.
 
-    Made for priority: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own labels, whatever
-    edges it has. Edges from it to all nodes would shorten every path: leave them out. No sum can follow another
-    labeler, so :func:`~relgraph.labelers.graphormer` and :func:`~relgraph.labelers.grpe` take the node type themselves.
+    Use it as the first part of ``|``: ``VirtualNode(9) | ShortestPath(4)`` gives a virtual node's pairs their own
+    labels, whatever edges it has. Do not connect it to all nodes, because these edges would shorten every path. A sum
+    cannot follow ``|``, so :func:`~relgraph.labelers.graphormer` and :func:`~relgraph.labelers.grpe` have an argument
+    for the node type.
 
     The id is 0 if only the key is virtual, 1 if only the query is, 2 if both are. A name reads query→key.
 
-    Source: Graphormer gives such pairs a scalar of their own (Ying et al. 2021).
+    Source: Ying et al. 2021 (Graphormer), where such pairs have their own scalar.
 
     Args:
         node_type: the type of virtual nodes in ``graph.node_type``; a graph may have none, one or several of them.
@@ -121,7 +122,7 @@ class VirtualNode(Labeler):
         """The labels of a graph, or of a packed batch; only the pairs of virtual nodes are listed.
 
         Args:
-            graph: its ``node_type`` says which nodes are virtual.
+            graph: a graph whose ``node_type`` says which nodes are virtual.
 
         Returns:
             Edge labels with ids 0, 1 and 2; pairs that are not listed attend without a label.

@@ -24,17 +24,17 @@ class PathEdges(Labeler):
     """For each hop of a shortest path, a label for the path's length and the edge's type: a sum, one part per hop.
 
     Hop 1 is the edge next to the query. Part h has ids ``(length - h) * types + type``. A pair whose path is shorter
-    than h hops has no label there, and a path longer than ``max_path`` counts as that long. Which of several shortest
-    paths is taken, and how edges walked against their direction count, is as in
-    :class:`~relgraph.labelers.ShortestPathTypes`.
+    than h hops has no label there, and a path longer than ``max_path`` counts as that long.
+    :class:`~relgraph.labelers.ShortestPathTypes` describes which of several shortest paths counts, and how edges count
+    that are walked against their direction.
 
     Source: Ying et al. 2021 (Graphormer), section 3.1.3.
 
     Args:
         max_path: how many hops to label, at least 1.
         types: the names of the edge types, or how many there are. A graph without types has one.
-        directed: whether paths follow edges only from source (key) to target (query); otherwise either way, with other
-            labels for edges walked against their direction.
+        directed: whether paths follow edges only from source (key) to target (query). If False, they follow edges both
+            ways, and edges walked against their direction have other labels.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -64,7 +64,7 @@ class PathEdges(Labeler):
 
     @property
     def num_labels(self) -> int | tuple[int, ...]:
-        """One number per hop, the lengths from there on times the types (twice as many unless directed)."""
+        """One number per hop, the count of lengths from that hop on times that of types (doubled unless directed)."""
         numbers = tuple(len(names) for names in self._names_by_hop())
         return numbers if self.max_path > 1 else numbers[0]
 
@@ -86,7 +86,7 @@ class PathEdges(Labeler):
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
         Args:
-            graph: its ``edge_type`` in ``[0, len(types))``.
+            graph: a graph with ``edge_type`` in ``[0, len(types))``.
 
         Returns:
             Sum labels with one part per hop, or just the part if ``max_path`` is 1; parts are dense for a single graph,

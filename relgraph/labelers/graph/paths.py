@@ -21,14 +21,14 @@ MOST_STEPS = 1 << 16  # of a path that becomes a label
 
 
 class PathLabels(NamedTuple):
-    """Labels whose ids number sequences of types, and those sequences.
+    """Labels whose ids number sequences of types, together with these sequences.
 
-    Attention takes ``labels``. A bank (see :class:`~relgraph.nn.LabelTable`) takes ``paths`` as its features and
-    computes one row per path, however many pairs have it. Made by :class:`~relgraph.labelers.ShortestPathTypes` and
-    :class:`~relgraph.labelers.TreePaths`.
+    Pass ``labels`` to attention. A bank (see :class:`~relgraph.nn.LabelTable`) takes ``paths`` as its features and
+    computes one row per path, however many pairs have this path. :class:`~relgraph.labelers.ShortestPathTypes` and
+    :class:`~relgraph.labelers.TreePaths` make these labels.
 
     Args:
-        labels: the row in ``paths`` that every pair has; -1 for none.
+        labels: labels in which the id of a pair is the row of its path in ``paths``; -1 for no path.
         paths: ``[U, L]``, int64, the unique sequences of types, each padded at its end with -1.
 
     Example:
@@ -57,7 +57,7 @@ class PathLabels(NamedTuple):
         return (self.paths >= 0).sum(1)
 
     def describe(self) -> LabelCounts | SumCounts:
-        """Count the pairs of each path, as a value that prints a table; a path is named by its types, ``"2 0"``.
+        """Count the pairs of each path, as a value that prints a table; types name a path: ``"2 0"``.
 
         Returns:
             :class:`~relgraph.labels.LabelCounts`.
@@ -72,14 +72,14 @@ class PathLabels(NamedTuple):
 
 
 def unique_paths(sequences: Tensor) -> tuple[Tensor, Tensor]:
-    """The unique rows, and which of them every row is.
+    """Find the unique rows, and which of them each row equals.
 
     Args:
         sequences: ``[P, L]``, integer from 0, each row padded at its end with -1.
 
     Returns:
-        ``(ids, paths)``, both int64; ``[P]`` in ``[0, U)``, and ``[U, L]`` in lexicographic order, so that
-        ``paths[ids] == sequences``.
+        ``(ids, paths)``, both int64; ids ``[P]`` in ``[0, U)``, paths ``[U, L]`` in lexicographic order.
+        ``paths[ids]`` equals ``sequences``.
 
     Raises:
         TypeError: ``sequences`` is not a tensor.
@@ -135,8 +135,8 @@ class GraphPaths(ABC):
             graph: as in a call.
 
         Returns:
-            :class:`~relgraph.labels.LabelCounts`; a path is named by its entries, ``"2 0"``, and the empty one
-            ``"empty"``.
+            :class:`~relgraph.labels.LabelCounts`; the name of a path is its entries, ``"2 0"``, and that of the empty
+            path ``"empty"``.
 
         Raises:
             TypeError, ValueError: as in a call.
@@ -147,13 +147,13 @@ class GraphPaths(ABC):
 @final
 @dataclass(frozen=True)
 class ShortestPathTypes(GraphPaths):
-    """Paths as labels: the types of the edges along one shortest path, one id for each different sequence of types.
+    """Label each pair by the types of the edges along one shortest path: one id for each different sequence of types.
 
     A sequence begins with the edge next to the query and ends with the one next to the key. An edge that leads towards
-    the query (its source on the key's side) counts as its type t, one walked against its direction as
+    the query (its source on the key's side) counts as its type t, and an edge walked against its direction as
     ``t + num_types``. The path of a node to itself is empty. Pairs without a path, or with a longer one, have no label.
-    Of several shortest paths the first in the order of ``edge_index`` is taken, edge by edge from the query on; edges
-    that lead towards the query come before the others.
+    If there are several shortest paths, the first in the order of ``edge_index`` counts, compared edge by edge from the
+    query on; edges that lead towards the query come before the others.
 
     This is not a :class:`~relgraph.Labeler`, because the number and meaning of labels differ from batch to batch. A
     bank computes the rows of the tables from the paths (see :class:`~relgraph.nn.LabelTable`).
@@ -163,7 +163,7 @@ class ShortestPathTypes(GraphPaths):
     Args:
         max_length: the most edges of a path, at least 1.
         num_types: how many edge types there are, at least 1. A graph without types has one.
-        directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
+        directed: whether paths follow edges only from source (key) to target (query); if False, both ways.
 
     Raises:
         TypeError, ValueError: a wrong type, a number below 1, or more than 2^16 edges or 2^20 types.
@@ -188,18 +188,18 @@ class ShortestPathTypes(GraphPaths):
 
     @property
     def num_steps(self) -> int:
-        """How many different entries paths may have, for the bank to embed; the types, twice unless directed."""
+        """How many different entries a bank must embed; the number of types, or twice that unless directed."""
         return self.num_types * (2 - self.directed)
 
     def __call__(self, graph: Graph) -> PathLabels:
         """The paths of all pairs of a graph, or of each graph of a packed batch.
 
         Args:
-            graph: its ``edge_type`` in ``[0, num_types)``.
+            graph: a graph with ``edge_type`` in ``[0, num_types)``.
 
         Returns:
-            Labels of all pairs, whose ids are rows of ``paths``, and ``paths`` ``[U, max_length]``, int64; an entry
-            below ``num_types`` is a type walked along its edge, one from there on a type walked against it.
+            Labels of all pairs, whose ids are rows of ``paths``, and ``paths`` ``[U, max_length]``, int64. An entry
+            below ``num_types`` is an edge walked along its direction, any other an edge walked against it.
 
         Raises:
             TypeError, ValueError: not a Graph, or edge types out of range or missing.

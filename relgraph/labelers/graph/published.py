@@ -36,27 +36,28 @@ def graphormer(
 
     The paper adds only a bias, one scalar per head: use tables of the kind ``"bias"``, ``per_head=True``. Its edge term
     is the mean over a path's N edges of a product of the edge's features with the weights of that hop. Here each (hop
-    n, length N, type t) has its own scalar, which is the paper's if it equals ``w_n(t) / N``; to tie them so, use
-    :class:`~relgraph.labelers.ShortestPathTypes` and a bank that computes the mean. Centrality is added to nodes, not
-    to pairs, and is not included.
+    n, length N, type t) has its own scalar, which is the paper's if it equals ``w_n(t) / N``. To tie the scalars in
+    this way, use :class:`~relgraph.labelers.ShortestPathTypes` and a bank that computes the mean. The paper adds
+    centrality to nodes, not to pairs, so it is not included here.
 
     The released code differs from the paper. Its paths lead from the query to the key, and pairs without a path or at
     20 hops or more do not attend: ``graphormer(19, types, beyond="unreachable", unreachable=None, start="query",
-    virtual_node=t)``. It has one scalar for all pairs of the virtual node: give the three labels the same. Of several
-    shortest paths it may take another.
+    virtual_node=t)``. It has one scalar for all pairs of the virtual node: give the three labels the same scalar. If
+    there are several shortest paths, it may take another one.
 
     Source: Ying et al. 2021, sections 3.1.2 and 3.1.3, and the code released with it.
 
     Args:
-        max_distance: the largest distance with a label of its own; unreachable pairs share another label.
+        max_distance: the largest distance with its own label; unreachable pairs share another label.
         types: the names of the edge types, or how many there are.
         max_path: how many edges of a path count, from the query on.
         beyond: what pairs farther than ``max_distance`` do, as in :class:`~relgraph.ShortestPath`: ``"clip"``,
             ``"label"`` or ``"unreachable"``.
-        unreachable: what pairs without a path do, likewise: ``"label"``, ``"unlabeled"`` or None, they do not attend.
-        virtual_node: the node type of virtual nodes, whose pairs then have the labels of
-            :class:`~relgraph.VirtualNode`, before the distances. They always attend.
-        start: where paths begin, ``"key"`` or ``"query"``; the other end is where the edges lead.
+        unreachable: what pairs without a path do, as in :class:`~relgraph.ShortestPath`: ``"label"``, ``"unlabeled"``
+            or None.
+        virtual_node: the node type of virtual nodes. Their pairs always attend and have the labels of
+            :class:`~relgraph.VirtualNode`, whose ids come before those of distances.
+        start: where paths begin, ``"key"`` or ``"query"``; their edges lead from there to the other end.
 
     Returns:
         A labeler of a sum of ``1 + max_path`` parts, distances named ``"0"`` to ``f">={max_distance}"`` and
@@ -129,14 +130,14 @@ def grpe(
     Source: Park et al. 2022 (GRPE).
 
     Args:
-        max_distance: the largest distance with a label of its own; unreachable pairs share another label.
+        max_distance: the largest distance with its own label; unreachable pairs share another label.
         types: the names of the edge types, or how many there are. Edges count from source (key) to target (query).
-        directed: whether paths follow edges only from source to target; otherwise either way.
-        duplicates: what parallel edges do (see :class:`~relgraph.EdgeType`). A self-loop is parallel to ``self``, so
-            graphs with self-loops need ``"first"``, the edge's own type, or ``"sum"``. Not with ``released``, where the
-            last counts.
-        task_node: the node type of the task token, whose pairs then have the labels of
-            :class:`~relgraph.VirtualNode`, before the others.
+        directed: whether paths follow edges only from source to target; if False, both ways.
+        duplicates: what to do with parallel edges (see :class:`~relgraph.EdgeType`). A self-loop is parallel to
+            ``self``, so graphs with self-loops need ``"first"``, which keeps the edge's own type, or ``"sum"``. Leave
+            it out with ``released``, where the last edge counts.
+        task_node: the node type of the task token. Its pairs have the labels of :class:`~relgraph.VirtualNode`, whose
+            ids come first.
         released: whether to give the labels of the released code, with its ids.
 
     Returns:

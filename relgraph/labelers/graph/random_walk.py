@@ -72,11 +72,11 @@ class RandomWalk(WalkLabeler):
     Source: Ma et al. 2023 (GRIT), section 3.1, where the probabilities themselves are features.
 
     Args:
-        step: how many steps a walk has, from 0, where it stays at the query.
-        bins: the number of labels, one for probability 0 and the others split at 1/2, 1/4, 1/8, ...; or a rising
+        step: how many steps a walk has, from 0; with 0 it stays at the query.
+        bins: the number of labels: one for probability 0, the others split at 1/2, 1/4, 1/8, ...; or a rising
             sequence of the values to split at, between 0 and 1.
-        directed: whether a query steps only to its keys, against its edges from target to source; otherwise either
-            way. Parallel edges count once.
+        directed: whether a walk steps only from a query to its keys, that is, against edges, from target to source; if
+            False, both ways. Parallel edges count once.
 
     Raises:
         TypeError: an argument of the wrong kind.
@@ -109,11 +109,11 @@ class RandomWalk(WalkLabeler):
 @final
 @dataclass(frozen=True, repr=False)
 class PersonalizedPageRank(WalkLabeler):
-    """One label for each range of the probability that a walk from the query, stopping at any time, stops at the key.
+    """One label for each range of the probability that a walk from the query, which stops at random, stops at the key.
 
     Before each step the walk stops with probability ``alpha``: alpha · (I − (1 − alpha) D⁻¹A)⁻¹, row i, column j. Bins
     that halve have equal width in the negative logarithm. A walk ends nowhere if it must leave a node without
-    neighbours, so such a node stops at itself with probability ``alpha``, and nowhere else.
+    neighbours, so a walk from such a node stops there with probability ``alpha``, and nowhere else.
 
     Source: Zügner et al. 2021 (Code Transformer), where bins depend on how often each occurs; here they are fixed, so
     that a graph has the same labels in every batch.

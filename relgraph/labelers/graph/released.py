@@ -22,26 +22,26 @@ from relgraph.labels import SumLabels
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class ReleasedGRPE(Labeler):
-    """GRPE's two channels with the ids of its released code, so that its tables load as they are.
+    """GRPE's two channels with the ids of its released code, so that its tables load unchanged.
 
     - Distances: 0 to ``max_distance``, which holds all farther pairs, then ``task`` and ``unreachable``: the rows of
       ``query_hop_emb``, ``key_hop_emb`` and ``value_hop_emb``.
     - Edges: the types, then ``unused``, ``task``, ``self`` and ``none``: the rows of ``query_edge_emb`` and so on. No
       pair has ``self``: that code writes ``none`` over it, like over all pairs that are not one hop apart.
 
-    The query of an edge is its source, and paths lead from the query to the key. The last of several edges of one pair
-    counts, and a self-loop does not. A pair of the task token and another node is ``task`` in both channels; the task
-    token's pair with itself is like any other node's.
+    The query of an edge is its source, and paths lead from the query to the key. If a pair has several edges, the last
+    one counts; self-loops do not count. A pair of the task token and another node is ``task`` in both channels; the
+    task token's pair with itself is like any other node's.
 
     The attention of that code differs from the paper's as well: it adds ``k_i · E_key`` where the paper has
-    ``k_j · E_key``. The page on scores shows how to compute it, with ``row_scores``.
+    ``k_j · E_key``. The page on scores shows how to compute it with ``row_scores``.
 
     Source: the code released with Park et al. 2022 (GRPE).
 
     Args:
-        max_distance: the largest distance with a label of its own, at least 1; ``max_hop`` there.
-        types: the names of the edge types, or how many there are; ``num_edge_type`` there.
-        directed: whether paths follow edges only from source (query) to target (key); otherwise either way.
+        max_distance: the largest distance with its own label, at least 1; ``max_hop`` in that code.
+        types: the names of the edge types, or how many there are; ``num_edge_type`` in that code.
+        directed: whether paths follow edges only from source (query) to target (key); if False, both ways.
         task_node: the type of the task token in ``graph.node_type``, a node without edges; None if there is none.
 
     Raises:
@@ -97,7 +97,7 @@ class ReleasedGRPE(Labeler):
         """The labels of all pairs of a graph, or of each graph of a packed batch.
 
         Args:
-            graph: its ``edge_type`` in ``[0, len(types))``, and its ``node_type`` if there is a task token.
+            graph: a graph with ``edge_type`` in ``[0, len(types))``, and ``node_type`` if there is a task token.
 
         Returns:
             Sum labels of two parts, distances and edges, dense for a single graph, block labels for a packed batch. Id

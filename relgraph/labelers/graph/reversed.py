@@ -15,8 +15,8 @@ from relgraph.labels import Labels
 class Reversed(Labeler):
     """A labeler of graphs that reads every edge the other way: the query of an edge is its source, the key its target.
 
-    Some published code attends along edges and not against them, and searches paths from the query on. An id means
-    there what its name says, read from source to target.
+    Use it for published code that attends along edges instead of against them and searches paths from the query on.
+    Its labels mean what their names say if you read them from source to target.
 
     Args:
         labeler: what labels the reversed graph.
@@ -59,7 +59,7 @@ class Reversed(Labeler):
             Labels of the kind that the labeler makes, of the same nodes.
 
         Raises:
-            TypeError, ValueError: not a Graph, or whatever the labeler raises.
+            TypeError, ValueError: not a Graph, or any error of the labeler.
         """
         flipped = check_graph(graph).with_edges(graph.edge_index.flip(0), graph.edge_type)
         return check_made(self.labeler, self.labeler(flipped))

@@ -29,12 +29,12 @@ class ShortestPath(AllPairsLabeler):
     Source: Ying et al. 2021 (Graphormer), section 3.1.2.
 
     Args:
-        max_distance: the largest distance with a label of its own, in hops from 0.
-        directed: whether paths follow edges only from source (key) to target (query); otherwise either way.
-        beyond: what pairs farther than that do: ``"clip"``, count as ``max_distance``; ``"label"``, share a label;
-            ``"unreachable"``, do as unreachable pairs do, which lets the search stop early.
-        unreachable: what pairs without a path do: ``"label"``, share a label; ``"unlabeled"``, attend without one;
-            None, they do not attend.
+        max_distance: the largest distance with its own label, in hops from 0.
+        directed: whether paths follow edges only from source (key) to target (query); if False, both ways.
+        beyond: what pairs farther than ``max_distance`` do. ``"clip"``: they count as ``max_distance``. ``"label"``:
+            they share another label. ``"unreachable"``: they count as unreachable, so the search can stop early.
+        unreachable: what pairs without a path do. ``"label"``: they share a label. ``"unlabeled"``: they attend without
+            one. None: they do not attend.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative distance, more than 2^20 labels, or an unknown choice.
@@ -95,8 +95,8 @@ def shortest_path_lengths(graph: Graph, max_distance: int | None = None, *, dire
 
     Args:
         graph: a graph, or a packed batch.
-        max_distance: where the search stops, in hops; None for no limit.
-        directed: whether paths follow edges only from source to target; otherwise either way.
+        max_distance: the number of hops after which the search stops; None for no limit.
+        directed: whether paths follow edges only from source to target; if False, both ways.
 
     Returns:
         ``[sum of n_g²]``, int32, in the order of :meth:`Graph.pairs <relgraph.Graph.pairs>`; -1 if there is no path

@@ -24,13 +24,13 @@ FARTHEST_SQUARED = 1 << 30
 class BucketedGrid(GridLabeler):
     """iRPE's labels of an image: pairs whose offsets fall into one bucket share a label.
 
-    The ids are those of the released code, so that its tables load as they are. They read ``rows`` and ``columns``,
+    The ids are those of the released code, so that its tables load unchanged. They depend on ``rows`` and ``columns``,
     query minus key. ``bucket`` is iRPE's piecewise index (see :class:`~relgraph.BucketedDistance`), from ``-b`` to
     ``b = int(beta)``:
 
     - ``"product"``: ``(bucket(rows) + b) · (2b + 1) + bucket(columns) + b``;
     - ``"euclidean"``: ``bucket(round(sqrt(rows² + columns²))) + b``; ids below b are never used;
-    - ``"quant"``: ``bucket(rows² + columns²) + b``, likewise;
+    - ``"quant"``: ``bucket(rows² + columns²) + b``; ids below b are never used;
     - ``"cross-rows"``: ``bucket(rows) + b``, and ``"cross-columns"``: ``bucket(columns) + b``. Their sum is the cross
       method: ``BucketedGrid("cross-rows") + BucketedGrid("cross-columns")``.
 
@@ -41,7 +41,7 @@ class BucketedGrid(GridLabeler):
 
     Args:
         rule: one of the rules above.
-        alpha: up to where distances have a bucket each, above 0, 1.9 by default.
+        alpha: up to this distance, each distance has its own bucket; above 0, 1.9 by default.
         beta: the number of the last bucket, at least 1 and ``alpha``, 3.8 by default.
         gamma: where the logarithm ends, more than ``alpha``, 15.2 by default.
         extra_tokens: how many tokens without a position come first.

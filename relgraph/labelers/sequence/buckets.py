@@ -27,8 +27,8 @@ ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
 class BucketedDistance(DistanceLabeler):
     """Buckets of distances: each small distance has its own, larger ones share buckets that widen with the logarithm.
 
-    The ids are those of the released code, so that its tables load as they are, and they are computed in float32 like
-    there, so that a distance on the edge of a bucket falls where a checkpoint expects it.
+    The ids are those of the released code, so that its tables load unchanged. They are computed in float32 as in that
+    code, so that a distance on the edge of a bucket falls where a checkpoint expects it.
 
     - ``"t5"`` reads j - i. On each side, the first half of the buckets hold one distance each. The others are spaced
       evenly in log distance, and the last holds everything from slightly below ``max_distance`` on. If bidirectional,
@@ -45,13 +45,13 @@ class BucketedDistance(DistanceLabeler):
     code released with each.
 
     Args:
-        num_buckets: R for ``"t5"``, at least 2, or 4 if bidirectional, 32 by default; and for ``"deberta"``, a multiple
-            of 4, 512 by default, twice the ``position_buckets`` of a configuration.
-        max_distance: where the logarithm ends, for the same rules, 128 and 512 by default: more than the number of
-            single distances on one side. For ``"deberta"`` the ``max_relative_positions`` of a configuration.
-        bidirectional: whether keys after the query have buckets of their own; False only for ``"t5"``.
+        num_buckets: R. For ``"t5"`` at least 2, or 4 if bidirectional; 32 by default. For ``"deberta"`` a multiple of
+            4, twice the ``position_buckets`` of a configuration; 512 by default.
+        max_distance: where the logarithm ends, more than the number of single distances on one side. For ``"t5"`` 128
+            by default; for ``"deberta"`` the ``max_relative_positions`` of a configuration, 512 by default.
+        bidirectional: whether keys after the query have their own buckets; False only for ``"t5"``.
         rule: ``"t5"``, ``"deberta"`` or ``"irpe"``.
-        alpha: for ``"irpe"``, up to where distances have a bucket each, above 0, 1.9 by default.
+        alpha: for ``"irpe"``: up to this distance, each distance has its own bucket; above 0, 1.9 by default.
         beta: for ``"irpe"``, the number of the last bucket, at least 1 and ``alpha``, 3.8 by default.
         gamma: for ``"irpe"``, where the logarithm ends, more than ``alpha``, 15.2 by default.
 

@@ -20,11 +20,11 @@ class DistanceLabeler(ByDifference):
     """A labeler that reads only the distance j - i, key position minus query position.
 
     This class is abstract. Your own subclass defines ``lookup``, ``reach``, ``num_labels`` and ``names``, as properties
-    of a frozen dataclass or as constants; it is then called like every sequence labeler.
+    of a frozen dataclass or as constants. Call it like every sequence labeler.
 
     Attributes:
         lookup: the id of each distance from ``-reach`` up (-1: no label, -2: does not attend). The first and the last
-            entry hold for all distances beyond them. Read in every call.
+            entry also hold for all distances beyond them. Every call reads it.
         reach: minus the distance of the first entry.
 
     Example:
@@ -72,7 +72,7 @@ class DistanceLabeler(ByDifference):
         """The labels of ``q_len`` queries and ``k_len`` keys; nothing of size N_q · N_k is stored.
 
         Args:
-            q_len: N_q, number of queries; or just a graph, whose nodes are the sequence (each graph of a batch is one).
+            q_len: N_q, number of queries; or just a graph, whose nodes are the sequence (one per graph of a batch).
             k_len: N_k, number of keys; ``q_len`` by default.
             q_offset: key position of query row 0: an int, a scalar tensor, ``[B]``, or ``[G]`` with ``ptr``; 0 by
                 default.
@@ -103,17 +103,17 @@ class DistanceLabeler(ByDifference):
 
     @final
     def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
-        """The labels of queries and keys at any positions, such as ``position_ids`` or an edge of each box.
+        """The labels of queries and keys at given positions, such as ``position_ids`` or an edge of each box.
 
         Every pair is written out. For positions 0, 1, 2, ... call the labeler with lengths instead, which stores
         nothing per pair.
 
         Args:
-            q_positions: ``[N_q]`` or ``[B, N_q]``, integer within ±2³¹, where each query is.
-            k_positions: ``[N_k]`` or ``[B, N_k]``, where each key is; ``q_positions`` by default.
+            q_positions: ``[N_q]`` or ``[B, N_q]``, integer within ±2³¹, the position of each query.
+            k_positions: ``[N_k]`` or ``[B, N_k]``, the position of each key; ``q_positions`` by default.
 
         Returns:
-            Dense labels, for query i and key j those of distance ``k_positions[j] - q_positions[i]``.
+            Dense labels; query i and key j have the label of distance ``k_positions[j] - q_positions[i]``.
 
         Raises:
             TypeError: positions that are not a tensor.
@@ -129,7 +129,7 @@ class DistanceLabeler(ByDifference):
         return labels_by_distance(distances(query, key), self.lookup, self.reach, self.num_labels)
 
     def _mirror(self) -> list[int] | None:
-        # One step beyond either end stands for all farther distances.
+        # Clip one step beyond either end: all farther distances have the same label.
         span = range(-len(self.lookup) - 1, len(self.lookup) + 2)
         ids = {distance: self.lookup[min(max(distance + self.reach, 0), len(self.lookup) - 1)] for distance in span}
         return mirrored_ids(((ids[distance], ids[-distance]) for distance in span), self.num_labels)
@@ -146,7 +146,7 @@ class ClippedDistance(DistanceLabeler):
     Source: Shaw et al. 2018, section 3.2.
 
     Args:
-        left: how many positions before the query have a label of their own, from 0.
+        left: how many positions before the query have their own label, from 0.
         right: the same after the query; ``left`` by default, 0 for causal attention.
 
     Raises:
@@ -191,7 +191,7 @@ class ClippedDistance(DistanceLabeler):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Window(DistanceLabeler):
-    """Attends only within a distance, without labels: made for restriction, ``labeler & Window(64)``.
+    """Let pairs attend only within a distance, without labels; use it to restrict others: ``labeler & Window(64)``.
 
     Query i attends to key j if ``-left <= j - i <= right``. ``num_labels`` is 0.
 

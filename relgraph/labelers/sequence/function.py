@@ -22,15 +22,15 @@ from relgraph.labels.distance import check_offset
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class FromFunction(Labeler):
-    """The labels that a vectorised function of positions returns: ``fn(i, j)``.
+    """A labeler whose ids your own vectorised function of positions returns: ``fn(i, j)``.
 
     ``fn`` receives two int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``.
-    It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. A comparison's bools are the ids 0 and 1
-    if R is 2. Query positions begin at ``q_offset``. The ids are written out; a function of j - i stores nothing of
-    that size as a :class:`~relgraph.labelers.DistanceLabeler`.
+    It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. If R is 2, it may also return bools,
+    which become the ids 0 and 1. Query positions begin at ``q_offset``. The ids are written out. If ``fn`` depends only
+    on j - i, a :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
 
     Args:
-        fn: the function; define it at the top of a module if the labeler is to be pickled.
+        fn: the function; define it at the top of a module if you want to pickle the labeler.
         num_labels: R; ``fn`` returns ids in ``[-1, R)``.
         names: R different names; the numbers by default.
 

@@ -62,7 +62,7 @@ class GridLabeler(ByDifference):
         rows, columns = _differences(height), _differences(width)
         self._check_within("height and width", rows, columns)
         by_distance = self._cell_ids(rows[:, None], columns[None]).to(smallest_dtype(self.num_labels))
-        # Columns first and then whole blocks of them: much less to look up than every pair by itself.
+        # Looking up columns first and then whole blocks of them needs far fewer look-ups than pair by pair.
         blocks = by_distance[:, _distances_along(width) + width - 1]  # [2 · height - 1, width, width]
         cells = blocks.index_select(0, (_distances_along(height) + height - 1).flatten())
         cells = cells.view(height, height, width, width).transpose(1, 2)
@@ -70,7 +70,7 @@ class GridLabeler(ByDifference):
 
     @final
     def at(self, q_positions: Tensor, k_positions: Tensor | None = None) -> DenseLabels:
-        """The labels of queries and keys at any places of the grid, such as corners of boxes or patches that were kept.
+        """The labels of queries and keys at given cells, such as corners of boxes or patches that were kept.
 
         Args:
             q_positions: ``[N_q, 2]`` or ``[B, N_q, 2]``, integer within ±2³¹, row and column of each query.
@@ -125,7 +125,7 @@ class GridLabeler(ByDifference):
 @final
 @dataclass(frozen=True, init=False, repr=False)
 class Grid(GridLabeler):
-    """One label for each relative position on a grid: so many rows down and so many columns right of the query.
+    """One label for each relative position on a grid: how many rows down and columns right the key is from the query.
 
     The positions of a ``height × width`` grid are numbered row by row, and the ids are written out,
     ``(height · width)²`` of them. The id is ``row · (2 · col_clip + 1) + col``, where ``row`` and ``col`` are the
@@ -138,11 +138,11 @@ class Grid(GridLabeler):
     Source: Liu et al. 2021 (Swin), section 3.2; for extra tokens Bao et al. 2022 (BEiT) and its released code.
 
     Args:
-        row_clip: how many rows up and down have labels of their own, from 0.
-        col_clip: how many columns left and right; ``row_clip`` by default.
+        row_clip: how many rows up and down have their own labels, from 0.
+        col_clip: how many columns left and right have them; ``row_clip`` by default.
         extra_tokens: how many tokens without a position come first.
-        beyond: what farther pairs do: ``"clip"``, share the labels at the border; ``"error"``, they are refused, so
-            that no two differences share a label.
+        beyond: what to do with pairs farther apart. ``"clip"``: they share the labels at the border. ``"error"``: they
+            raise, so that no two differences share a label.
 
     Raises:
         TypeError, ValueError: a clip that is not an int or is negative, a wrong number of extra tokens, an unknown
@@ -220,7 +220,7 @@ class Grid(GridLabeler):
 
 @dataclass(frozen=True, repr=False)
 class _GridAxis(GridLabeler):
-    """What labelers by the distance along one axis of a grid share."""
+    """The base class of labelers by the distance along one axis of a grid."""
 
     axis: ClassVar[str]
 
@@ -257,7 +257,7 @@ class GridRows(_GridAxis):
     Source: Bello et al. 2019, section 3.2.
 
     Args:
-        clip: how many rows up and down have a label of their own, from 0.
+        clip: how many rows up and down have their own label, from 0.
 
     Raises:
         TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.
@@ -282,12 +282,12 @@ class GridRows(_GridAxis):
 class GridColumns(_GridAxis):
     """The column distance on a grid, clipped: ``clip(col_j - col_i, -clip, clip) + clip``.
 
-    The other half of :class:`~relgraph.labelers.GridRows`. The ids are written out, ``(height · width)²`` of them.
+    Combine it with :class:`~relgraph.labelers.GridRows`. The ids are written out, ``(height · width)²`` of them.
 
     Source: Bello et al. 2019, section 3.2.
 
     Args:
-        clip: how many columns left and right have a label of their own, from 0.
+        clip: how many columns left and right have their own label, from 0.
 
     Raises:
         TypeError, ValueError: a clip that is not an int or is negative, or more than 2^20 labels.

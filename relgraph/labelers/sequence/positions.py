@@ -1,4 +1,4 @@
-"""Labels of queries and keys at any positions: which checks these pass, and how far keys are from queries."""
+"""Labels of queries and keys at given positions: checks of the positions, and distances from queries to keys."""
 
 from __future__ import annotations
 

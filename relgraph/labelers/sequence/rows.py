@@ -21,14 +21,15 @@ class ByDifference(Labeler):
 
     @final
     def rows_from(self, table: Tensor, order: str = QUERY_KEY, *, dim: int = 0) -> Tensor:
-        """The rows of a table of other code, in the order of this labeler's labels.
+        """Put the rows of a table from other code into the order of this labeler's labels.
 
-        Much published code picks a row by i - j, query minus key, where relgraph counts j - i: its tables are to be
-        flipped. Nothing but worse results would tell. Twice gives the table again, so this also leads back.
+        Much published code picks a row by i - j, query minus key, but relgraph counts j - i, so such tables must be
+        flipped. No error shows a table in the wrong order: results just get worse. Applied twice, this gives the table
+        again, so it also converts back.
 
         Args:
             table: floating, ``[R, ...]`` or with the R rows in another dimension, such as ``[H, R, D]``.
-            order: by what the table's rows are picked: ``"query-key"``, i - j, or ``"key-query"``, j - i.
+            order: the difference that picks the table's rows: ``"query-key"``, i - j, or ``"key-query"``, j - i.
             dim: the dimension of the rows.
 
         Returns:

@@ -19,7 +19,7 @@ class Segments(Labeler):
 
     A name reads query→key: ``"0→1"`` for a query in segment 0 that looks at a key in segment 1. (A graph's edge leads
     the other way, from key to query.) Called with the segment of every position, such as 0 for a question and 1 for a
-    passage, it gives :class:`~relgraph.DenseLabels`. Pairs of a position in segment -1 have no label.
+    passage, it gives :class:`~relgraph.DenseLabels`. Pairs with a position in segment -1 have no label.
 
     Args:
         num_segments: how many segments there are, from 1 to 1024 (which have 2^20 labels).

@@ -18,7 +18,7 @@ UD_RELATIONS = (
 def dependency_relations(
     relations: int | Sequence[str] = UD_RELATIONS, *, self_loop: bool = False, default: str | None = "unlabeled"
 ) -> EdgeType:
-    """A labeler of dependency trees: ``"obj"`` if the key is the query's head, ``"obj⁻¹"`` if it is a dependent.
+    """Make a labeler of dependency trees: ``"obj"`` if the key is the query's head, ``"obj⁻¹"`` if a dependent.
 
     This is :class:`~relgraph.EdgeType` with inverses. It reads graphs whose edges lead from head to dependent with the
     relation as their type, as :func:`relgraph.interop.conllu.read` makes them: a dependent looks at its head under the

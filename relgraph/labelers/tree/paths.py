@@ -21,7 +21,7 @@ LONGER = ("first", "one")
 @final
 @dataclass(frozen=True)
 class TreePaths(GraphPaths):
-    """The whole way from query to key through their lowest common ancestor: one id for each different path of a batch.
+    """Label each pair by its whole path through the lowest common ancestor: one id for each different path of a batch.
 
     A step up along an edge of type t is t, a step down is t + ``num_types``; the path from a node to itself is empty.
     The number of labels depends on the input, so this is not a :class:`~relgraph.Labeler`: a bank computes the rows of
@@ -33,9 +33,9 @@ class TreePaths(GraphPaths):
     Args:
         max_length: the most steps of a path, at least 1.
         num_types: how many edge types there are, at least 1; a graph without types has one.
-        longer: what longer paths become: their ``"first"`` ``max_length`` steps; or ``"one"`` path for them all, the
-            single step ``2 * num_types``.
-        forest: whether a graph may hold several trees; pairs across them attend without a label.
+        longer: what longer paths become. ``"first"``: their first ``max_length`` steps. ``"one"``: one path for them
+            all, the single step ``2 * num_types``.
+        forest: whether a graph may hold several trees; pairs across trees attend without a label.
 
     Raises:
         TypeError, ValueError: a wrong type, a number below 1, more than 2^16 steps or 2^20 types, or an unknown choice.
@@ -67,7 +67,7 @@ class TreePaths(GraphPaths):
 
     @property
     def num_steps(self) -> int:
-        """How many different entries paths may have, for the bank to embed; up and down per type, and one too long."""
+        """How many different entries a bank must embed; two per type, up and down, and one for too long paths."""
         return 2 * self.num_types + (self.longer == "one")
 
     def __call__(self, graph: Graph) -> PathLabels:

@@ -38,9 +38,9 @@ class TreeRelation(AllPairsLabeler):
     Args:
         kinds: which of these have a label, in the order of ids: ``"self"``, ``"parent"``, ``"child"``, ``"sibling"``,
             ``"ancestor"``, ``"descendant"``.
-        default: what all other pairs do: ``"other"``, they have that label; ``"unlabeled"``, they attend without one,
-            so that ``|`` can add another; None, they do not attend.
-        forest: whether a graph may hold several trees; pairs across them are others.
+        default: what all other pairs do. ``"other"``: they have the label ``other``. ``"unlabeled"``: they attend
+            without a label, so that ``|`` can add one. None: they do not attend.
+        forest: whether a graph may hold several trees; pairs across trees follow ``default``.
 
     Raises:
         TypeError, ValueError: a wrong type, an unknown choice, or a repeated kind.
@@ -103,9 +103,9 @@ class UpDown(AllPairsLabeler):
     The id is ``clip(up, 0, max_up) * (max_down + 1) + clip(down, 0, max_down)``; pairs of different trees come last.
 
     Args:
-        max_up: the largest number of steps up with labels of its own, from 0; more count as this many.
+        max_up: the largest number of steps up with its own labels, from 0; more steps count as this many.
         max_down: the same for steps down; ``max_up`` by default.
-        forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
+        forest: whether a graph may hold several trees; pairs across trees have the label ``unconnected``.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative number of steps, or more than 2^20 labels.

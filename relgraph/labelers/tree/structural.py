@@ -63,15 +63,16 @@ class TreeDistance(AllPairsLabeler):
 class AncestorDistance(TreeDistance):
     """How many levels the key is below the query if one is an ancestor of the other: ``depth_j - depth_i``, clipped.
 
-    Negative for an ancestor, positive for a descendant, 0 for the node itself. Id r is the distance ``r - clip``.
+    The distance is negative if the key is an ancestor, positive if it is a descendant, and 0 for the node itself. Id r
+    is the distance ``r - clip``.
 
     Source: Zügner et al. 2021 (Code Transformer), the distance ``ancestor_sp``.
 
     Args:
-        clip: the largest distance either way with a label of its own, from 0.
-        default: what all other pairs do: ``"unlabeled"``, they attend without a label, so that ``|`` can add another;
-            ``"other"``, they have that label; None, they do not attend.
-        forest: whether a graph may hold several trees; pairs across them are others.
+        clip: the largest distance up or down with its own label, from 0.
+        default: what all other pairs do. ``"unlabeled"``: they attend without a label, so that ``|`` can add one.
+            ``"other"``: they have the label ``other``. None: they do not attend.
+        forest: whether a graph may hold several trees; pairs across trees follow ``default``.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative clip, more than 2^20 labels, or an unknown choice.
@@ -136,8 +137,8 @@ class StructuralPosition(AllPairsLabeler):
     Source: Wang et al. 2019, relative structural positions.
 
     Args:
-        clip: the largest distance either way with a label of its own, from 0.
-        forest: whether a graph may hold several trees; pairs across them have the label ``unconnected``.
+        clip: the largest distance of either sign with its own label, from 0.
+        forest: whether a graph may hold several trees; pairs across trees have the label ``unconnected``.
 
     Raises:
         TypeError, ValueError: a wrong type, a negative clip, or more than 2^20 labels.

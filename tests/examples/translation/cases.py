@@ -1,4 +1,4 @@
-"""A small language to translate, and what a run has written, for the tests of the translation example."""
+"""For the tests of the translation example: a small language to translate, and readers for the files of a run."""
 
 import csv
 import random
@@ -21,16 +21,16 @@ WORDS = {
     "ball": "ball",
     "kind": "child",
 }
-# columns that are about the clock
+# columns with times
 CLOCK = ("tokens_per_second", "seconds")
 TINY = {"width": 16, "heads": 2, "layers": 1, "hidden": 32}
 BATCH = {"batch_tokens": 128}
-# a log line every 4 steps, so that runs broken off after 10 or 25 are in the midst of one
+# a log line every 4 steps, so that runs interrupted after 10 or 25 steps are between two lines
 FINISHED = {"steps": 30, "log_every": 4, "validate_every": 10, "save_every": 5, "keep": 3, "warm_up": 10}
 
 
 def write_corpus(path, pairs=400):
-    """Sentences of 2 to 7 words, all different, each beside its words' translations in the same order."""
+    """Different sentences of 2 to 7 words, each with the translations of its words in the same order."""
     draws = random.Random(0)
     sentences = {}
     while len(sentences) < pairs:
@@ -41,7 +41,7 @@ def write_corpus(path, pairs=400):
 
 
 def options(**values):
-    """``train``'s options: the sizes of a tiny model and those given."""
+    """The options of ``train``: the sizes of a tiny model, and those given."""
     given = {**TINY, **BATCH, **values}.items()
     return [str(part) for name, value in given for part in (f"--{name.replace('_', '-')}", value)]
 
@@ -53,7 +53,7 @@ def metrics(run):
 
 
 def curve(run):
-    """The rows of a run's log without what is about the clock."""
+    """The rows of a run's log without times."""
     return [{name: value for name, value in row.items() if name not in CLOCK} for row in metrics(run)]
 
 
@@ -63,12 +63,12 @@ def losses(run, split="train", name="nll"):
 
 
 def latest(run):
-    """The state that a run goes on from."""
+    """The state from which a run continues."""
     return torch.load(run / "latest.pt", weights_only=True)
 
 
 def assert_same_end(run, other):
-    """Two runs wrote the same log and ended with the same weights and moments, to the last bit; nothing half written stays."""
+    """Check that two runs wrote bitwise the same log, weights and moments, and that no unfinished file is left."""
     assert curve(run) == curve(other)
     for name in ("model", "optimizer"):
         torch.testing.assert_close(latest(run)[name], latest(other)[name], rtol=0, atol=0)
@@ -76,14 +76,14 @@ def assert_same_end(run, other):
 
 
 def train(data, run, *flags, **values):
-    """The exit status of a training."""
-    from examples.translation import cli  # it needs packages that tests check for first
+    """Train, and return the exit status."""
+    from examples.translation import cli  # imported late: tests first check for its packages
 
     return cli.main(["train", str(data), str(run), "--no-tensorboard", *flags, *options(**values)])
 
 
 def build(data, run, **values):
-    """A tiny training that has not begun; what is no setting of the model is one of the training."""
+    """A tiny training run that has not started; options that are not settings of the model belong to the training."""
     from examples.translation import processes, training
     from examples.translation.settings import ModelSettings, TrainingSettings
 

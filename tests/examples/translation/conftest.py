@@ -8,7 +8,7 @@ from tests.examples.translation.cases import FINISHED, train, write_corpus
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread():
-    """Sums in one order, so that weights compare to the last bit."""
+    """Use one thread, so that sums have one order and weights compare bitwise."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -28,7 +28,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory):
-    """A run of 30 steps with a model saved every 5 and three of them kept."""
+    """A run of 30 steps that saves a model every 5 steps and keeps three."""
     run = tmp_path_factory.mktemp("finished") / "run"
     assert train(data, run, **FINISHED) == 0
     return run

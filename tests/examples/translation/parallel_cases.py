@@ -1,4 +1,4 @@
-"""What each process of the worlds in ``test_parallel`` does, and what one process does for comparison."""
+"""The work of each process in ``test_parallel``, and of one process for comparison."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.distributed.worlds import caught
 TINY = {"width": 16, "heads": 4, "layers": 1, "hidden": 32, "per_head": True, "positions": "both", "dropout": 0.0}
 SETTINGS = {"batch_tokens": 256, "precision": "float32", "warm_up": 4, "clip": 0.5}
 BATCHES = 4
-"""Batches of an update, whatever the number of processes."""
+"""Batches per update, for any number of processes."""
 UPDATES = 1
 IMPL = "native"
-"""Its dropout depends on nothing but the seed and the place of a pair."""
+"""An implementation whose dropout depends only on the seed and the place of a pair."""
 WRITTEN = {"log_every": 1, "validate_every": 4, "save_every": 1000}
 
 
 def build(data, run, mode="data", rank=0, world=1, model=None, **settings):
-    """A training in float64, so that only rounding differs and shows as little."""
+    """A training run in float64, which keeps differences by rounding tiny."""
     torch.set_default_dtype(torch.float64)
     try:
         processes = Processes(rank, world, torch.device("cpu"))
@@ -39,7 +39,7 @@ def build(data, run, mode="data", rank=0, world=1, model=None, **settings):
 
 
 def learned(some):
-    """Loss and likelihood of some updates, the validation's, and the model afterwards; of the first process."""
+    """Loss and likelihood of some updates, the validation loss, and the model afterwards on the first process."""
     torch.set_default_dtype(torch.float64)
     found = []
     for _ in range(UPDATES):
@@ -52,7 +52,7 @@ def learned(some):
 
 
 def train(data, run, mode, steps, rank=0, world=1, **settings):
-    """Train to a step and write; what the run was at the beginning."""
+    """Train to a step and save; return a description of the run at its start."""
     torch.set_default_dtype(torch.float64)
     some = build(data, run, mode, rank, world, steps=steps, **{**WRITTEN, **settings})
     torch.set_default_dtype(torch.float64)
@@ -63,15 +63,15 @@ def train(data, run, mode, steps, rank=0, world=1, **settings):
 
 
 def cases(mesh, data, folder, modes, dropped, parts):
-    """What some modes learn, those of ``dropped`` with dropout; what is refused; and a run that goes on in ``parts``.
+    """Run some modes, those in ``dropped`` with dropout; check refusals; and continue one run in ``parts``.
 
     Args:
         mesh: the processes.
         data: the folder that ``prepare`` wrote.
-        folder: holds ``run``, a run that one process began.
+        folder: contains ``run``, which one process started.
         modes: names of modes.
         dropped: names of modes.
-        parts: modes, and to which step each takes the run.
+        parts: modes, and the step that each takes the run to.
     """
     warnings.filterwarnings("ignore", message="`torch.jit.script", category=DeprecationWarning)
     rank, world, none = mesh.get_local_rank(), mesh.size(), folder / "none"

@@ -1,4 +1,4 @@
-"""The command line of the translation example: its presets, and its measure of speed."""
+"""Tests the command line of the translation example: its presets, its errors, and its measure of speed."""
 
 import argparse
 import re
@@ -50,7 +50,7 @@ def test_a_file_that_is_not_there_is_named(data, tmp_path, capsys):
         (["evaluate", nothing, tmp_path / "other"], tmp_path / "other"),
     ):
         assert cli.main(list(map(str, command))) == 2
-        assert capsys.readouterr().err == f"error: there is no {missing}\n"
+        assert capsys.readouterr().err == f"error: {missing} does not exist\n"
     assert cli.main(["prepare", str(tmp_path / "out"), "--train", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: Is a directory: {tmp_path}\n"
 
@@ -59,12 +59,12 @@ def test_a_default_that_presets_change_names_theirs():
     (commands,) = (action.choices for action in cli._parser()._actions if action.choices)
     shown = " ".join(commands["train"].format_help().split())
     assert "width of the feed-forward networks (default: 512, base 1024, big 4096)" in shown
-    assert "steps between two lines of the training's loss (default: 50)" in shown
+    assert "steps between two logged training losses (default: 50)" in shown
 
 
 def test_speed_prints_both_and_their_ratio(data, capsys):
     assert cli.main(["speed", str(data), "--rounds", "2", "--steps", "1", "--batch-tokens", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     speeds = [float(re.search(r": ([\d,]+) ", line)[1].replace(",", "")) for line in lines[1:3]]
-    ratio = float(re.search(r"time of relative beside sinusoidal: ([\d.]+)", lines[3])[1])
+    ratio = float(re.search(r"time of relative divided by sinusoidal: ([\d.]+)", lines[3])[1])
     assert ratio == pytest.approx(speeds[0] / speeds[1], rel=0.5)

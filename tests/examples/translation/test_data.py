@@ -1,4 +1,4 @@
-"""The translator's data: corpora as strangers bring them, subwords, batches, and what is held out of training."""
+"""Tests the translator's data: foreign corpora, subwords, batches, and the held-out parts."""
 
 import gzip
 import itertools
@@ -76,7 +76,7 @@ def _keys(pairs):
 
 
 def _sentences(count, longest, seed):
-    """Pairs of random words; a third of the sources comes again, with other case or punctuation or one word more."""
+    """Pairs of random words; a third of the sources occurs again, with other case or punctuation or one more word."""
     draws = random.Random(seed)
     pairs = []
     while len(pairs) < count:
@@ -103,13 +103,13 @@ def test_ids_and_text_are_each_others_inverse(vocabulary):
     shown = [line.replace("o\u0308", "ö") for line in lines]
     assert vocabulary.decode(rows) == shown
     assert all(SPECIAL <= i < len(vocabulary) <= 300 for row in rows for i in row)
-    # start, end and padding have no text wherever they stand
+    # start, end and padding have no text at any position
     assert vocabulary.decode([[START, *row, PAD, END] for row in rows]) == shown
     assert all(len(text.splitlines()) <= 1 for text in vocabulary.decode([[i] for i in range(len(vocabulary))]))
 
 
 def _pairs(lengths):
-    """Pairs of so many source tokens and so many target tokens that are asked for; every pair's ids are its own."""
+    """Pairs with these numbers of source tokens and of target tokens to predict; every pair has its own ids."""
     source = [[SPECIAL + 2 * number] * (length - 1) + [END] for number, (length, _) in enumerate(lengths)]
     target = [[START] + [SPECIAL + 2 * number + 1] * (length - 1) + [END] for number, (_, length) in enumerate(lengths)]
     return Pairs(Ragged.of(source), Ragged.of(target))
@@ -119,7 +119,7 @@ _lengths = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), max_size=
 
 
 @given(_lengths, st.integers(1, 60), st.integers(1, 13), st.none() | st.integers(0, 9))
-@example([(9, 1), *[(1, 2)] * 6], 20, 12, None)  # the first is wider than those that follow
+@example([(9, 1), *[(1, 2)] * 6], 20, 12, None)  # the first is wider than the others
 def test_every_pair_comes_once_and_an_epoch_follows_from_its_seed(lengths, tokens, longest, seed):
     pairs = _pairs(lengths)
     parts = pairs.batches(tokens, longest, seed)
@@ -144,7 +144,7 @@ FILES |= {"vocabulary.json", "sizes.json"}
 
 
 def _text(folder):
-    """The training pairs as text, and the parts to measure on."""
+    """The training pairs as text, and the test parts."""
     vocabulary = Vocabulary((folder / "vocabulary.json").read_text(encoding="utf-8"))
     pairs = Pairs.load(folder / "train.pt", vocabulary)
     batch = pairs.batch(torch.arange(len(pairs)))
@@ -173,7 +173,7 @@ def test_prepared_parts_are_disjoint_and_of_the_lengths_asked_for(tmp_path):
     sizes = json.loads((tmp_path / "data" / "sizes.json").read_text())
     assert sizes == {name: len(part) for name, part in parts.items()} | {"vocabulary": sizes["vocabulary"]}
     assert [sizes[name] for name in ("valid", "test", "test-6-7", "test-8-12")] == [15] * 4
-    # tests of an earlier prepare go, others stay
+    # tests of an earlier prepare are removed, others stay
     (tmp_path / "data" / "test-own.tsv").write_text("a\tb\n")
     assert _prepare(tmp_path / "data", [path], "--max-words", 5, "--unseen", "6-7") == 0
     assert {path.name for path in (tmp_path / "data").iterdir()} == FILES - {"test-8-12.tsv"} | {"test-own.tsv"}

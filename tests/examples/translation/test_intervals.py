@@ -1,4 +1,4 @@
-"""Intervals of the report: BLEU from sentence statistics, the paired bootstrap, and those over seeds."""
+"""Tests the intervals of the report: BLEU from sentence statistics, the paired bootstrap, and those over seeds."""
 
 import random
 from statistics import stdev
@@ -31,7 +31,7 @@ def _corpus(sentences=120):
 
 
 def _worse(lines, share, seed):
-    """The lines with so many of their words replaced by others."""
+    """The lines with this share of their words replaced by others."""
     draws = random.Random(seed)
     return [
         " ".join(draws.choice(WORDS) if draws.random() < share else word for word in line.split()) for line in lines

@@ -1,4 +1,4 @@
-"""The translation example on several processes: every mode learns what one process does, and goes on from any other."""
+"""Tests the translation example on several processes: every mode learns the same and continues from any other."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DROPPED_OF = {FEW: ("heads",), ALL: ("heads", *METHODS), FOUR: ("heads", *METHOD
 PARTS = [("shards", 2), ("heads", 3), ("context-ring", 4)]
 STEPS = 5
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
-# the gradient of a key's bias is zero but for rounding, which Adam divides by its own size and 1e-9
+# the gradient of a key's bias is zero except for rounding, which Adam divides by its own size and 1e-9
 MODEL = {"rtol": 1e-7, "atol": 1e-8}
 STEPS = 10
 
 
 @pytest.fixture(scope="module")
 def world(data, tmp_path_factory):
-    """The folder of a world, and what its processes found; run once."""
+    """The folder of a world, and the results of its processes, which run once."""
     known = {}
 
     def found(name):
@@ -48,14 +48,14 @@ def world(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory):
-    """What one process learns, by its dropout."""
+    """What one process learns, for each dropout."""
     run = tmp_path_factory.mktemp("alone")
     return {p: parallel_cases.learned(parallel_cases.build(data, run, model={"dropout": p})) for p in (0.0, 0.3)}
 
 
 @pytest.fixture(scope="module")
 def unbroken(data, tmp_path_factory):
-    """The run of one process that nothing stopped."""
+    """The uninterrupted run of one process."""
     run = tmp_path_factory.mktemp("unbroken") / "run"
     parallel_cases.train(data, run, "data", STEPS)
     return run
@@ -110,7 +110,7 @@ def test_one_process_needs_no_mode(data, tmp_path, capsys):
 
 
 def check_same_end(run, unbroken):
-    """The same losses step by step, and the same model at the end; nothing half written stays."""
+    """Check for the same losses at each step and the same model at the end, without unfinished files."""
     for name in ("loss", "nll"):
         torch.testing.assert_close(losses(run, "train", name), losses(unbroken, "train", name), rtol=1e-7, atol=0)
     # every part of a run measures validation at its end
@@ -121,7 +121,7 @@ def check_same_end(run, unbroken):
 
 
 class TestGoingOn:
-    """From a checkpoint of other processes, in another mode."""
+    """Continue from a checkpoint of other processes in another mode."""
 
     @IN_WORLDS
     def test_from_one_process_through_modes_on_several_and_back(self, data, world, unbroken, name):
@@ -158,10 +158,10 @@ class TestGoingOn:
         run = tmp_path / "run"
         assert train(data, run, accumulate=2, steps=1) == 0
         assert train(data, run, accumulate=3, steps=2) == 2
-        wanted = f"error: {run} was begun with batches_per_update=2, got 3 (processes times accumulate)"
+        wanted = f"error: {run} was started with batches_per_update=2, got 3 (processes times accumulate)"
         assert wanted in capsys.readouterr().err
         state = torch.load(run / "latest.pt", weights_only=True)
         del state["settings"]["batches_per_update"]
-        state["settings"] |= {"processes": 1, "accumulate": 2}  # as saved before modes
+        state["settings"] |= {"processes": 1, "accumulate": 2}  # the form before modes existed
         torch.save(state, run / "latest.pt")
         assert train(data, run, accumulate=2, steps=2) == 0

@@ -181,7 +181,7 @@ class TestEarlierRuns:
         assert compared["none"] == _rows(written[0].read_text(), "Positions")["none"]
         page = (tmp_path / "page.md").read_text()
         assert "runs/pairs --seeds 4 \\\n    --only sinusoidal \\\n" in page
-        assert "Each was trained with 3 to 4 seeds" in page
+        assert "We trained each model with 3 to 4 seeds" in page
         # of seed 3, which only one of both rows has, the difference knows nothing
         gain = mean([bleu_of(2, 0) - bleus[0], bleu_of(2, 1) - bleus[1], bleu_of(2, 2) - bleus[2]])
         assert f"| relative, k = 16 | sinusoidal | trained lengths | 3 | −{-gain:.2f} [" in page
@@ -304,6 +304,6 @@ def test_the_command_leaves_out_what_has_no_finished_run(tmp_path, capsys):
     assert capsys.readouterr().err == f"unfinished: {tmp_path / 'runs' / 'none-seed3'}\n"
     page = out.read_text()
     assert _rows(page, "Positions").keys() == {"positions", "---", "sinusoidal"}
-    assert "Left out, without a finished run: none; learned; relative, k = 16; both, k = 16." in page
+    assert "Left out because no run has finished: none; learned; relative, k = 16; both, k = 16." in page
     assert "| relative, k = 4 | sinusoidal | 18–24 words | 1 | +0.00 (one seed) |" in page
     assert {path.name for path in (tmp_path / "images").glob("*.png")} == {"curves.png", "lengths.png"}

@@ -1,4 +1,4 @@
-"""Trainings of the translation example as real processes: killed, interrupted, several at once, and swept."""
+"""Tests training runs as real processes: killed, interrupted, several at once, and swept."""
 
 import os
 import random
@@ -26,7 +26,7 @@ STARTED = []
 
 @pytest.fixture(autouse=True)
 def _none_left():
-    """A test that failed leaves no process behind."""
+    """Make sure that a failed test leaves no process behind."""
     yield
     for process in STARTED:
         if process.poll() is None:
@@ -36,7 +36,7 @@ def _none_left():
 
 
 def start(data, run, launcher=(), **values):
-    """A training in a process of its own; what it prints stands in ``run.txt``."""
+    """Start a training run in a separate process; its output goes to ``run.txt``."""
     train = ["-m", "examples.translation", "train", data, run, "--no-tensorboard", "--device", "cpu"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with run.with_name(f"{run.name}.txt").open("w") as output:
@@ -50,7 +50,7 @@ def printed(run):
 
 
 def opened(run):
-    """Which file the log is: every training that begins or goes on puts another in its place."""
+    """Identifies the log file: every start of a training run replaces it."""
     path = run / "metrics.csv"
     return path.stat().st_ino if path.exists() else None
 
@@ -61,7 +61,7 @@ def logged(run):
 
 
 def wait_for_step(process, run, step, before):
-    """Wait till a process whose log is not the file ``before`` has logged a step."""
+    """Wait until a process with a log file other than ``before`` has logged a step."""
     end = time.monotonic() + PATIENCE
     while opened(run) == before or logged(run) < step:
         assert process.poll() is None, f"it ended before step {step}:\n{printed(run)}"
@@ -80,7 +80,7 @@ def test_killed_again_and_again_it_ends_as_if_never_killed(data, tmp_path):
         time.sleep(draws.uniform(0, 0.03))
         process.kill()
         assert process.wait(PATIENCE) == -signal.SIGKILL
-        begin = f"going on after step {saved[-1]}," if saved[-1] else "a new training,"
+        begin = f"continuing after step {saved[-1]}," if saved[-1] else "a new training,"
         assert begin in printed(run)
         done = [row["step"] for row in metrics(run) if row["split"] == "train"]
         assert done == [str(i + 1) for i in range(len(done))]
@@ -101,7 +101,7 @@ class TestTwoProcesses:
     def test_interrupted_and_going_on_by_heads_they_learn_what_one_does_with_as_many_batches(
         self, data, tmp_path, capsys
     ):
-        # Adam makes the rounding of tiny gradients as large as its rate: a small one keeps the weights comparable
+        # Adam scales the rounding of tiny gradients up to its rate: a small rate keeps the weights comparable
         rate = {"learning_rate": 0.1, "warm_up": 10, "dropout": 0}
         values = {"log_every": 1, "validate_every": 5, "save_every": 10, "steps": 60, **rate}
         two, one = tmp_path / "two", tmp_path / "one"
@@ -113,14 +113,14 @@ class TestTwoProcesses:
         assert 7 <= step == logged(two) < 60
         train = ["train", str(data), "--no-tensorboard", "--device", "cpu"]
         assert cli.main([*train, str(two), *options(accumulate=2, **values)]) == 2
-        wanted = f"error: {two} was begun with batches_per_update=4, got 2 (processes times accumulate)"
+        wanted = f"error: {two} was started with batches_per_update=4, got 2 (processes times accumulate)"
         assert wanted in capsys.readouterr().err
         assert start(data, two, self.TWO, accumulate=2, parallel="heads", **values).wait(PATIENCE) == 0, printed(two)
-        assert f"going on after step {step}," in printed(two)
+        assert f"continuing after step {step}," in printed(two)
         assert cli.main([*train, str(one), *options(accumulate=4, **values)]) == 0
         for split, name in (("train", "loss"), ("train", "nll"), ("valid", "nll")):
             torch.testing.assert_close(losses(two, split, name), losses(one, split, name), rtol=1e-3, atol=0)
-        # what Adam divides out of the weights shows in its moments: the gradient's scale
+        # Adam removes the gradient's scale from the weights, but its moments show it
         ends = [build(data, run, accumulate=4, precision="auto", **values).optimizer for run in (two, one)]
         moments = [{i: row["exp_avg"] for i, row in end.state_dict()["state"].items()} for end in ends]
         assert all(torch.allclose(moments[0][i], value, rtol=1e-2, atol=1e-4) for i, value in moments[1].items())

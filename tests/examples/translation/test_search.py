@@ -1,4 +1,4 @@
-"""The translator's search against enumeration and plain loops, and what is measured of its translations."""
+"""Tests the translator's search against enumeration and plain loops, and the measures of its translations."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ def _sharp(seed, ids, **settings):
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 or name.endswith("bias"):
                 parameter.normal_(std=0.3, generator=generator)
-        # sharp, and of any sign: else what was read last would be what is said next
+        # sharp and of any sign: otherwise the model would repeat the last token
         model.embedding.weight.normal_(generator=generator)
         model.transformer.decoder.norm.weight.normal_(std=2 + 4 * (seed % 2), generator=generator)
     return model
@@ -43,21 +43,21 @@ def _padded(rows):
 
 
 def _sources(seed, ids, lengths):
-    """Rows of random ids with their end, as long as ``lengths`` say."""
+    """Rows of random ids with their end, of these lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [[*torch.randint(SPECIAL, ids, (length - 1,), generator=generator).tolist(), END] for length in lengths]
 
 
 @torch.no_grad()
 def _following(model, source, beginnings):
-    """Log-probabilities of what follows each of ``beginnings`` of one source; without cache or padding."""
+    """Log-probabilities of the next token after each of ``beginnings`` of one source, without cache and padding."""
     memory, padding = model.encode(torch.tensor([source]).expand(len(beginnings), -1))
     given = torch.tensor([[START, *ids] for ids in beginnings])
     return model.decode(given, memory, padding)[:, -1].log_softmax(-1).tolist()
 
 
 def _plain_beam(model, source, how):
-    """The rules of the search for one sentence, step by step; it never stops because nothing better can come."""
+    """The rules of the search for one sentence, step by step, without stopping early."""
     alive, finished = [((), 0.0)], []
     while alive and len(finished) < how.beam:
         allowed = range(END, model.embedding.num_embeddings)
@@ -88,7 +88,7 @@ def test_a_narrow_beam_keeps_the_rules_for_each_sentence_of_a_batch(positions, b
         expected = [_plain_beam(model, source, how) for source in sources]
         assert [each.ids for each in found[-3:]] == [each.ids for each in expected]
         assert [each.score for each in found[-3:]] == pytest.approx([each.score for each in expected], abs=1e-9, rel=0)
-    # were translations always empty, or one id again and again, little would show
+    # translations that were always empty or repeated one id would test little
     assert len({len(each.ids) for each in found}) > 3
     assert sum(len(set(each.ids)) > 1 for each in found) >= 5
 

@@ -1,4 +1,4 @@
-"""Training of the translation example: what an update computes, what is written, and how a run goes on."""
+"""Tests the training of the translator: what an update computes, what is written, and how a run continues."""
 
 import contextlib
 import re
@@ -95,7 +95,7 @@ class TestPrinted:
 class TestByMinutes:
     @pytest.fixture
     def clock(self, monkeypatch):
-        """A clock on which 15 seconds pass whenever it is read by the training."""
+        """A clock that advances 15 seconds whenever training reads it."""
         now = [0.0]
 
         def read():
@@ -106,7 +106,7 @@ class TestByMinutes:
 
     def test_models_are_kept_by_the_clock_and_not_by_steps(self, data, tmp_path, clock, capsys):
         assert train(data, tmp_path, **{**FINISHED, "steps": 11, "save_every": 1, "save_minutes": 1, "keep": 9}) == 0
-        # the clock is read once a step, once when it begins anew and once for the checkpoint
+        # training reads the clock once per step, once at a restart and once for the checkpoint
         assert [int(path.stem[5:]) for path in checkpoints.saved_models(tmp_path)] == [4, 7, 10, 11]
         assert "and every 1 minutes latest.pt" in capsys.readouterr().out
 
@@ -145,7 +145,7 @@ class TestLearnedPositions:
         assert "error: max_len must be at least longest = 31 for learned positions, got 30" in capsys.readouterr().err
         some = build(data, tmp_path, positions="learned", max_len=34, longest=34)
         how, decode, end = Search(2, 0.6, 50), some.model.decode, torch.tensor([END])
-        # no translation ends by itself
+        # no translation ends on its own
         some.model.decode = lambda *given, cache: decode(*given, cache=cache).index_fill(-1, end, -1e9)
         (full,) = some.vocabulary.encode([" ".join(["rot"] * 11)])
         assert len(full) == 33
@@ -171,7 +171,7 @@ class TestModels:
             wanted = torch.stack([part[name].double() for part in parts]).mean(0).to(value.dtype)
             torch.testing.assert_close(value, wanted, rtol=1e-7, atol=1e-9)
         assert cli.main(["average", str(run), "--last", "4"]) == 2
-        assert f"error: --last must lie in [1, 3], the models of {run}, got 4" in capsys.readouterr().err
+        assert f"error: --last must be in [1, 3], the models of {run}, got 4" in capsys.readouterr().err
 
     def test_a_source_and_a_target_file_are_measured_as_one_of_pairs_is(self, data, finished, tmp_path, capsys):
         lines = [line.split("\t") for line in (data / "test.tsv").read_text(encoding="utf-8").splitlines()[:4]]
@@ -237,10 +237,10 @@ class TestGoingOn:
         assert f"{finished}: 30 steps are done" in capsys.readouterr().out
         for changed, message in (({"width": 32}, "width=16, got 32"), ({"seed": 1}, "seed=0, got 1")):
             assert train(data, finished, **{**FINISHED, "steps": 40, **changed}) == 2
-            assert f"error: {finished} was begun with {message}" in capsys.readouterr().err
+            assert f"error: {finished} was started with {message}" in capsys.readouterr().err
         corpus = write_corpus(tmp_path / "corpus.txt", 300)
         other = ["--train", str(corpus), "--held-out", "40", "--vocabulary-size", "300"]
         assert cli.main(["prepare", str(tmp_path / "data"), *other]) == 0
         assert train(tmp_path / "data", finished, **{**FINISHED, "steps": 40}) == 2
-        assert f"error: {finished} was begun with pairs=" in capsys.readouterr().err
+        assert f"error: {finished} was started with pairs=" in capsys.readouterr().err
         assert contents() == before

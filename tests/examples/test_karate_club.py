@@ -1,0 +1,64 @@
+"""The karate club: what is read from networkx, what a model may see, and how answers are counted."""
+
+import networkx as nx
+import pytest
+import torch
+
+pytest.importorskip("torch_geometric")
+import karate_club as example
+
+
+def test_the_graph_is_that_of_networkx():
+    club = nx.karate_club_graph()
+    assert example.GRAPH.num_nodes == 34 and example.GRAPH.num_edges == 2 * club.number_of_edges()
+    assert example.READ.node_types == ("Mr. Hi", "Officer")
+    assert [example.READ.node_types[side] for side in example.SIDES] == [club.nodes[n]["club"] for n in club]
+    for (key, query), kind in zip(example.GRAPH.edge_index.T.tolist(), example.GRAPH.edge_type.tolist(), strict=True):
+        assert example.READ.types[kind] == ("often" if club[key][query]["weight"] >= example.OFTEN else "seldom")
+
+
+def test_only_the_sides_of_known_members_are_shown():
+    known = example.choose(3)
+    assert len(set(known.tolist())) == example.KNOWN and len(set(example.SIDES[known].tolist())) == 2
+    shown = example.shown(known)
+    assert torch.equal(shown[known], example.SIDES[known])
+    assert (shown != example.UNKNOWN).sum() == example.KNOWN
+
+
+@pytest.mark.parametrize("name", example.ROWS)
+def test_a_row_scores_each_side_of_each_member_and_trains_all_parameters(name):
+    torch.manual_seed(0)
+    model = example.Members(example.ROWS[name])
+    scores = model(example.shown(example.choose(0)))
+    assert scores.shape == (34, 2)
+    scores.square().sum().backward()
+    idle = [at for at, parameter in model.named_parameters() if parameter.grad is None]
+    assert not idle
+
+
+@pytest.mark.parametrize("name", ["distances", "kinds | distances"])
+def test_labels_tell_members_apart(name):
+    """Unknown members differ in nothing but their place in the graph: without labels their scores are equal."""
+    known = example.choose(0)
+    unknown = example.shown(known) == example.UNKNOWN
+    torch.manual_seed(0)
+    with_labels, without = (
+        example.Members(example.ROWS[row])(example.shown(known))[unknown] for row in (name, "no labels")
+    )
+    assert with_labels.std(0).min() > 1e-3
+    assert without.std(0).max() < 1e-6
+
+
+def test_known_members_are_not_counted():
+    known = torch.arange(10)
+    predicted = example.SIDES.clone()
+    predicted[known] = 1 - predicted[known]
+    assert example.share_right(predicted, known) == 1.0
+    assert example.share_right(1 - example.SIDES, known) == 0.0
+
+
+def test_the_nearest_members_vote():
+    votes = example.vote(torch.tensor([0, 33]))
+    assert votes[0] == 0 and votes[33] == 1
+    assert votes[1] == 0  # a friend of 0, two steps from 33
+    assert votes[32] == 1  # a friend of 33, two steps from 0
