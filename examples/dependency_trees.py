@@ -253,7 +253,7 @@ class Inflector(nn.Module):
 # ``train`` in ``example_runs.py`` trains on these losses with AdamW, warm-up and linear decay.
 
 LEARNING_RATE = 4e-3
-STEPS, QUICK_STEPS, SECONDS_A_STEP = 800, 160, 0.04
+STEPS, QUICK_STEPS, SECONDS_A_STEP = 800, 110, 0.04
 
 
 def losses(model: Inflector, batches: Sequence[Batch], seed: int) -> Iterator[Tensor]:
