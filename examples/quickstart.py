@@ -26,12 +26,12 @@ standard deviation, range; one thread, Python 3.11.7's standard library, Novembe
 
     none              34.8 % ± 0.2 (34.7–35.0)
     sinusoidal        59.0 % ± 0.7 (58.2–59.7)
-    relative          60.5 % ± 1.6 (59.0–62.2)
-    code relations    70.4 % ± 1.3 (69.1–71.8)
+    relative          59.7 % ± 3.6 (55.5–62.2)
+    code relations    69.0 % ± 3.1 (65.9–72.1)
 
 Guessing gives 34.3 %. The best rule that does not learn, "least often seen", gives 58.8 %. With three seeds, code
-relations are 6.5 to 13.3 points ahead of distances (95 % interval, Welch's t), and 11.6 points above that rule.
-Distances and sinusoids tie (-1.9 to +4.9). All seeds share one library, one split and one size of model, and the
+relations are 1.6 to 17.0 points ahead of distances (95 % interval, Welch's t), and 10.2 points above that rule.
+Distances and sinusoids tie (-7.9 to +9.3). All seeds share one library, one split and one size of model, and the
 interval does not cover other choices of these. docs/results.md says how settings were chosen.
 
 **The short mode** made the output below and all pictures except the first, which shows the long run. It reads only the
