@@ -62,7 +62,11 @@ def test_a_short_soak(capsys):
     assert printed.rstrip().endswith("nothing failed")
 
 
-@pytest.mark.parametrize("piece", soak.WORK, ids=lambda piece: piece.__name__)
+@pytest.mark.parametrize(
+    "piece",
+    [*soak.WORK[:2], *(pytest.param(piece, marks=pytest.mark.slow) for piece in soak.WORK[2:])],
+    ids=lambda piece: piece.__name__,
+)
 def test_every_piece_of_work_runs_in_a_thread(piece, capsys):
     assert soak.soak(0.3, 2, every=0.3, pieces=(piece,)) == 0
     assert piece.__name__ in capsys.readouterr().out

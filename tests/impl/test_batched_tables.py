@@ -195,7 +195,7 @@ def test_double_backward_and_transforms():
     "kind",
     ["distance", "distance window", "dense batch", "edges over distance", "edges only batch", "edges only parallel"],
 )
-@pytest.mark.parametrize(("batched", "per_head"), [("kvqb", "vb"), ("vq", "k")])
+@pytest.mark.parametrize(("batched", "per_head"), [("kvqb", "vb"), pytest.param("vq", "k", marks=pytest.mark.slow)])
 def test_triton(kind, batched, per_head):
     torch.manual_seed(0)
     n = 6 if kind.startswith("edges only") else 20  # the interpreter takes long for listed pairs

@@ -27,7 +27,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 ALL_PAIRS = [
     kind for kind in KINDS if not kind.startswith(("edges only", "edges sum", "edges over edges"))
-]  # parallel edges with summed labels are refused, edges alone have kernels of their own
+]  # parallel edges with summed labels are refused; edges-only labels have other kernels
+SOME = ("distance", "distance window", "distance packed", "dense batch", "block", "edges over distance", "sum", "none")
+SOME_AT_ONCE = [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.slow) for kind in ALL_PAIRS]
+"""All kinds; those that are made of the parts of :data:`SOME` are slow tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +73,7 @@ def test_nothing_to_attend(kind):
     check(*twins(KINDS[kind](0), n=0))
 
 
-@pytest.mark.parametrize("kind", ALL_PAIRS)
+@pytest.mark.parametrize("kind", SOME_AT_ONCE)
 def test_every_option_at_once(kind):
     """Causal, masked, dropout by a given mask, shared key heads, tables a head."""
     labels = KINDS[kind](35)
@@ -130,7 +133,9 @@ def test_shared_key_heads(kind, heads):
 
 
 @pytest.mark.parametrize("tables", ["".join(c) for r in range(5) for c in combinations("kvqb", r)])
-@pytest.mark.parametrize("kind", ["distance", "distance uniform", "dense", "sum"])
+@pytest.mark.parametrize(
+    "kind", ["distance", "sum", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance uniform", "dense"))]
+)
 def test_tables(kind, tables):
     check(*twins(KINDS[kind](17), kinds=tables, batch=1, heads=1, kv_heads=1))
 
@@ -209,7 +214,13 @@ def test_head_sizes(size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["distance", "distance packed", "dense batch", "edges default", "sum", "none"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("distance", "dense batch", "none"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distance packed", "edges default", "sum")),
+    ],
+)
 def test_half_types(kind, dtype):
     check(*twins(KINDS[kind](40), dtype, heads=2, size=16, value_size=16, batch=1))
 

@@ -102,7 +102,9 @@ def test_dropout(state):
 
 def test_everything_left_over_is_named(state):
     state |= {f"{AT}extra.{number}": torch.zeros(1) for number in range(11)}
-    with pytest.raises(ValueError, match=r"no place for, got 'extra.0', .*'extra.6' and 3 more; name in leave_out"):
+    with pytest.raises(
+        ValueError, match=r"no place for, got 'extra.0', .*'extra.6' and 3 more; name the tensors to skip in leave_out"
+    ):
         read(state)
     read(state, leave_out=["extra.*"])
 
