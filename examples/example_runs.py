@@ -365,7 +365,7 @@ def picture(
 
 
 def bars(ax: Any, columns: Mapping[str, Mapping[str, Sequence[float]]], title: str = "") -> Any:
-    """A bar a row, for each column beside each other: the mean of shares, and a dot for each of several seeds.
+    """Draw one bar per row and column: the mean of shares, and a dot for each of several seeds.
 
     Args:
         ax: Axes of matplotlib.

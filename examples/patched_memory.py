@@ -4,7 +4,7 @@
 One line makes a T5 encoder read 8,192 tokens in 95 MiB, where transformers needs 3.1 GiB.
 
 T5 adds a learned number to each score, which depends on the distance of query and key. The code of transformers writes
-these numbers out for all pairs: N² per head, and scores and weights of the same size beside them. With twice the text
+these numbers out for all pairs: N² per head, and as many scores and weights. With twice the text
 that is four times the memory. One line has the same model computed by relgraph, which keeps the table of 32 rows:
 
 .. code-block:: python

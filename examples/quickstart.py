@@ -347,7 +347,7 @@ FARTHEST = {DISTANCE.names[0], DISTANCE.names[-1]}
 
 
 def draw_results(folder: Path, runs: Sequence[Run], baselines: dict[str, float]) -> None:
-    """A bar a row beside the rules that do not learn, and the loss of the first seed of each row."""
+    """Draw one bar per row, lines for the rules that do not learn, and the loss of the first seed of each row."""
     rules = {name: 100 * share for name, share in baselines.items()}
     best = max(rules, key=rules.__getitem__)
     with picture(folder / "results.png", 11, 4.5, 1, 2) as (shares, losses):

@@ -1,5 +1,5 @@
-"""Translating numbers: relative beside sinusoidal positions
-===========================================================
+"""Translating numbers: relative and sinusoidal positions
+========================================================
 
 A small Transformer translates the names of numbers, with sinusoids or with relative positions.
 
