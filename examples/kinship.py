@@ -7,7 +7,7 @@ The game is after the eight-section systems of Central Australia, in which ego's
 relatives: here father is a flip of a square, mother a quarter turn, and spouse follows from them. What somebody is to
 ego is the product of the links on the way from ego, in their order (father's mother is not mother's father). A model
 must name the kin class, one of eight, of a person some links away. It trains on chains of 2 to 4 links and is tested on
-chains of 5 to 10 in other families. One layer is applied once a link and twice more, its weights shared.
+chains of 5 to 10 in other families. One layer is applied once per link and twice more, its weights shared.
 
 The game keeps what makes the chains of CLUTRR hard (Sinha et al. 2019): every person has a random name, and some facts
 distract. These are about relatives off the chain, between relatives on it, and about strangers.

@@ -1,7 +1,7 @@
-"""A T5 that reads 8,192 tokens on a laptop
-========================================
+"""A small T5 that reads 8,192 tokens
+==================================
 
-One line makes a T5 encoder read 8,192 tokens in 95 MiB, where transformers needs 3.1 GiB.
+One line makes a small T5 encoder read 8,192 tokens in 95 MiB, where transformers needs 3.1 GiB.
 
 T5 adds a learned number to each score, which depends on the distance of query and key. The code of transformers writes
 these numbers out for all pairs: N² per head, and as many scores and weights. With twice the text

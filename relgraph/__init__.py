@@ -90,7 +90,7 @@ def _home_of(name: str) -> str | None:
     root = Path(__file__).parent
     places = ("functional", "nn", "labelers", "labels", "pyg", "plot", "distributed", "interop/*")
     paths = [path for place in places for path in sorted(root.glob(f"{place}/__init__.py"))]
-    for path in [*paths, *sorted(root.glob("interop/*.py"))]:
+    for path in [*paths, root / "score.py", *sorted(root.glob("interop/*.py"))]:
         pattern = rf"^(from .* import {name} as {name}$|(def|class) {name}\b|__all__ = .*\"{name}\")"
         if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
             home = path.parent if path.stem == "__init__" else path.with_suffix("")

@@ -198,6 +198,39 @@ def test_a_labeler_of_several_inputs_is_called_by_the_user():
     assert layer(x, labels=grid(2, 2)).shape == x.shape
 
 
+def test_parts_that_read_different_inputs():
+    class Same(rg.Labeler):
+        num_labels, names = 2, ("other", "same")
+
+        def __call__(self, speakers):
+            return rg.DenseLabels((speakers[:, :, None] == speakers[:, None]).long(), 2)
+
+    speakers = torch.tensor([[0, 1, 0]])
+    for labeler, join in (
+        (rg.ShortestPath(2) + Same(), "total"),
+        (rg.ShortestPath(2) * Same(), "product"),
+        (Same() & rg.ShortestPath(2), "restrict"),
+    ):
+        match = rf"read different inputs: call each with its own, and join their labels with rg\.{join}$"
+        with pytest.raises(TypeError, match=match):
+            labeler(speakers)
+    with pytest.raises(TypeError, match=r"make it a Graph with rg\.Graph\(edge_index, num_nodes\)$"):
+        (rg.ShortestPath(2) + rg.ShortestPath(3))(speakers)
+
+
+def test_an_edge_index_in_place_of_labels_has_one_hint():
+    layer = rg.RelationAttention(8, 2, labeler=rg.ShortestPath(2))
+    with pytest.raises(
+        TypeError, match=r"^labels must be Labels, or what .* reads, got Tensor: make it a Graph with rg"
+    ):
+        layer(torch.randn(3, 8), labels=torch.tensor([[0, 1], [1, 2]]))
+
+
+def test_scores_are_found_where_they_are():
+    with pytest.raises(AttributeError, match=r"it is relgraph\.score\.Softcap"):
+        _ = rg.Softcap
+
+
 def test_what_a_labeler_returns_is_checked_by_itself():
     class Ids(rg.Labeler):
         num_labels, names = 3, ("a", "b", "c")

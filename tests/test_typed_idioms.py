@@ -1,9 +1,31 @@
 """Lines that the pages use: they run, and pyright, which checks this file too, accepts them."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 import relgraph as rg
+
+
+@dataclass(frozen=True)
+class SameSpeaker(rg.Labeler):
+    num_labels = 2
+    names = ("other speaker", "same speaker")
+
+    def __call__(self, speakers):
+        return rg.DenseLabels((speakers[:, :, None] == speakers[:, None]).long(), self.num_labels)
+
+
+def test_a_labeler_may_have_class_attributes():
+    labeler = SameSpeaker() + rg.ClippedDistance(2)
+    speakers = torch.tensor([[0, 1, 0]])
+    layer = rg.RelationAttention(16, 4, labeler=labeler)
+    with rg.record_attention(layer) as record:
+        layer(torch.randn(1, 3, 16), labels=speakers)
+    by_speaker, by_distance = record[""][0].label_mass
+    assert by_speaker.shape[-1] == 2
+    assert by_distance.shape[-1] == 5
 
 
 def test_tables_of_a_layer_need_no_assertion():

@@ -279,7 +279,7 @@ def _edges_alone(batch: int, n: int) -> Case:
         tables = made(LABELS, SIZE), made(LABELS, SIZE)
         return lambda: rg.relation_attention(q, k, v, labels, *tables, impl="edges"), leaves
 
-    return Case("edges alone", "edges", f"b{batch} h{HEADS} n{n}", make)
+    return Case("edges only", "edges", f"b{batch} h{HEADS} n{n}", make)
 
 
 def main(given: Sequence[str] | None = None) -> int:

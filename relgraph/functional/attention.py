@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class AttentionAux(NamedTuple):
     """
 
     weights: Tensor | None = None
-    label_mass: Tensor | tuple[Tensor, ...] | None = None
+    label_mass: Any = None  # a Tensor, or a tuple of them for a sum
     lse: Tensor | None = None
 
     def __repr__(self) -> str:

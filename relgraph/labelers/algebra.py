@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
@@ -16,6 +16,15 @@ from relgraph.graphs import Graph
 from relgraph.labelers.base import OPERATORS, Labeler, check_made, check_operand, distinct
 from relgraph.labels import Labels, SumLabels
 from relgraph.labels.algebra import first_of, product, restrict, total
+
+
+def _accepts(labeler: Labeler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a labeler reads an input."""
+    try:
+        labeler(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -67,13 +76,26 @@ class Composed(Labeler):
         own_input = args and not isinstance(args[0], (int, torch.SymInt, Graph))
         if own_input and not _by_lengths(self):
             return self._of_own_input(args, kwargs)
-        return type(self)._combine(*[check_made(part, part(*args, **kwargs)) for part in self.parts])
+        return type(self)._combine(*self._called(self.parts, args, kwargs))
+
+    def _called(self, parts: Sequence[Labeler], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Labels]:
+        """The labels of each part; if only some parts read the input, the error says what to do."""
+        try:
+            return [check_made(part, part(*args, **kwargs)) for part in parts]
+        except TypeError as error:
+            reads = [_accepts(part, args, kwargs) for part in parts]
+            if not any(reads):
+                raise
+            join = f"rg.{type(self)._combine.__name__}"
+            raise TypeError(
+                f"{error}; the parts of {self!r} read different inputs: call each with its own, and join their labels "
+                f"with {join}"
+            ) from error
 
     def _of_own_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Labels:
         """The labels of an input other than lengths or a graph, which not every part reads."""
-        made = {
-            i: check_made(part, part(*args, **kwargs)) for i, part in enumerate(self.parts) if not _by_lengths(part)
-        }
+        own = [i for i, part in enumerate(self.parts) if not _by_lengths(part)]
+        made = dict(zip(own, self._called([self.parts[i] for i in own], args, kwargs), strict=True))
         first = next(iter(made.values()))
         borders = {"ptr": first.k_ptr, "q_ptr": first.q_ptr} if first.packed else {}
         for i, part in enumerate(self.parts):

@@ -59,15 +59,20 @@ class Labeler(ABC):
     _reads_lengths: ClassVar[bool] = False
     """Whether it reads only lengths, so that a composed labeler may call it with the lengths of the other parts."""
 
-    @property
-    @abstractmethod
-    def num_labels(self) -> int | tuple[int, ...]:
-        """R, the number of labels; for a sum, one number per part."""
+    if TYPE_CHECKING:  # a subclass may have class attributes or properties
+        num_labels: Any
+        names: Any
+    else:
 
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The name of every id, all different; for a sum, one tuple per part."""
+        @property
+        @abstractmethod
+        def num_labels(self) -> int | tuple[int, ...]:
+            """R, the number of labels; for a sum, one number per part."""
+
+        @property
+        @abstractmethod
+        def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
+            """The name of every id, all different; for a sum, one tuple per part."""
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:

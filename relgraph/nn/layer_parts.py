@@ -232,6 +232,9 @@ def labels_of(labeler: Any, given: Any) -> Labels:
                 f"call it, labels=labeler({several})"
             ) from error
         got = in_place_of_labels(given, or_graph=True)
+        own_hint = ": make it a Graph with rg.Graph(edge_index, num_nodes)"
+        if str(error).endswith(own_hint) and given.dim() == 2 and given.shape[0] == 2:  # an edge_index, it seems
+            got = f"{type(given).__name__}{own_hint}"
         why = "" if got in str(error) else f" ({error})"
         raise TypeError(f"labels must be Labels, or what {shown(labeler)} reads, got {got}{why}") from error
     return check_made(labeler, made)

@@ -80,7 +80,7 @@ class RelationConv(MessagePassing):
             (``[H, R]``): see :class:`~relgraph.RelationTables`; may be empty if the relations have maps, by
             ``value_map`` or ``score=Bilinear``.
         per_head: whether each head has its own rows: True (the default, as in PyG's TransformerConv), False (tables
-            without H, the default of all other layers), or the kinds of tables that have rows per head.
+            without H, the default of the layers over all pairs), or the kinds of tables that have rows per head.
         tie_tables: whether one table serves as key and value table, and one projection of ``edge_attr`` for both terms.
         names: the relations' names, R strings, saved with the tables.
         impl: see :func:`~relgraph.edge_attention`; not used on the ``message()`` path.
