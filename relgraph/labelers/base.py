@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
@@ -148,9 +149,13 @@ class Labeler(ABC):
     def __repr__(self) -> str:
         """The expression that makes it, without arguments that have their default value."""
         parts: list[str] = []
+        written = inspect.signature(type(self)).parameters  # a constructor of its own has the defaults there
         for field in fields(self) if is_dataclass(self) else ():
-            value, by_default = getattr(self, field.name), field.default is not MISSING
-            if by_default and value == field.default:
+            value, default = getattr(self, field.name), field.default
+            if default is MISSING and field.default_factory is MISSING and field.name in written:
+                default = written[field.name].default
+            by_default = default is not MISSING and default is not inspect.Parameter.empty
+            if by_default and value == default:
                 continue
             parts.append(f"{field.name}={value!r}" if by_default or field.kw_only else repr(value))
         return f"{type(self).__name__}({', '.join(parts)})"

@@ -107,7 +107,7 @@ class Schema:
 
 
 @final
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class SchemaRelations(Labeler):
     """RAT-SQL's relations between question words, columns and tables: 51 with clip 2.
 

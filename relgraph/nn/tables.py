@@ -233,12 +233,20 @@ class RelationTables(nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments that the submodules do not show."""
-        return f"num_labels={self.num_labels}, {self._options('kinds', 'tied')}"
+        return f"num_labels={self.num_labels}{self._options('kinds', 'tied')}"
 
-    def _options(self, kinds: str, tied: str) -> str:
-        """The arguments ``kinds``, ``per_head`` and ``tied`` under a layer's names for the first and last."""
-        per_head = self.per_head == self.kinds or self.per_head or False
-        return f"{kinds}={self.kinds}, per_head={per_head}{f', {tied}=True' if self.tied else ''}"
+    def _options(self, kinds: str, tied: str, *, per_head: bool = False) -> str:
+        """The arguments ``kinds``, ``per_head`` and ``tied`` unless they are defaults, by a layer's names of them.
+
+        Args:
+            kinds: what the layer calls the kinds of tables.
+            tied: what the layer calls tied tables.
+            per_head: the layer's default.
+        """
+        given = "" if self.kinds == ("key", "value") else f", {kinds}={self.kinds}"
+        heads = self.per_head == self.kinds or self.per_head or False
+        given += "" if heads == per_head else f", per_head={heads}"
+        return given + (f", {tied}=True" if self.tied else "")
 
 
 def check_num_labels(num_labels: Any) -> int | tuple[int | None, ...] | None:

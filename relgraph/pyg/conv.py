@@ -403,7 +403,7 @@ class RelationConv(MessagePassing):
         return gate * root + (1 - gate) * out
 
     def __repr__(self) -> str:
-        options = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
+        options = "" if self.tables is None else self.tables._options("tables", "tie_tables", per_head=True)
         relations = "" if self.num_relations is None else f", num_relations={self.num_relations}{options}"
         parts = f"heads={self.heads}{relations}{shown_score(self.score, self.value_map)}"
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {parts})"

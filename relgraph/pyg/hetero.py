@@ -275,7 +275,7 @@ class RelationHeteroConv(nn.Module):
 
     def __repr__(self) -> str:
         kinds = f"{len(self.node_types)} kinds of nodes, {len(self.edge_types)} kinds of edges"
-        tables = "" if self.tables is None else f", {self.tables._options('tables', 'tie_tables')}"
+        tables = "" if self.tables is None else self.tables._options("tables", "tie_tables", per_head=True)
         options = f"heads={self.heads}{tables}{shown_score(self.score, self.value_map)}"
         return f"RelationHeteroConv({self.in_channels}, {self.out_channels}, {options}; {kinds})"
 

@@ -76,7 +76,7 @@ def test_the_published_setting():
         "distance 2..3",
         "distance >=4",
     )
-    assert repr(BucketedGrid()) == "BucketedGrid('product', alpha=1.9, beta=3.8, gamma=15.2)"
+    assert repr(BucketedGrid()) == "BucketedGrid()"
 
 
 def test_refuses_bad_settings():

@@ -163,7 +163,7 @@ class TestDeberta:
         assert labeler.names[256] == "0"
         assert labeler.names[257] == "-1"
         assert labeler.names[0] == ">=512"
-        assert repr(labeler) == "BucketedDistance(512, 512, rule='deberta')"
+        assert repr(labeler) == "BucketedDistance(rule='deberta')"
 
     def test_refuses_bad_settings(self):
         with pytest.raises(ValueError, match="num_buckets must be a multiple of 4 with rule='deberta', got 6"):

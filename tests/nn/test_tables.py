@@ -172,10 +172,7 @@ def test_bad_arguments(options, error, match):
 
 def test_repr_and_parts():
     tables = RelationTables(5, 4, tied=True)
-    assert repr(tables) == (
-        "RelationTables(\n  num_labels=5, kinds=('key', 'value'), per_head=False, tied=True\n"
-        "  (key): LabelTable(5, 4)\n)"
-    )
+    assert repr(tables) == ("RelationTables(\n  num_labels=5, tied=True\n  (key): LabelTable(5, 4)\n)")
     own = RelationTables((5, 2), 4, 3, kinds=("bias", "key"), per_head=True)
     assert repr(own) == (
         "RelationTables(\n  num_labels=(5, 2), kinds=('key', 'bias'), per_head=True\n"

@@ -355,12 +355,12 @@ def test_copies_autocast_dropout_and_repr(graph):
         assert alpha.dtype == torch.bfloat16
         assert out.dtype == torch.bfloat16
         torch.testing.assert_close(out.float(), single(x, *graph[1:]), atol=5e-2, rtol=5e-2)
-    assert repr(conv) == ("RelationConv(5, 3, heads=2, num_relations=4, tables=('key', 'value'), per_head=True)")
+    assert repr(conv) == ("RelationConv(5, 3, heads=2, num_relations=4)")
     tied = layer(per_head=["key"], tables=["value", "key", "bias"])
     assert repr(tied).endswith("num_relations=4, tables=('key', 'value', 'bias'), per_head=('key',))")
     assert repr(layer(num_relations=None)) == "RelationConv(5, 3, heads=2)"
     shown = repr(layer(tables=["bias"], score=torch.sin, value_map=2))
-    assert shown.endswith("tables=('bias',), per_head=True, score=sin, value_map=2)")
+    assert shown.endswith("tables=('bias',), score=sin, value_map=2)")
     shown = repr(layer(num_relations=None, score=rg.score.Additive.learned(2, 3)))
     assert shown == "RelationConv(5, 3, heads=2, score=Additive([2, 3], activation='leaky_relu'))"
 

@@ -127,9 +127,7 @@ def test_pickle_reset_and_repr(x):
     before = labeled(x, labels)
     labeled.reset_parameters()
     assert not torch.equal(labeled(x, labels), before)
-    assert repr(labeled) == (
-        "RelationGlobalAttention(8, heads=2, num_labels=5, tables=('key', 'value'), per_head=False)"
-    )
+    assert repr(labeled) == ("RelationGlobalAttention(8, heads=2, num_labels=5)")
     assert repr(layer(None)) == "RelationGlobalAttention(8, heads=2)"
     assert repr(layer(score=rg.score.Softcap(5.0), value_map=True)).endswith(
         ", score=Softcap(cap=5.0), value_map=True)"

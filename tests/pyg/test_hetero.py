@@ -167,7 +167,7 @@ def test_scores_and_maps_are_kept(x):
     before = conv(x, EDGES)
     assert all(torch.equal(other(x, EDGES)[kind], before[kind]) for kind in x)
     assert repr(conv).startswith(
-        "RelationHeteroConv({'author': 5, 'paper': 6}, 4, heads=2, tables=('key', 'value'), per_head=True, "
+        "RelationHeteroConv({'author': 5, 'paper': 6}, 4, heads=2, "
         "score=Additive([2, 4], activation='leaky_relu'), value_map=2; "
     )
     conv.reset_parameters()
@@ -217,9 +217,7 @@ def test_lazy_reset_pickle_and_repr(x):
     torch.testing.assert_close(pickle.loads(pickle.dumps(conv))(x, EDGES)["author"], out)
     conv.reset_parameters()
     assert not torch.equal(conv(x, EDGES)["author"], out)
-    assert repr(conv) == (
-        "RelationHeteroConv(-1, 4, heads=2, tables=('key', 'value'), per_head=True; 2 kinds of nodes, 3 kinds of edges)"
-    )
+    assert repr(conv) == ("RelationHeteroConv(-1, 4, heads=2; 2 kinds of nodes, 3 kinds of edges)")
 
 
 def test_lazy_with_a_kind_without_nodes_and_odd_names():

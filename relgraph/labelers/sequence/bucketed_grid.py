@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import unusual
 from relgraph.labelers.sequence.buckets import BucketedDistance
 from relgraph.labelers.sequence.grid import GridLabeler
 from relgraph.labelers.sequence.rows import QUERY_KEY
@@ -144,5 +143,7 @@ class BucketedGrid(GridLabeler):
         return super()._mirror()
 
     def __repr__(self) -> str:
-        coefficients = f"alpha={self.alpha}, beta={self.beta}, gamma={self.gamma}"
-        return f"BucketedGrid({self.rule!r}, {coefficients}{unusual(self, extra_tokens=0)})"
+        usual = BucketedGrid()
+        names = ("rule", "alpha", "beta", "gamma", "extra_tokens")
+        given = [f"{name}={value!r}" for name in names if (value := getattr(self, name)) != getattr(usual, name)]
+        return f"BucketedGrid({', '.join(given)})"

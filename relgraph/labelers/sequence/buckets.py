@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labelers.base import unusual
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labelers.sequence.rows import KEY_QUERY, QUERY_KEY
 
@@ -147,10 +146,14 @@ class BucketedDistance(DistanceLabeler):
         return KEY_QUERY if self.rule == "t5" else QUERY_KEY
 
     def __repr__(self) -> str:
-        if self.rule == "irpe":
-            return f"BucketedDistance(rule='irpe', alpha={self.alpha}, beta={self.beta}, gamma={self.gamma})"
-        side = ", bidirectional=False" if self.rule == "t5" and not self.bidirectional else ""
-        return f"BucketedDistance({self.num_buckets}, {self.max_distance}{side}{unusual(self, rule='t5')})"
+        usual = BucketedDistance(rule=self.rule)
+        sizes = ("alpha", "beta", "gamma") if self.rule == "irpe" else ("num_buckets", "max_distance")
+        given = [f"{name}={value}" for name in sizes if (value := getattr(self, name)) != getattr(usual, name)]
+        if given and given[0].startswith("num_buckets="):  # first in the constructor, so they need no names
+            given = [one.split("=")[1] for one in given]
+        given += [] if self.bidirectional else ["bidirectional=False"]
+        given += [] if self.rule == "t5" else [f"rule={self.rule!r}"]
+        return f"BucketedDistance({', '.join(given)})"
 
 
 def _refuse_unused(rule: str, **arguments: Any) -> None:
