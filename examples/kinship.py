@@ -527,7 +527,7 @@ def report(runs: Sequence[Run]) -> str:
 
 
 def draw_results(folder: Path, runs: Sequence[Run]) -> None:
-    """A line a row, with a dot for each of several seeds."""
+    """Draw one line per row, with a dot for each of several seeds."""
     with picture(folder / "results.png", 9, 4.5) as ax:
         ax.axvspan(min(TRAINED), max(TRAINED), color="0.93", label="trained lengths")
         done = {run.variant for run in runs}
