@@ -321,6 +321,26 @@ def module_of(score: Any) -> nn.Module | None:
     return function if isinstance(function, nn.Module) and not isinstance(function, (Additive, Bilinear)) else None
 
 
+def tensors_of(score: Any) -> list[Tensor]:
+    """The tensors of a score that may need a gradient: its weight, and the parameters of a module that a user gave."""
+    if score is None:
+        return []
+    module = module_of(score)
+    weights = [score.weight] if isinstance(score, (Additive, Bilinear)) else []
+    return weights if module is None else [*weights, *module.parameters()]
+
+
+def with_tensors(score: Any, tensors: Sequence[Tensor]) -> Any:
+    """The same score with other tensors, in the order of :func:`tensors_of`."""
+    if not tensors:
+        return score
+    if isinstance(score, Bilinear):
+        return Bilinear(tensors[0])
+    if isinstance(score, Additive):
+        return with_parameters(Additive(tensors[0], score.activation), tensors[1:])
+    return with_parameters(score, tensors)
+
+
 def with_module(score: Any, module: nn.Module) -> Any:
     """The same score with another module as its function."""
     return Additive(score.weight, module) if isinstance(score, Additive) else module

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
+from relgraph.call import check_call
+from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
-from relgraph.functional.check import check_call
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 
 F64 = torch.float64
@@ -193,7 +194,7 @@ def answer(case: Case, impl: str, *, keep=None, mass=True):
 
 def raw(case: Case, impl: str | None, *, keep=None, mass=True) -> list[Tensor]:
     """Output, log-sum-exp and label masses; ``keep`` is a given dropout mask, the hook that makes dropout comparable."""
-    got = _answered(case, impl, keep, need_mass=mass and case.labels is not None)
+    got = _answered(case, impl, keep, need_label_mass=mass and case.labels is not None)
     return [got.output, got.lse, *(got.mass or ())]
 
 
@@ -205,9 +206,13 @@ def attention_weights(case: Case) -> tuple[Tensor, Tensor]:
 
 
 def _answered(case: Case, impl: str | None, keep, **wanted):
-    options = {"attn_mask": None, "is_causal": False, "q_offset": None, "dropout_p": 0.0, "scale": None, **case.options}
-    call, _ = check_call(*case.inputs, case.labels, tuple(case.tables), **options, **wanted)
+    call = call_of(*case.inputs, case.labels, *case.tables, **case.options, **wanted)
     return answer_to(replace(call, keep=keep), impl)
+
+
+def call_of(*arguments, **options):
+    """The checked call of the arguments of ``relation_attention_with_aux``."""
+    return check_call({**dict(zip(POSITIONAL, arguments, strict=False)), **options})
 
 
 def assert_same(got, wanted, atol=1e-10, what=""):
@@ -226,6 +231,7 @@ __all__ = [
     "answer",
     "assert_same",
     "attention_weights",
+    "call_of",
     "distance",
     "edges",
     "make",

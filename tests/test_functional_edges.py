@@ -153,7 +153,7 @@ EDGES, GOOD = inputs()
         ({"edge_attr": GOOD["edge_attr"][:4]}, ValueError, r"edge_attr must be floating of shape \[E, F\] = \[11, F\], got torch.float64 \[4, 2\]"),
         ({"edge_attr": None}, ValueError, "edge_key must be left out without edge_attr, got Tensor"),
         ({"edge_key": None, "edge_value": None}, ValueError, "edge_attr needs edge_key or edge_value"),
-        ({"edge_value": GOOD["edge_key"]}, ValueError, r"edge_value must have shape \[4, 2\] or \[2, 4, 2\], got \[2, 3, 2\]"),
+        ({"edge_value": GOOD["edge_key"]}, ValueError, r"edge_value must have shape \[D_v, F\] or \[H, D_v, F\] = \[4, 2\] or \[2, 4, 2\], got \[2, 3, 2\]"),
         ({"edge_key": GOOD["edge_key"].to("meta")}, ValueError, "edge_key must be on the device of query"),
         ({"need_weights": 1}, TypeError, "need_weights must be a bool"),
         ({"key_table": GOOD["value_table"]}, ValueError, "key_table must have shape"),

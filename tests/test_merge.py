@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import relgraph as rg
+from relgraph.call import Call
 from relgraph.functional.attention import answer_to
-from relgraph.functional.check import check_call
 from relgraph.functional.merge import merge
-from relgraph.impl.call import Call
 from relgraph.plan import Csr, DistanceIds, LabelPlan, Part
-from tests.cases import F64, KINDS, assert_same, make
+from tests.cases import F64, KINDS, assert_same, call_of, make
 
 
 def region_by_region(plan: LabelPlan) -> list[LabelPlan]:
@@ -53,9 +52,8 @@ def test_regions_merge_to_the_whole_with_all_gradients(kind, causal):
     labels = KINDS[kind](9)
     case = make(labels)
     offset = 0 if labels.q_len == labels.k_len or getattr(labels, "q_offset", None) is not None else 1
-    call, _ = check_call(
-        *case.inputs, labels, tuple(case.tables), None, causal, offset or None, 0.0, None, False, need_mass=True
-    )
+    options = {"is_causal": causal, "q_offset": offset or None, "need_label_mass": True}
+    call = call_of(*case.inputs, labels, *case.tables, **options)
     whole = answer_to(call, "reference")
     assert isinstance(call.plan.parts[0], Part)
     pieces = [attend_over(call, plan, call.plan.parts[0].csr) for plan in region_by_region(call.plan)]

@@ -286,4 +286,4 @@ def test_the_documented_table_is_the_rule():
     page = Path(rg.__file__).parent.parent / "docs" / "learn" / "implementations.md"
     after = page.read_text().split("| `impl=None` takes | when |")[1]
     rows = re.findall(r"^\| `(\w+)` \| ", after.split("\n\n")[0], re.MULTILINE)
-    assert rows == [row.impl for row in rule.RULES]
+    assert rows == [row.impl for row in rule.RULES.values()]

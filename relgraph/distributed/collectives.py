@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from relgraph.call import accumulation_dtype
 from relgraph.distributed.layout import Layout, in_order, in_turn, shards_of
-from relgraph.impl.call import accumulation_dtype
 
 _counts: list[dict[str, int]] = []
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.functional.offset import labels_offsets
+from relgraph.call.offset import offsets_of
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import NOT_ATTENDING, check_labels, first_of_each, graph_of
 from relgraph.labels.pairs import Pairs, codes_at, edge_pairs, numbers
@@ -68,7 +68,7 @@ class _Rows:
             self.first_key, self.keys = labels.k_ptr[self.graph][None], labels.k_ptr.diff()[self.graph][None]
         self.seen = self.keys
         if is_causal:
-            offset = next((x for x in labels_offsets(labels) if x is not None), None)
+            offset = next((x for x in offsets_of(labels) if x is not None), None)
             self.seen = (self.position + self.offsets(offset) + 1).clamp(min=0).minimum(self.keys)
 
     def offsets(self, offset: int | Tensor | None) -> Tensor:

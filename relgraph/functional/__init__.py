@@ -10,7 +10,7 @@ In the order in which a call meets them:
 - ``merge``: joins attention over disjoint key sets.
 """
 
-from relgraph.functional.attention import AttentionAux as AttentionAux
+from relgraph.call import AttentionAux as AttentionAux
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
 from relgraph.functional.choice import ImplChoice as ImplChoice

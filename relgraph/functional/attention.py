@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.brief import brief_fields
-from relgraph.functional.check import LabelsLike, Maps, Table, check_call
-from relgraph.functional.door import door_for
-from relgraph.functional.region import Arguments, active
+from relgraph.call import Answer, AttentionAux, Call, LabelsLike, Options, Table, check_call
+from relgraph.call.operands import check_options, takes_options
+from relgraph.functional.region import hook_for
 from relgraph.impl import IMPLEMENTATIONS
-from relgraph.impl.call import Answer, Call
 from relgraph.impl.rule import choose
 from relgraph.labels import SumLabels
-from relgraph.score import Score
 
 
-class AttentionAux(NamedTuple):
-    """The extra results of :func:`~relgraph.relation_attention_with_aux`; a result that was not asked for is None.
-
-    α_ij is the weight that query i gives to key j: the softmax of the scores over j, before dropout.
-
-    Args:
-        weights: α, ``[B, H, N_q, N_k]``; packed ``[H, T_q, T_k]``.
-        label_mass: α summed over the keys with each label, ``[B, H, N_q, R]``; packed ``[T_q, H, R]``. For a sum of
-            labels, a tuple of one tensor per part. A row sums to 1 minus the attention on pairs without a label. Layers
-            and :func:`~relgraph.record_attention` give ``[H, T_q, R]`` when packed, ``[H, N_q, R]`` without a batch.
-        lse: log Σ_j exp(e_ij) of each row of scores, ``[B, H, N_q]``; packed ``[T_q, H]``. It is -inf on a row that
-            sees nothing; it is NaN, like the output, on a row with a score of NaN or +inf.
-
-    Source: Dao 2023 (FlashAttention-2) for ``lse``.
-
-    Example:
-        >>> x, labels = torch.randn(1, 2, 4, 8), rg.ClippedDistance(1)(4)
-        >>> _, aux = rg.relation_attention_with_aux(x, x, x, labels, need_weights=True, need_label_mass=True)
-        >>> aux.weights.shape, aux.label_mass.shape, aux.lse
-        (torch.Size([1, 2, 4, 4]), torch.Size([1, 2, 4, 3]), None)
-    """
-
-    weights: Tensor | None = None
-    label_mass: Any = None  # a Tensor, or a tuple of them for a sum
-    lse: Tensor | None = None
-
-    def __repr__(self) -> str:
-        return brief_fields(self, *self._fields)
-
-
+@takes_options()
 def relation_attention(
     query: Tensor,
     key: Tensor,
@@ -58,22 +26,7 @@ def relation_attention(
     value_table: Table = None,
     query_table: Table = None,
     bias_table: Table = None,
-    *,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    q_offset: int | Tensor | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    score: Score | None = None,
-    content_bias: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    row_scores: Table = None,
-    value_map: Maps | None = None,
-    edge_attr: Tensor | None = None,
-    edge_key: Tensor | None = None,
-    edge_value: Tensor | None = None,
-    impl: str | None = None,
+    **options: Unpack[Options],
 ) -> Tensor:
     """Attention over a labeled graph: scores and values carry a vector for each pair's label.
 
@@ -158,14 +111,13 @@ def relation_attention(
         >>> masked = torch.tensor([True, True, True, False, False])            # keys that may be seen
         >>> z = rg.relation_attention(q, k, v, labels, key_table, value_table, attn_mask=masked)
     """
-    given = Arguments(
-        query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, score=score, row_scores=row_scores, value_map=value_map,
-        edge=(edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
-    )  # fmt: skip
-    return attend(given, impl)[0]
+    check_options("relation_attention", options)
+    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
+    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
+    return attend(given)[0]
 
 
+@takes_options()
 def relation_attention_with_aux(  # noqa: D417
     query: Tensor,
     key: Tensor,
@@ -176,24 +128,10 @@ def relation_attention_with_aux(  # noqa: D417
     query_table: Table = None,
     bias_table: Table = None,
     *,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    q_offset: int | Tensor | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    score: Score | None = None,
-    content_bias: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    row_scores: Table = None,
-    value_map: Maps | None = None,
-    edge_attr: Tensor | None = None,
-    edge_key: Tensor | None = None,
-    edge_value: Tensor | None = None,
-    impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
     need_lse: bool = False,
+    **options: Unpack[Options],
 ) -> tuple[Tensor, AttentionAux]:
     """Compute :func:`~relgraph.relation_attention`, and also return weights, label mass or log-sum-exp on request.
 
@@ -223,30 +161,32 @@ def relation_attention_with_aux(  # noqa: D417
         >>> torch.allclose(aux.label_mass.sum(-1), torch.ones(1, 2, 4))     # every pair has a label here
         True
     """
-    given = Arguments(
-        query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
-        (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
-    )  # fmt: skip
+    check_options("relation_attention_with_aux", options)
+    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
+    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
+    given["need_weights"] = check.boolean("need_weights", need_weights)
+    given["need_label_mass"] = check.boolean("need_label_mass", need_label_mass)
     check.boolean("need_lse", need_lse)
     if need_label_mass and labels is None:
         raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
-    return attend(given, impl, need_lse=need_lse)
+    return attend(given, need_lse=need_lse)
 
 
-def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tuple[Tensor, AttentionAux]:
-    """Output and extra results of a call, computed on parts of DTensors, by the current region or by one ``impl``."""
-    door = door_for(given)
-    if door is not None:
-        return door.attend(given, impl, need_lse=need_lse)
-    region = active()
-    if region is not None:
-        output, aux = region.attend(given, impl)
+def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, AttentionAux]:
+    """Output and extra results of a call, by the hook that takes it or by one implementation.
+
+    Args:
+        given: the arguments of :func:`~relgraph.relation_attention_with_aux` by name; a missing one has its default.
+        need_lse: whether to return the log-sum-exp.
+    """
+    hook = hook_for(given)
+    if hook is not None:
+        output, aux = hook.attend(given)
         return output, aux if need_lse else aux._replace(lse=None)
-    call, packed = check_call(*given)
-    answer = answer_to(call, impl)
-    return leave(answer, call, packed), aux_of(answer, given.labels, packed, need_lse=need_lse)
+    call = check_call(given)
+    answer = answer_to(call, given.get("impl"))
+    packed = given["query"].dim() == 3
+    return to_caller(answer, call, packed), aux_of(answer, given["labels"], packed, need_lse=need_lse)
 
 
 def aux_of(answer: Answer, labels: LabelsLike, packed: bool, *, need_lse: bool) -> AttentionAux:
@@ -270,7 +210,7 @@ def answer_to(call: Call, impl: str | None) -> Answer:
         return IMPLEMENTATIONS[name](call)
 
 
-def leave(answer: Answer, call: Call, packed: bool) -> Tensor:
+def to_caller(answer: Answer, call: Call, packed: bool) -> Tensor:
     """The output in the dtype of the query, packed if the query was."""
     output = answer.output.to(call.query.dtype)
     return output.squeeze(0).transpose(0, 1) if packed else output

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Unpack, final
 
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike, Maps, Table, check_call
+from relgraph.call import LabelsLike, Options, Table, check_call
+from relgraph.call.operands import check_options, takes_options
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.rule import choose, notes, refusal, rule_for, size_in_words
-from relgraph.score import Score
 
 
 @final
@@ -45,6 +45,7 @@ class ImplChoice:
         return "\n".join([*lines, *(f"refused: {reason}" for reason in self.refused.values())])
 
 
+@takes_options()
 def which_impl(  # noqa: D417
     query: Tensor,
     key: Tensor,
@@ -55,23 +56,9 @@ def which_impl(  # noqa: D417
     query_table: Table = None,
     bias_table: Table = None,
     *,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    q_offset: int | Tensor | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    score: Score | None = None,
-    content_bias: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    row_scores: Table = None,
-    value_map: Maps | None = None,
-    edge_attr: Tensor | None = None,
-    edge_key: Tensor | None = None,
-    edge_value: Tensor | None = None,
-    impl: str | None = None,
     need_weights: bool = False,
     need_label_mass: bool = False,
+    **options: Unpack[Options],
 ) -> ImplChoice:
     """Find which implementation :func:`~relgraph.relation_attention` chooses for these arguments, and why.
 
@@ -102,12 +89,17 @@ def which_impl(  # noqa: D417
         >>> choice.refused["chunked"]
         "impl='chunked' never holds all attention weights; use impl='dense' for need_weights"
     """
-    call, _ = check_call(
-        query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
-        (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
-    )  # fmt: skip
+    check_options("which_impl", options)
+    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
+    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
+    given["need_weights"] = check.boolean("need_weights", need_weights)
+    given["need_label_mass"] = check.boolean("need_label_mass", need_label_mass)
+    return choice_of(given)
+
+
+def choice_of(given: dict[str, Any]) -> ImplChoice:
+    """The answer of :func:`~relgraph.which_impl` for arguments by name; a missing one has its default."""
+    call, impl = check_call(given), given.get("impl")
     taken = choose(call, impl)
     refused = {name: reason for name in IMPLEMENTATIONS if (reason := refusal(call, name)) is not None}
     reason = rule_for(call).when.format(size=size_in_words(call)) if impl is None else "asked for by name"

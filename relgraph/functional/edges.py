@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.hints import in_place_of_labels
-from relgraph.functional.attention import leave
-from relgraph.functional.check import Maps, Table, check_call
+from relgraph.call import Options, Table, check_call
+from relgraph.call.operands import check_options, takes_options
+from relgraph.functional.attention import to_caller
 from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.edges.attend import attend_edges
 from relgraph.impl.rule import choose
 from relgraph.labels import EdgeLabels
-from relgraph.score import Score
 
 
+@takes_options("attn_mask", "is_causal", "q_offset")
 def edge_attention(  # noqa: D417
     query: Tensor,
     key: Tensor,
@@ -28,19 +29,8 @@ def edge_attention(  # noqa: D417
     query_table: Table = None,
     bias_table: Table = None,
     *,
-    edge_attr: Tensor | None = None,
-    edge_key: Tensor | None = None,
-    edge_value: Tensor | None = None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    score: Score | None = None,
-    content_bias: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    row_scores: Table = None,
-    value_map: Maps | None = None,
-    impl: str | None = None,
     need_weights: bool = False,
+    **options: Unpack[Options],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Let every node attend over its incoming edges, which carry labels, vectors or both.
 
@@ -89,6 +79,7 @@ def edge_attention(  # noqa: D417
         >>> z.shape, weights.tolist()    # one incoming edge each, which takes all
         (torch.Size([3, 2, 4]), [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
     """
+    check_options("edge_attention", options, "attn_mask", "is_causal", "q_offset")
     if not isinstance(labels, EdgeLabels):
         recipe = "Tensor: make rg.EdgeLabels(edge_index, ids, num_labels, q_len=...) of it"
         got = recipe if isinstance(labels, Tensor) else in_place_of_labels(labels)
@@ -100,12 +91,9 @@ def edge_attention(  # noqa: D417
             "edge_attention attends to the nodes that this process holds, not to those of the others: within "
             "context_parallel use relation_attention with EdgeLabels of the whole graph"
         )
-    call, _ = check_call(
-        query, key, value, labels, (key_table, value_table, query_table, bias_table), None, False, None, dropout_p,
-        scale, enable_gqa, score=score, row_scores=row_scores if labels.packed else _with_batch(row_scores),
-        value_map=value_map, edge=(edge_attr, edge_key, edge_value), nodes=True,
-        query_biases=(content_bias, position_bias),
-    )  # fmt: skip
+    given = {"query": query, "key": key, "value": value, "labels": labels, **options}
+    given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
+    call, impl = check_call(given, nodes=True), given.get("impl")
     if impl is not None:
         check.choice("impl", impl, ("edges", "native", "triton"))
     if check.boolean("need_weights", need_weights):
@@ -114,16 +102,11 @@ def edge_attention(  # noqa: D417
         impl = "edges"
     name = choose(call, impl)
     if name != "edges":
-        return leave(IMPLEMENTATIONS[name](call), call, packed=True)
+        return to_caller(IMPLEMENTATIONS[name](call), call, packed=True)
     answer, weights = attend_edges(call)
-    output = leave(answer, call, packed=True)
+    output = to_caller(answer, call, packed=True)
     if not need_weights:
         return output
     csr = call.plan.parts[0].csr
     assert csr is not None
     return output, weights.new_empty(weights.shape[::-1]).index_copy(0, csr.order, weights.T).to(output.dtype)
-
-
-def _with_batch(row_scores: Any) -> Any:
-    """``[N_q, H, R]`` as ``[1, H, N_q, R]``; anything else unchanged, for the check to refuse."""
-    return row_scores.transpose(0, 1)[None] if isinstance(row_scores, Tensor) and row_scores.dim() == 3 else row_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
+from relgraph.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.terms import (
     add_value_tables,
     attend_mask,

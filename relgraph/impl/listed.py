@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Problem
+from relgraph.impl.problem import Problem
 from relgraph.plan import LabelPlan, graph_at, listed_pairs
 
 

@@ -3,7 +3,7 @@
     (q, k, v, B, C, tables, vectors, labels, mask, seed)  →  (o, lse, P, mass)
     (do, …)  →  (dq, dk, dv, dB, dC, …)
 
-An implementation plugs in two functions over a :class:`~relgraph.impl.call.Problem` (:func:`plug`). torch.compile,
+An implementation plugs in two functions over a :class:`~relgraph.impl.problem.Problem` (:func:`plug`). torch.compile,
 export and checkpointing see one node for each direction. Tables stay outside, in plain torch, except for kernels:
 compiled ones take a table's rows pair by pair over listed pairs and add the value term over all pairs; those of a GPU
 make B and C of tables themselves, in each direction, so that autograd keeps neither. A new
@@ -26,7 +26,8 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
-from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
+from relgraph.call import Call, accumulation_dtype
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.plan import LabelPlan, decode, encode, memo_of
 
 Forward = Callable[[Problem], Outputs]
@@ -91,7 +92,7 @@ def plug_again(name: str, before: Callable[[Problem], None], new_name: str) -> N
 
 
 class Extras(NamedTuple):
-    """Parts of the primitive that only some kernels support; see :class:`~relgraph.impl.call.Problem`."""
+    """Parts of the primitive that only some kernels support; see :class:`~relgraph.impl.problem.Problem`."""
 
     label_keys: Tensor | None = None
     label_values: Tensor | None = None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from relgraph.call import Answer, Call, Tables, ValueMap, accumulation_dtype
 from relgraph.impl import draw
-from relgraph.impl.call import Answer, Call, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.listed import earlier_twins
 from relgraph.impl.terms import attend_mask, drop, hashes_of, repeat_heads, softmax_rows, with_zero_row
 from relgraph.plan import DEAD, EXTRA, Part, dense_ids, listed_pairs

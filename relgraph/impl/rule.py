@@ -11,8 +11,8 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 from torch.autograd import forward_ad
 
 from relgraph.arguments import check
+from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import budget, dense, reference
-from relgraph.impl.call import Answer, Call, accumulation_dtype
 from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.attend import attend as attend_chunked
 from relgraph.impl.edges.attend import attend as attend_edges
@@ -43,73 +43,69 @@ PACKED_SHARE = 8
 
 
 class Rule(NamedTuple):
-    """One row of the documented table: what ``impl=None`` takes, and when.
-
-    ``{size}`` in ``when`` is :func:`size_in_words`; ``fits`` says whether the row holds for a call.
-    """
+    """One row of the documented table: what ``impl=None`` takes, and when; ``{size}`` is :func:`size_in_words`."""
 
     impl: str
     when: str
-    fits: Callable[[Call], bool]
 
 
-RULES = (
-    Rule(
-        "reference",
-        "attention weights are asked for, and parallel edges attend separately",
-        lambda call: call.need_weights and _parallel(call),
+RULES = {
+    "weights of parallel edges": Rule(
+        "reference", "attention weights are asked for, and parallel edges attend separately"
     ),
-    Rule("dense", "attention weights are asked for", lambda call: call.need_weights),
-    Rule(
-        "triton",
-        "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call",
-        lambda call: not torch.compiler.is_exporting() and _takes_triton(call),
-    ),
-    Rule(
-        "native",
-        "edges-only labels on a CPU, and the compiled kernels can do the call",
-        lambda call: call.plan.edges_only and not torch.compiler.is_exporting() and _native(call) is None,
-    ),
-    Rule("edges", "edges-only labels: EdgeLabels with default=None", lambda call: call.plan.edges_only),
-    Rule(
+    "weights": Rule("dense", "attention weights are asked for"),
+    "gpu": Rule("triton", "the tensors are on a GPU, outside torch.export, and the fused kernels can do the call"),
+    "edges": Rule("native", "edges-only labels on a CPU, and the compiled kernels can do the call"),
+    "other edges": Rule("edges", "edges-only labels: EdgeLabels with default=None"),
+    "part": Rule(
         "native",
         "the call is a part of a larger one that drops weights, on a CPU, and the compiled kernels can do the call",
-        lambda call: _draws_of_larger(call) and not torch.compiler.is_exporting() and _native(call) is None,
     ),
-    Rule(
-        "dense",
-        "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths",
-        lambda call: torch.compiler.is_exporting() and by_rows.needed(call),
+    "exported by rows": Rule(
+        "dense", "inside torch.export, with what chunked does by rows, whose number would fix the exported lengths"
     ),
-    Rule(
+    "exported": Rule(
         "chunked",
         "inside torch.export, where a rule on sizes would fix the exported lengths and compiled kernels the machine",
-        lambda _: torch.compiler.is_exporting(),
     ),
-    Rule(
+    "decoding": Rule(
         "native",
         "there is one query row without gradients (a decoding step) on a CPU, and the compiled kernels can do the call",
-        lambda call: call.plan.q_len == 1 and not _any_learns(call) and _native(call) is None,
     ),
-    Rule("dense", "there is one query row", lambda call: call.plan.q_len == 1),
-    Rule("dense", "{size}", lambda call: size(call) <= small_scores(call)),
-    Rule(
-        "native",
-        "the tensors are on a CPU, and the compiled kernels can do the call",
-        lambda call: _native(call) is None,
-    ),
-    Rule("dense", "{size}", lambda call: size(call) <= dense_scores(call)),
-    Rule("chunked", "{size}", lambda _: True),
-)
-"""The table, top to bottom; the first row that fits is taken."""
+    "one row": Rule("dense", "there is one query row"),
+    "small": Rule("dense", "{size}"),
+    "cpu": Rule("native", "the tensors are on a CPU, and the compiled kernels can do the call"),
+    "medium": Rule("dense", "{size}"),
+    "large": Rule("chunked", "{size}"),
+}
+"""The table, top to bottom."""
 
 
 def rule_for(call: Call) -> Rule:
     """The first row of the table that fits ``call``."""
-    for rule in RULES:
-        if rule.fits(call):
-            return rule
-    raise AssertionError("the last row fits every call")
+    return RULES[_row_for(call)]
+
+
+def _row_for(call: Call) -> str:
+    plan, exporting = call.plan, torch.compiler.is_exporting()
+    if call.need_weights:
+        return "weights of parallel edges" if _parallel(call) else "weights"
+    if not exporting and limits.is_gpu(call.query.device) and _takes_triton(call):
+        return "gpu"
+    if plan.edges_only:
+        return "edges" if not exporting and _native(call) is None else "other edges"
+    if call.dropout_seed is not None and _draws_of_larger(call) and not exporting and _native(call) is None:
+        return "part"
+    if exporting:
+        return "exported by rows" if by_rows.needed(call) else "exported"
+    if plan.q_len == 1:
+        return "decoding" if not _any_learns(call) and _native(call) is None else "one row"
+    scores = size(call)
+    if scores <= small_scores(call):
+        return "small"
+    if _native(call) is None:
+        return "cpu"
+    return "medium" if scores <= dense_scores(call) else "large"
 
 
 def size(call: Call) -> int:
@@ -173,8 +169,6 @@ def _takes_triton(call: Call) -> bool:
     This runs the check before the first use; a traced call runs it later, when it executes.
     """
     query, listed = call.query, call.plan.edges_only
-    if not limits.is_gpu(query.device):
-        return False
     traced = limits.not_run_now(query)
     if not limits.HAS_TRITON and limits.turned_off() is None and (torch.compiler.is_dynamo_compiling() or not traced):
         limits.say_missing()
@@ -276,7 +270,7 @@ def _parallel(call: Call) -> bool:
 
 def _any_learns(call: Call) -> bool:
     """Whether autograd follows the call."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _learnable(call))
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors())
 
 
 def _learns(mask: Tensor | None) -> bool:
@@ -311,7 +305,7 @@ def _check_transforms(call: Call, impl: str | None) -> None:
         return
     if peek_interpreter_stack() is not None:
         what = "torch.func transforms (grad, vmap, jvp, ...)"
-    elif forward_ad._current_level >= 0 and (_by_user(call.score) or any(_has_tangent(t) for t in _learnable(call))):
+    elif forward_ad._current_level >= 0 and (_by_user(call.score) or any(_has_tangent(t) for t in call.tensors())):
         what = "forward-mode derivatives"
     else:
         return
@@ -325,14 +319,6 @@ def _by_user(score: Any) -> bool:
     """Whether the call uses a function of the user, which may hold tangents."""
     function = score.activation if isinstance(score, Additive) else score
     return function is not None and not isinstance(function, (str, Named, Bilinear))
-
-
-def _learnable(call: Call) -> list[Tensor]:
-    tables = [table for part in call.tables for table in part if table is not None]
-    weight = [call.score.weight] if isinstance(call.score, (Additive, Bilinear)) else []
-    more = [x for given in (call.value_map, call.edge) if given is not None for x in given if x is not None]
-    masks = [] if call.mask is None else [call.mask]
-    return [call.query, call.key, call.value, *masks, *tables, *weight, *more]
 
 
 def _has_tangent(tensor: Tensor) -> bool:

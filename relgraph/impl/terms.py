@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, pad
 
+from relgraph.call import Answer, Call, Tables
 from relgraph.impl import draw
-from relgraph.impl.call import Answer, Call, Outputs, Tables
+from relgraph.impl.problem import Outputs
 from relgraph.plan import distances, inside_graphs
 
 

@@ -36,6 +36,9 @@ def smallest_dtype(num_labels: int) -> torch.dtype:
     return torch.int64
 
 
+KINDS: set[type] = set()
+"""All kinds of labels, which are final: to look a type up here is faster than ``isinstance`` of an abstract class."""
+
 METHODS: dict[str, Callable[..., Any]] = {}
 """Functions that methods of Labels call. Their modules import this one, so they register them here."""
 
@@ -268,6 +271,11 @@ class Labels(ABC):
             raise NotImplementedError("pin_memory needs an accelerator, and torch finds none here")
         return self._map(lambda t: t.pin_memory())
 
+    @property
+    def offsets(self) -> tuple[int | Tensor | None, ...]:
+        """The ``q_offset`` of all distance labels within these; None for each that was built without one."""
+        return ()
+
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         tensors, spec = pytree.tree_flatten(self)
         once = {id(tensor): fn(tensor) for tensor in {id(t): t for t in tensors}.values()}
@@ -297,7 +305,8 @@ class Labels(ABC):
 
 
 def register(kind: type[Labels]) -> None:
-    """Register a kind of labels with torch's pytree: fields with tensors or labels are children."""
+    """Register a kind of labels, also with torch's pytree: fields with tensors or labels are children."""
+    KINDS.add(kind)
     pytree.register_pytree_node(
         kind,
         _flatten,

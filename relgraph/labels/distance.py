@@ -102,7 +102,14 @@ class DistanceLabels(Labels):
     @property
     def device(self) -> torch.device | None:
         """The device of offsets and borders; None without them."""
-        return next((x.device for x in (self.q_offset, self.q_ptr, self.k_ptr) if isinstance(x, Tensor)), None)
+        for x in (self.q_offset, self.k_ptr):
+            if isinstance(x, Tensor):
+                return x.device
+        return None
+
+    @property
+    def offsets(self) -> tuple[int | Tensor | None, ...]:
+        return (self.q_offset,)
 
     def to_dense(self) -> tuple[Tensor, Tensor]:
         check_room(self)

@@ -188,6 +188,10 @@ class EdgeLabels(Labels):
                 f"one edge from {pair % self.k_len} to {pair // self.k_len}"
             )
 
+    @property
+    def offsets(self) -> tuple[int | Tensor | None, ...]:
+        return self.default.offsets if isinstance(self.default, Labels) else ()
+
     def _pair_keys(self) -> Tensor:
         """One number per edge, ordered by batch row, query and key."""
         source, target = self.edge_index

@@ -63,6 +63,10 @@ class SumLabels(Labels):
             num_labels=tuple(part.num_labels for part in flat), q_ptr=first.q_ptr, k_ptr=first.k_ptr,
         )  # fmt: skip
 
+    @property
+    def offsets(self) -> tuple[int | Tensor | None, ...]:
+        return tuple(offset for part in self.parts for offset in part.offsets)
+
     def to_dense(self) -> tuple[Tensor, Tensor]:
         raise TypeError("a sum carries several ids per pair: call to_dense on each of .parts")
 

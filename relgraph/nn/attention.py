@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.call import LabelsLike, Table
 from relgraph.functional import ImplChoice, relation_attention_with_aux, which_impl
-from relgraph.functional.check import LabelsLike, Table
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs

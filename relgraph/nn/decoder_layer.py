@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike, Table
+from relgraph.call import LabelsLike, Table
 from relgraph.graphs import Graph
 from relgraph.labels import Labels
 from relgraph.nn.attention import RelationAttention

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.sharding import check_layer_input
-from relgraph.functional.check import check_labels_fit, check_labels_type
-from relgraph.functional.offset import labels_offsets
+from relgraph.call import check_labels_fit, check_labels_type
+from relgraph.call.offset import offsets_of
 from relgraph.functional.region import active, whole_length
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
@@ -209,7 +209,7 @@ def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | 
         return q_offset
     if q_offset is not None:
         raise ValueError("q_offset must be left out with a cache that grows, which sets it")
-    offsets = labels_offsets(labels)
+    offsets = offsets_of(labels)
     if any(isinstance(offset, Tensor) for offset in offsets):
         return None
     for offset in offsets:

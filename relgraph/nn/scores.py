@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.functional.check import check_score_type, check_score_weight
+from relgraph.call.scores import check_score_type, check_score_weight
 from relgraph.labels import Labels
 from relgraph.nn.inputs import Inputs
 from relgraph.nn.tables import NumLabels, RelationTables
@@ -40,10 +40,10 @@ def check_score_fits(score: Any, kinds: Sequence[str], num_labels: NumLabels, he
     if isinstance(score, Additive):
         if "query" in kinds:
             raise ValueError(f"tables must leave out 'query' with score=Additive, got {list(kinds)}")
-        check_score_weight(score, heads, dim, None)
+        check_score_weight(score, H=heads, D=dim)
         return score
     one = check_one_label("score=Bilinear", num_labels)
-    check_score_weight(score, heads, dim, weight.shape[-3] if one is None else one)
+    check_score_weight(score, H=heads, D=dim, R=weight.shape[-3] if one is None else one)
     return score
 
 

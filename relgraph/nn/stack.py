@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from relgraph.arguments import check
-from relgraph.functional.check import LabelsLike
+from relgraph.call import LabelsLike
 from relgraph.graphs import Graph
 from relgraph.nn.attention import RelationAttention
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, memory_labels_of_new_rows, restores_cache_on_error

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
-from relgraph.functional.check import LabelsLike, check_labels_type
+from relgraph.call import LabelsLike, check_labels_type
 from relgraph.graphs import Graph
 from relgraph.labelers import ClippedDistance
 from relgraph.labels import Labels

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
 from torch_geometric.nn.conv import MessagePassing
 
-from relgraph.functional.check import Maps
+from relgraph.call import Maps
 from relgraph.impl.terms import with_zero_row
 from relgraph.nn.tables import RelationTables
 from relgraph.nn.value_maps import ValueMaps

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 import relgraph as rg
+from relgraph.call import check_call
+from relgraph.call.operands import POSITIONAL
 from relgraph.functional.attention import answer_to
-from relgraph.functional.check import check_call
 from relgraph.impl.native import build
 from relgraph.score import Named
 from tests.fuzz import constants
@@ -254,19 +255,9 @@ def _unpacked(name: Any, x: Tensor) -> Tensor:
 
 def _with_keep(call: Arguments, impl: str | None) -> dict:
     """The outputs under a given dropout mask: the private hook that makes dropout comparable."""
-    more = dict(call.more)
-    edge = tuple(more.pop(name) for name in ("edge_attr", "edge_key", "edge_value"))
-    biases = more.pop("content_bias"), more.pop("position_bias")
-    checked, _ = check_call(
-        *call.positional[:4],
-        call.positional[4:],
-        **call.options,
-        **more,
-        edge=edge,
-        query_biases=biases,
-        need_weights=call.case.need_weights,
-        need_mass=call.case.need_mass,
-    )
+    given = dict(zip(POSITIONAL, call.positional, strict=True))
+    wanted = {"need_weights": call.case.need_weights, "need_label_mass": call.case.need_mass}
+    checked = check_call({**given, **call.options, **call.more, **wanted})
     keep = call.case.keep.to(call.dtype)
     answer = answer_to(replace(checked, keep=keep), impl)
     outputs = {"z": answer.output, "lse": answer.lse, "weights": answer.weights}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.call import Call, EdgeVectors, Tables, ValueMap
+from relgraph.call import Call, EdgeVectors, Tables, ValueMap
 from relgraph.impl.native import build
 from relgraph.impl.rule import DENSE_SCORES, SMALL_SCORES, choose
 from relgraph.plan import lower, plain

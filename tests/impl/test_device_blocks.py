@@ -144,7 +144,7 @@ def test_dense_is_taken_up_to_what_fills_the_budget(room):
 
 
 def make_call(x, labels):
-    from relgraph.impl.call import Call, Tables
+    from relgraph.call import Call, Tables
     from relgraph.plan import lower
 
     return Call(x, x, x, lower(labels), (Tables(),), 1.0)

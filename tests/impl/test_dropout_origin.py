@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.functional.check import check_call
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.native import build
 from relgraph.impl.rule import refusal
+from tests.cases import call_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -28,7 +28,7 @@ def impl(request):
 
 def solve(impl, inputs, labels, keep=None, origin=(0, 0, 0, 0)):
     """The output under dropout of one half, drawn with the same seed or given."""
-    call, _ = check_call(*inputs, labels, (None,) * 4, None, False, None, 0.5, None, False)
+    call = call_of(*inputs, labels, dropout_p=0.5)
     assert refusal(call, impl) is None
     seed = torch.tensor(3, device=call.query.device)
     return IMPLEMENTATIONS[impl](replace(call, keep=keep, dropout_seed=seed, dropout_origin=origin)).output

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.functional.check import check_call
 from relgraph.functional.merge import merge
 from relgraph.impl import IMPLEMENTATIONS, budget
 from relgraph.impl.chunked import blocks, by_rows, groups
 from relgraph.impl.native import build
 from relgraph.impl.rule import choose, refusal
-from tests.cases import F64
+from tests.cases import F64, call_of
 
 N, M, HEADS, KV_HEADS = 21, 23, 4, 2
 IMPLS = ["reference", "dense", "chunked", "chunked by rows", "edges", "native"]
@@ -82,8 +81,8 @@ class Problem:
         labels = self.labels.rows(*rows).cols(*keys)
         of_heads = (*(x[of[0]] for x in tables), None, None)
         score = same if impl == "chunked by rows" else None
-        call, _ = check_call(
-            query, key, value, labels, of_heads, None, False, None, 0.4, None, True, need_mass=True, score=score
+        call = call_of(
+            query, key, value, labels, *of_heads, dropout_p=0.4, enable_gqa=True, need_label_mass=True, score=score
         )
         if keep is None:
             origin = (batch[0], heads[0], rows[0], keys[0])
@@ -199,6 +198,6 @@ def test_parts_of_any_size_are_drawn_alike_by_default(kind):
     for rows in (1, 7, 2048):
         pairs = torch.zeros(2, 1, dtype=torch.long)
         labels = None if kind == "distance" else rg.EdgeLabels(pairs, pairs[0], 1, q_len=rows, k_len=2048)
-        call, _ = check_call(x[:, :, :rows], x, x, labels, (None,) * 4, None, False, None, 0.5, None, False)
+        call = call_of(x[:, :, :rows], x, x, labels, dropout_p=0.5)
         taken.add(choose(replace(call, dropout_seed=torch.tensor(1)), None))
     assert taken <= {"native"} or taken <= {"dense", "chunked", "edges"}

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import relgraph as rg
-from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.native import attend, build
 from relgraph.impl.native import edges as native_edges
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels
 from relgraph.plan import DistanceIds, lower
 from relgraph.plan.parts import WrittenIds

@@ -9,12 +9,11 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import relgraph as rg
-from relgraph.functional.check import check_call
 from relgraph.impl import IMPLEMENTATIONS, op
 from relgraph.impl.native import build, edges
 from relgraph.plan import encode, lower
 from tests.budget import twins
-from tests.cases import F64, KINDS, answer, make
+from tests.cases import F64, KINDS, answer, call_of, make
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned"),
@@ -162,7 +161,7 @@ def dropped(labels, p, seed=0, heads=8, origin=(0, 0, 0, 0)):
 def _problem(labels, p, heads):
     seen = []
     x = torch.zeros(1, heads, labels.q_len, 1, dtype=F64)
-    call, _ = check_call(x, x, x, labels, (None,) * 4, None, False, None, p, None, False)
+    call = call_of(x, x, x, labels, dropout_p=p)
     run = edges._forward
     kernels = op._KERNELS[edges.KERNELS]
     op._KERNELS[edges.KERNELS] = kernels._replace(forward=lambda problem: seen.append(problem) or run(problem))

@@ -17,7 +17,7 @@ from relgraph.impl.triton.edges import PAIRS
 from relgraph.labels import EdgeLabels
 from relgraph.plan import encode, plan_memo
 from tests.budget import twins
-from tests.cases import F64, KINDS, Case, answer, edges, make, moved, raw
+from tests.cases import F64, KINDS, Case, answer, call_of, edges, make, moved, raw
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -292,12 +292,8 @@ def test_compiles_in_one_graph():
 
 
 def test_ops_are_what_they_say_they_are():
-    from relgraph.functional.check import check_call
-
     case = moved(make(KINDS["edges only"](3), dtype=torch.float32, batch=1), DEVICE)
-    call, _ = check_call(
-        *case.inputs, case.labels, tuple(case.tables), None, False, None, 0.25, None, False, need_mass=True
-    )
+    call = call_of(*case.inputs, case.labels, *case.tables, dropout_p=0.25, need_label_mass=True)
     q, k, v = case.inputs
     columns = [torch.randn(*x.shape[:3], 3, device=DEVICE, requires_grad=True) for x in (q, k)]
     (tensors, ints), seed = encode(call.plan), torch.tensor(3, device=DEVICE)

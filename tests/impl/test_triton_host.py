@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import relgraph as rg
 from docs.benchmarks.host import Stub, labels_of, stubbed
+from relgraph.call import Call, Tables
 from relgraph.impl import op
-from relgraph.impl.call import Call, Tables
 from relgraph.impl.triton import attend, capture
 from relgraph.plan import LabelPlan, decode, encode, lower, memo_of, memory, plan_memo
 from tests.budget import assert_within_budget, twins

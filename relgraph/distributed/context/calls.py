@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributed
 
 from relgraph.arguments import check
+from relgraph.call import Answer, check_labels_type, labels_from_ids
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context import gathered, heads, ring
 from relgraph.distributed.context.agreement import LABELS, agree, fingerprint, shared_seed
@@ -16,9 +17,7 @@ from relgraph.distributed.context.slices import Whole
 from relgraph.distributed.layout import Layout
 from relgraph.distributed.together import raise_together
 from relgraph.functional.attention import AttentionAux, aux_of
-from relgraph.functional.check import check_labels_type, labels_from_ids
 from relgraph.functional.region import Arguments, Region
-from relgraph.impl.call import Answer
 from relgraph.labels import Labels
 
 METHODS = ("allgather", "ring", "ulysses")

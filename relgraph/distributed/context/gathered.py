@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from relgraph.call import Answer
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_heads, cut_offset, positions_of
 from relgraph.distributed.layout import Layout
 from relgraph.functional.region import Arguments
-from relgraph.impl.call import Answer
 
 GROUPS = 2
 """The number of groups of heads. With more groups backward holds less, but a GPU has less work at a time."""

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor, distributed
 
 from relgraph.arguments import check
+from relgraph.call import Answer
 from relgraph.distributed.collectives import gather, heads_to_rows, rows_to_heads
 from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
 from relgraph.distributed.layout import Layout
 from relgraph.functional.region import Arguments
-from relgraph.impl.call import Answer
 
 
 def attend(

@@ -17,11 +17,11 @@ from torch import Tensor, distributed
 from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
+from relgraph.call import Answer, accumulation_dtype
 from relgraph.distributed.collectives import Travel
 from relgraph.distributed.context.slices import Run, Whole, attend_part, positions_of, sees_nothing
 from relgraph.distributed.layout import Layout
 from relgraph.functional.region import Arguments
-from relgraph.impl.call import Answer, accumulation_dtype
 from relgraph.score import Additive, Bilinear, module_of, with_parameters
 
 

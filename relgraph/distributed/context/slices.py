@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, check_call
+from relgraph.call.offset import offsets_of
 from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
-from relgraph.functional.check import check_call
-from relgraph.functional.offset import labels_offsets
 from relgraph.functional.region import Arguments, left
-from relgraph.impl.call import Answer
 from relgraph.labels import EdgeLabels, Labels
 from relgraph.labels.base import positions_before
 from relgraph.score import Additive, Bilinear
@@ -68,7 +67,7 @@ def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Te
     """The position of the first of these rows among these keys; None if nothing needs it."""
     base = given.q_offset
     if base is None:
-        base = next((offset for offset in labels_offsets(whole.labels) if offset is not None), None)
+        base = next((offset for offset in offsets_of(whole.labels) if offset is not None), None)
     if base is None and not given.is_causal:
         return None
     base = 0 if base is None else base

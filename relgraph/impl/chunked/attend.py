@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, accumulation_dtype
 from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.blocks import backward, forward
 from relgraph.impl.terms import answer, query_tables, score_tables

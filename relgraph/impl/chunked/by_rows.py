@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import budget, dense
-from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accumulation_dtype
 from relgraph.impl.chunked.units import Unit, units
-from relgraph.impl.draw import Hashes
 from relgraph.impl.terms import hashes_of
-from relgraph.plan import LabelPlan, cut, encode, offset_of_rows, plan_memo
-from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
+from relgraph.plan import LabelPlan, cut, encode, plan_memo
+from relgraph.score import Additive, Bilinear, Named
 
 BLOCK_NUMBERS = 1 << 20
 """Numbers per block on a CPU, 4 MiB in float32: one or more per pair, see :func:`_numbers_per_pair`."""
@@ -50,48 +49,15 @@ def _attend(call: Call) -> Answer:
     if call.dropout_p > 0.0 and call.keep is None:  # blocks draw with one seed, by place
         seed = torch.randint(1 << 62, ()) if call.dropout_seed is None else call.dropout_seed
         call = replace(call, drawn=hashes_of(replace(call, dropout_seed=seed)))
-    module = module_of(call.score)
-    held = [] if module is None else [parameter for _, parameter in module.named_parameters()]
-    output, lse, *mass = _ByRows.apply(call, *_learned(call), *held)
+    output, lse, *mass = _ByRows.apply(call, *call.tensors())
     return Answer(output, lse, tuple(mass) if call.need_mass else None)
 
 
-def _learned(call: Call) -> list[Tensor | None]:
-    """All tensors that may have a gradient, in a fixed order."""
-    weight = call.score.weight if isinstance(call.score, (Additive, Bilinear)) else None
-    tables = [table for part in call.tables for table in part]
-    return [
-        call.query, call.key, call.value, call.mask, weight, *(call.value_map or (None, None)),
-        *(call.edge or (None, None, None)), *tables,
-    ]  # fmt: skip
-
-
-def _with(call: Call, tensors: list[Any]) -> Call:
-    """The call with other tensors in the order of :func:`_learned`."""
-    query, key, value, mask, weight, coefficients, bases, attr, edge_key, edge_value, *tables = tensors
-    score, width = call.score, len(Tables._fields)
-    if isinstance(score, Additive):
-        score = Additive(weight, score.activation)
-    elif isinstance(score, Bilinear):
-        score = Bilinear(weight)
-    return replace(
-        call,
-        query=query,
-        key=key,
-        value=value,
-        mask=mask,
-        score=score,
-        value_map=None if call.value_map is None else ValueMap(coefficients, bases),
-        edge=None if call.edge is None else EdgeVectors(attr, edge_key, edge_value),
-        tables=tuple(Tables(*tables[p : p + width]) for p in range(0, len(tables), width)),
-    )
-
-
 class _ByRows(torch.autograd.Function):
-    """All blocks, forward and backward; inputs are those of :func:`_learned` and the parameters of a user's module."""
+    """All blocks, forward and backward; inputs are the tensors of the call."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         (batch, heads, q_len), value = call.query.shape[:3], call.value
         output = value.new_zeros(batch, heads, q_len, value.shape[-1], dtype=accumulation_dtype(call.query.dtype))
         lse = output.new_full((batch, heads, q_len), float("-inf"))
@@ -109,23 +75,19 @@ class _ByRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         saved, needs = list(ctx.saved_tensors), ctx.needs_input_grad[1:]
-        count = len(_learned(ctx.call))
         # sums over blocks, in float32 at least
         grads = [
             torch.zeros_like(x, dtype=accumulation_dtype(x.dtype)) if need else None
             for x, need in zip(saved, needs, strict=True)
         ]
         # cut like the call, the sums of gradients give the views that a block's gradients are added to
-        sums = _with(ctx.call, [x if grad is None else grad for x, grad in zip(saved[:count], grads, strict=False)])
-        for unit, rows, mine in _blocks(_with(ctx.call, saved[:count])):
-            inputs = [None if x is None else x.detach() for x in _learned(mine)]
-            held = [x.detach() for x in saved[count:]]  # copies: hooks of the parameters wait for the sum
-            wanted = [x.requires_grad_() for x in _chosen([*inputs, *held], needs)]
+        sums = ctx.call.with_tensors([x if grad is None else grad for x, grad in zip(saved, grads, strict=True)])
+        for unit, rows, mine in _blocks(ctx.call.with_tensors(saved)):
+            inputs = [x.detach() for x in mine.tensors()]  # copies: hooks of parameters wait for the sum
+            wanted = [x.requires_grad_() for x in _chosen(inputs, needs)]
             # as in forward: the implementations choose their own precision
             with torch.enable_grad(), torch.autocast(mine.query.device.type, enabled=False):
-                again = _with(mine, inputs)
-                again = replace(again, score=with_parameters(again.score, held))
-                answer = dense.attend(again)
+                answer = dense.attend(mine.with_tensors(inputs))
             pieces = (answer.output, answer.lse, *(answer.mass or ()))
             used = [(x, grad) for x, grad in zip(pieces, incoming, strict=True) if grad is not None and x.requires_grad]
             if not used:
@@ -136,8 +98,7 @@ class _ByRows(torch.autograd.Function):
                 [_rows_of(grad, unit, rows) for _, grad in used],
                 allow_unused=True,
             )
-            into = _chosen(_learned(_cut(sums, unit, rows, mine.plan)), needs) + _chosen(grads[count:], needs[count:])
-            for total, piece in zip(into, found, strict=True):
+            for total, piece in zip(_chosen(_cut(sums, unit, rows, mine.plan).tensors(), needs), found, strict=True):
                 if piece is not None:
                     total.add_(piece.detach())
         grads = [None if x is None else x.to(own.dtype) for x, own in zip(grads, saved, strict=True)]
@@ -160,9 +121,9 @@ class _Once(torch.autograd.Function):
         raise NotImplementedError("impl='chunked' has no second derivative; use impl='dense' or 'reference'")
 
 
-def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Tensor]:
+def _chosen(tensors: list[Any], needs: Sequence[bool]) -> list[Any]:
     """Those with a gradient."""
-    return [x for x, need in zip(tensors, needs, strict=False) if need]
+    return [x for x, need in zip(tensors, needs, strict=True) if need]
 
 
 def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
@@ -198,32 +159,4 @@ def _rows_of(x: Tensor, unit: Unit, rows: range) -> Tensor:
 
 def _cut(call: Call, unit: Unit, rows: range, plan: LabelPlan) -> Call:
     """The same call for some rows of a unit, whose plan is given; its tensors are views."""
-    batch = unit.batch
-    at, queries, seen = (
-        slice(batch.start, batch.stop),
-        slice(rows.start, rows.stop),
-        slice(unit.keys.start, unit.keys.stop),
-    )
-
-    def pairs(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
-        wanted = (at, slice(None), queries, seen)
-        return x[tuple(mine if n > 1 else slice(None) for mine, n in zip(wanted, x.shape, strict=True))]
-
-    def own(tables: Tables) -> Tables:
-        tables = tables._replace(**{kind: getattr(tables, kind)[at] for kind in tables.batched})
-        return tables if tables.rows is None else tables._replace(rows=_rows_of(tables.rows, unit, rows))
-
-    return replace(
-        call,
-        query=call.query[at, :, queries],
-        key=call.key[at, :, seen],
-        value=call.value[at, :, seen],
-        plan=plan,
-        tables=tuple(map(own, call.tables)),
-        mask=pairs(call.mask),
-        keep=pairs(call.keep),
-        drawn=None if call.drawn is None else Hashes(call.drawn.rows[at, :, queries], call.drawn.keys[:, seen]),
-        q_offset=offset_of_rows(call.q_offset, batch, unit.graph, rows.start - unit.queries.start),
-    )
+    return call.cut(unit.batch, rows, unit.keys, plan, rows.start - unit.queries.start, unit.graph)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Problem
 from relgraph.impl.chunked.listed import Listed
 from relgraph.impl.chunked.parts import PartInUnit
 from relgraph.impl.chunked.tiles import Tile
 from relgraph.impl.chunked.units import Offset, Unit, offset_in
+from relgraph.impl.problem import Problem
 
 
 class UnitIds:

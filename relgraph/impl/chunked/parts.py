@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from relgraph.impl import budget
-from relgraph.impl.call import Problem
 from relgraph.impl.chunked.listed import Listed, PairsOver
 from relgraph.impl.chunked.tiles import DistanceTile, IdTile, Stripe, Tile, UniformTile
 from relgraph.impl.chunked.units import Unit, offset_in
+from relgraph.impl.problem import Problem
 from relgraph.plan import (
     DEAD,
     FIRST,

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
-from relgraph.impl.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
+from relgraph.call import Answer, Call, EdgeVectors, ValueMap, accumulation_dtype
 from relgraph.impl.draw import Hashes, numbers, parted, smallest_kept
 from relgraph.impl.edges.sparse import row_softmax, run_numbers, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, earlier_twins, listed_entries, listed_future

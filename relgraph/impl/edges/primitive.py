@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Outputs, Problem
 from relgraph.impl.edges.sparse import row_softmax, sampled_dot, weighted_sum
 from relgraph.impl.listed import Pattern, added_to_pairs
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import with_zero_row
 from relgraph.plan import Csr
 from relgraph.score import finish

@@ -7,12 +7,13 @@ import ctypes
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, Call, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Outputs, Problem, accumulation_dtype
 from relgraph.impl.native import build
 from relgraph.impl.native.edges import attend_listed
 from relgraph.impl.native.problem import Filled, dense_rows
 from relgraph.impl.native.structs import CProblem
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import answer, repeat_heads, score_tables, with_zero_row
 
 PANEL, FEWEST_KEYS = 512, 512

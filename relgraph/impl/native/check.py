@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Problem
+from relgraph.impl.problem import Problem
 from relgraph.plan import Csr, DistanceIds, LabelPlan, Part, graph_at
 from relgraph.plan.parts import FIRST
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, Call, Tables, accumulation_dtype
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables, accumulation_dtype
 from relgraph.impl.edges.primitive import outputs as outputs_in_torch
 from relgraph.impl.listed import added_to_pairs, given_factor
 from relgraph.impl.native import build
@@ -23,6 +23,7 @@ from relgraph.impl.native.check import check_listed, check_plan, check_rows
 from relgraph.impl.native.problem import Held, as_long
 from relgraph.impl.native.sort import sort_pairs
 from relgraph.impl.native.structs import CEdges, CPairs, CTensor
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched
 from relgraph.plan import SORTERS, Csr, LabelPlan
 from relgraph.score import encode

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.call import Problem
 from relgraph.impl.native.check import check_plan, check_tensors
 from relgraph.impl.native.structs import CPart, CProblem, CTensor
+from relgraph.impl.problem import Problem
 from relgraph.plan import DistanceIds, LabelPlan, Part
 
 SCORES = 1 << 18

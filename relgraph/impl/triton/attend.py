@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, Call, Tables
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Outputs, Problem, Tables
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched, split_mass, with_zero_row
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.edges import attend_listed

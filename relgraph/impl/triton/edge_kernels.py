@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.triton.attention_pieces import finished, slope
 
 LOG2_E = tl.constexpr(1.4426950408889634)

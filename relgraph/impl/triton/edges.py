@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relgraph.call import Answer, Call
 from relgraph.impl import op
-from relgraph.impl.call import Answer, Call, Outputs, Problem
 from relgraph.impl.listed import Pattern, added_to_pairs, earlier_twins, given_factor
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import split_batched
 from relgraph.impl.triton import capture
 from relgraph.impl.triton.limits import kernels

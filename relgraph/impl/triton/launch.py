@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relgraph import score
-from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.triton import attention_kernels as attention
 from relgraph.impl.triton import vector_kernels
 from relgraph.impl.triton.limits import interpreted

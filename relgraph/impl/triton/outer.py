@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from relgraph.impl.call import Call, Tables
+from relgraph.call import Call, Tables
 from relgraph.impl.terms import add_value_tables, query_tables, score_tables
 
 

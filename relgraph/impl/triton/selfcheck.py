@@ -29,8 +29,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.call import Call, Tables
 from relgraph.impl import op, reference
-from relgraph.impl.call import Call, Problem, Tables
+from relgraph.impl.problem import Problem
 from relgraph.impl.triton import attend as all_pairs
 from relgraph.impl.triton import limits
 from relgraph.impl.triton.tiling import product_size

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relgraph.impl.call import Outputs, Problem
+from relgraph.impl.problem import Outputs, Problem
 from relgraph.impl.terms import repeat_heads, with_zero_row
 
 

@@ -15,30 +15,24 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.arguments.sharding import check_local
-from relgraph.impl.call import EdgeVectors, Tables, accumulation_dtype
+from relgraph.call.call import EdgeVectors, Tables, accumulation_dtype
 from relgraph.score import Additive, Bilinear
 
 
 def with_query_biases(
-    content: Any,
-    position: Any,
+    content: Tensor | None,
+    position: Tensor | None,
     query: Tensor,
     tables: tuple[Tables, ...],
     scale: float,
     score: Any,
     edge: EdgeVectors | None,
 ) -> tuple[Tensor, tuple[Tables, ...]]:
-    """Fold the biases into query and tables, with the same scores; ``query`` is ``[B, H, N_q, D]``."""
-    given = {"content_bias": content, "position_bias": position}
-    given = {name: bias for name, bias in given.items() if bias is not None}
-    if not given:
-        return query, tables
-    for name, bias in given.items():
-        _check(name, bias, query)
-        if isinstance(score, (Additive, Bilinear)):
+    """Fold the biases ``[H, D]`` into query and tables, with the same scores; ``query`` is ``[B, H, N_q, D]``."""
+    for name, bias in (("content_bias", content), ("position_bias", position)):
+        if bias is not None and isinstance(score, (Additive, Bilinear)):
             raise ValueError(f"{name} must be None with score={type(score).__name__}: it is for dot products")
-        if edge is not None and edge.key is not None:
+        if bias is not None and edge is not None and edge.key is not None:
             raise NotImplementedError(f"{name} cannot be added where edge vectors have an edge_key")
     if position is not None and all(table.key is None for table in tables):
         raise ValueError("position_bias needs a key_table, whose rows it is multiplied by, got none")
@@ -50,16 +44,6 @@ def with_query_biases(
         if of_content is not None:
             query = (query.to(dtype) + of_content[:, None]).to(query.dtype)
     return query, found
-
-
-def _check(name: str, bias: Any, query: Tensor) -> None:
-    wanted = [query.shape[1], query.shape[-1]]
-    if not check.shaped(check.floating(name, bias), wanted):
-        raise ValueError(f"{name} must have shape [H, D] = {wanted}, got {list(bias.shape)}")
-    if bias.dtype != query.dtype and check.autocast_dtype(query.device.type) is None:
-        raise ValueError(f"{name} must have the dtype of query, {query.dtype}, got {bias.dtype}")
-    check_local(**{name: bias})
-    check.same_device(query=query, **{name: bias})
 
 
 def _difference(position: Tensor | None, content: Tensor | None) -> Tensor:

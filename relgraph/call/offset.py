@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
-from relgraph.labels import DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels import Labels
 from relgraph.labels.distance import check_offset
 from relgraph.labels.join import same_offset
 from relgraph.plan import LabelPlan
@@ -16,11 +16,17 @@ from relgraph.plan import LabelPlan
 
 def offset_of(q_offset: Any, labels: Labels | None, plan: LabelPlan, is_causal: bool, query: Tensor) -> int | Tensor:
     """The key position of query row 0, from the caller or the labels."""
+    own = () if labels is None else labels.offsets
+    if q_offset is None and not is_causal:
+        for offset in own:
+            if offset is not None:
+                break
+        else:
+            return 0
     graphs = None if plan.k_ptr is None else plan.k_ptr.shape[0] - 1
     check_offset(q_offset, graphs)
     if isinstance(q_offset, Tensor) and q_offset.dim() == 1 and graphs is None and q_offset.shape[0] != query.shape[0]:
         raise ValueError(f"q_offset must hold one number per batch row, {query.shape[0]}, got {q_offset.shape[0]}")
-    own = labels_offsets(labels)
     if q_offset is None:
         q_offset = next((offset for offset in own if offset is not None), None)
     for offset in own:
@@ -55,13 +61,9 @@ def sees_all_keys(offset: int | Tensor, plan: LabelPlan) -> bool:
     return offset >= plan.k_len - 1
 
 
-def labels_offsets(labels: Any) -> list[int | Tensor | None]:
-    """The ``q_offset`` of all distance labels within ``labels``; None for each that was built without one."""
-    if isinstance(labels, SumLabels):
-        return [offset for part in labels.parts for offset in labels_offsets(part)]
-    if isinstance(labels, EdgeLabels):
-        return labels_offsets(labels.default)
-    return [labels.q_offset] if isinstance(labels, DistanceLabels) else []
+def offsets_of(labels: Any) -> tuple[int | Tensor | None, ...]:
+    """The offsets of labels; none for raw ids and without labels."""
+    return labels.offsets if isinstance(labels, Labels) else ()
 
 
 def _agree(one: int | Tensor, other: int | Tensor) -> bool:

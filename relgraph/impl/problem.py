@@ -1,4 +1,4 @@
-"""A checked call and its answer (``Call``, ``Answer``); the same for kernels (``Problem``, ``Outputs``)."""
+"""One attention problem as kernels see it, and what comes of it."""
 
 from __future__ import annotations
 
@@ -10,111 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.call import accumulation_dtype
 from relgraph.impl.draw import Hashes
 from relgraph.plan import LabelPlan, plan_memo
 from relgraph.score import Named
-
-
-class Tables(NamedTuple):
-    """The learned vectors of one part of the labels; each may be missing.
-
-    A table is ``[R, D]``, ``[H, R, D]`` or, with a batch axis, ``[B, 1 or H, R, D]``; biases have no axis D. ``rows``
-    ``[B, H, N_q, R]`` are scores for each query and label, given in place of a key table.
-    """
-
-    key: Tensor | None = None
-    value: Tensor | None = None
-    query: Tensor | None = None
-    bias: Tensor | None = None
-    rows: Tensor | None = None
-
-    @property
-    def batched(self) -> tuple[str, ...]:
-        """The kinds of tables that have a batch axis."""
-        with_axis = {"key": 4, "value": 4, "query": 4, "bias": 3}
-        found: list[str] = []
-        for kind, dims in with_axis.items():
-            table = getattr(self, kind)
-            if table is not None and table.dim() == dims:
-                found.append(kind)
-        return tuple(found)
-
-
-class EdgeVectors(NamedTuple):
-    """A vector per listed pair, and the maps that carry it into score and value.
-
-    Attributes:
-        attr: ``[P, F]``, in the order of the listed pairs.
-        key: W_k, ``[D, F]`` or ``[H, D, F]``, or None.
-        value: W_v, ``[D_v, F]`` or ``[H, D_v, F]``, or None.
-    """
-
-    attr: Tensor
-    key: Tensor | None
-    value: Tensor | None
-
-
-class ValueMap(NamedTuple):
-    """A linear map of the value for each label: W[r] = Σ_k coefficients[r, k] · bases[k].
-
-    coefficients ``[R, K]`` or ``[H, R, K]``; bases ``[K, D_v, D_v]`` or ``[H, K, D_v, D_v]``. No coefficients: K = R, a
-    free map for each label.
-    """
-
-    coefficients: Tensor | None
-    bases: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One checked call; every implementation gives the same numbers for it.
-
-    Shapes: query ``[B, H, N_q, D]``, key ``[B, H_kv, N_k, D]``, value ``[B, H_kv, N_k, D_v]``; a packed batch has B = 1
-    and the borders in the plan. ``mask`` is None or broadcasts to ``[B, H, N_q, N_k]`` with four dimensions; bool (True
-    attends) or added to the scores. ``keep`` is a given dropout mask ``[B, H, N_q, N_k]`` instead of a drawn one.
-    ``score`` is one of :mod:`relgraph.score`, or None for the dot product. ``dropout_origin`` has the batch row, head,
-    query and key that the first ones here are in a larger problem, whose dropout this part draws with the same seed.
-    ``dropout_seed`` is that seed, a number; None draws one, or uses torch's dropout in an implementation without
-    kernels. ``drawn`` holds the hashes made from both, for a block of a call.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    plan: LabelPlan
-    tables: tuple[Tables, ...]
-    scale: float
-    mask: Tensor | None = None
-    is_causal: bool = False
-    q_offset: int | Tensor = 0
-    dropout_p: float = 0.0
-    keep: Tensor | None = None
-    need_weights: bool = False
-    need_mass: bool = False
-    score: Any = None
-    value_map: ValueMap | None = None
-    edge: EdgeVectors | None = None
-    dropout_origin: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dropout_seed: Tensor | None = None
-    drawn: Hashes | None = None
-
-
-class Answer(NamedTuple):
-    """The result of an implementation.
-
-    output ``[B, H, N_q, D_v]``; lse ``[B, H, N_q]`` (-inf on a row that sees nothing); mass, one ``[B, H, N_q, R]`` per
-    part, on request; weights ``[B, H, N_q, N_k]``, on request. All in the accumulation dtype.
-    """
-
-    output: Tensor
-    lse: Tensor
-    mass: tuple[Tensor, ...] | None = None
-    weights: Tensor | None = None
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float32 for the half types, else the type itself."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 @dataclass(frozen=True, eq=False)
