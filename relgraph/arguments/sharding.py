@@ -49,7 +49,7 @@ def check_gathered(rows: Tensor, *, by_heads: bool = False) -> None:
         rows: the rows.
         by_heads: whether ``HeadParallel`` split them, by heads or not at all, on a mesh of one axis.
     """
-    if torch.compiler.is_compiling() or not is_dtensor(rows):
+    if type(rows) in (Tensor, nn.Parameter) or torch.compiler.is_compiling() or not is_dtensor(rows):
         return
     placed: Any = rows
     if not by_heads or placed.device_mesh.ndim > 1:  # fully_shard adds an axis to the mesh

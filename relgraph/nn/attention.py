@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.call import LabelsLike, Table
-from relgraph.functional import ImplChoice, relation_attention_with_aux, which_impl
+from relgraph.functional import ImplChoice
+from relgraph.functional.attention import attend
+from relgraph.functional.choice import choice_of
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
@@ -270,7 +272,7 @@ class RelationAttention(Projections):
             [0.0, 0.0]
         """
         inputs, (z, aux) = self._ask(
-            relation_attention_with_aux, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
+            attend, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
             need_weights, need_label_mass, cache, bank_features, row_scores,
         )  # fmt: skip
         return self._outputs(z, aux.weights, aux.label_mass, inputs)
@@ -321,7 +323,7 @@ class RelationAttention(Projections):
             'attention weights are asked for'
         """
         return self._ask(
-            which_impl, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
+            choice_of, query, key, value, labels, key_padding_mask, attn_mask, is_causal, q_offset,
             need_weights, need_label_mass, None, bank_features, row_scores,
         )[1]  # fmt: skip
 
@@ -342,30 +344,38 @@ class RelationAttention(Projections):
         )  # fmt: skip
         if self.tables is None and bank_features is not None:
             raise ValueError("bank_features must be None for a layer without tables")
-        if check.boolean("need_label_mass", need_label_mass) and self.tables is None:
+        check.boolean("need_label_mass", need_label_mass)
+        if need_label_mass and self.tables is None:
             raise ValueError(
                 "need_label_mass must be False for a layer without tables, whose labels carry no ids; "
                 "rg.relation_attention_with_aux sums plain attention by any labels"
             )
-        rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs)
+        rows = None
+        if row_scores is not None:
+            rows = check_row_scores(row_scores, self.tables, self.num_heads, labels, inputs)
         # before the cache takes the keys
-        if check.boolean("need_weights", need_weights) and self.impl in ("chunked", "native", "triton"):
+        check.boolean("need_weights", need_weights)
+        if need_weights and self.impl in ("chunked", "native", "triton"):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables: dict[str, Any] = {}
-        if self.tables is not None:
-            tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
-        q, k, v, mask = self._project(inputs, cache)
-        answer = function(
-            q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
-            dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
-            enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
-            content_bias=self.content_bias, position_bias=self.position_bias,
-            value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
-            need_weights=need_weights, need_label_mass=need_label_mass,
-        )  # fmt: skip
-        return inputs, answer
+        given: dict[str, Any] = {} if self.tables is None else self._tables(bank_features)
+        query, key, value, mask = self._project(inputs, cache)
+        given |= {
+            "query": query, "key": key, "value": value, "labels": inputs.labels, "attn_mask": mask,
+            "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
+            "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
+            "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
+            "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
+            "need_weights": need_weights, "need_label_mass": need_label_mass,
+        }  # fmt: skip
+        return inputs, function(given)
+
+    def _tables(self, bank_features: Any) -> dict[str, Any]:
+        """The tables as arguments of attention."""
+        if bank_features is None and not self.tables.has_banks:
+            return self.tables()
+        return rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
 
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""

@@ -446,9 +446,9 @@ def restores_cache_on_error(forward: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(forward)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if torch.compiler.is_compiling():
+        if kwargs.get("cache") is None or torch.compiler.is_compiling():
             return forward(*args, **kwargs)
-        before = [(cache, vars(cache).copy()) for cache in _kv_caches(kwargs.get("cache"))]
+        before = [(cache, vars(cache).copy()) for cache in _kv_caches(kwargs["cache"])]
         try:
             return forward(*args, **kwargs)
         except BaseException:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from relgraph.arguments import check
 from relgraph.arguments.sharding import check_layer_input
-from relgraph.call import check_labels_fit, check_labels_type
+from relgraph.call import PLAIN, check_labels_fit, check_labels_type
 from relgraph.call.offset import offsets_of
-from relgraph.functional.region import active, whole_length
+from relgraph.functional.region import active
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
+from relgraph.labels.base import KINDS
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache, labels_of_new_rows
 from relgraph.nn.masks import check_padding, check_pairs
@@ -61,7 +63,7 @@ def check_inputs(
     region = active()
     if cache is not None and region is not None:
         raise NotImplementedError("cache must be None within context_parallel, where each process holds some rows only")
-    packed = isinstance(labels, Labels) and labels.packed
+    packed = type(labels) in KINDS and labels.k_ptr is not None
     if packed and cache is not None:
         raise NotImplementedError("labels must not be packed with a cache, which holds one sequence per batch row")
     held = cache if cache is not None and cache.static and len(cache) > 0 else None
@@ -78,23 +80,25 @@ def check_inputs(
         key = value = None
         new = k_len = past
     else:
-        new = check.tensor("key", key).shape[-2]
+        new = key.shape[-2]
         k_len = past + new
         if cache is not None:
             cache.check(batch, new)
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
-    all_queries, all_keys = whole_length(q_len), whole_length(k_len)  # of all processes
-    rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
+    all_keys = k_len
     if region is None:
-        _check_labels(labels, tables, batch, rows, all_keys, query)
+        _check_labels(labels, tables, batch, q_len, k_len, query)
     else:
+        all_queries, all_keys = region.whole_length(q_len), region.whole_length(k_len)  # of all processes
+        rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
         check_labels = partial(_check_labels, labels, tables, batch, rows, all_keys, query)
         region.check_together(check_labels, labels, batch, rows, all_keys)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
     if region is not None and pairs is not None and padding is not None:
         padding = region.all_keys(padding)
-    check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
+    if padding is not None or pairs is not None:
+        check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)
 
@@ -119,14 +123,20 @@ def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> 
 
 
 def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: bool) -> None:
-    named: dict[str, Any] = {"query": query, "key": key, "value": value}
-    given: dict[str, Any] = {name: x for name, x in named.items() if x is not None or name == "query"}
+    given: dict[str, Any] = {"query": query}
+    if key is not None:
+        given["key"] = key
+    if value is not None:
+        given["value"] = value
     sizes = {"query": widths.embed_dim, "key": widths.kdim, "value": widths.vdim}
     names = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
     weight = widths.parameter
     for name, x in given.items():
-        check.tensor(name, x)
-        check_layer_input(name, x, weight)
+        if x is query and name != "query" and sizes[name] == sizes["query"]:
+            continue
+        if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in check.FLOATING_DTYPES:
+            check.tensor(name, x)
+            check_layer_input(name, x, weight)
         if x.dim() != 2 and (packed or x.dim() != 3):
             shape = "[T, E], as the labels are packed" if packed else "[B, N, E] or [N, E]"
             raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
@@ -136,9 +146,10 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
             raise ValueError(f"{name} must end in {names[name]} = {sizes[name]}, got {list(x.shape)}")
         if x.dtype != weight.dtype and (not x.is_floating_point() or check.autocast_dtype(x.device.type) is None):
             raise ValueError(f"{name} must have the dtype of the layer, {weight.dtype}, got {x.dtype}")
+        if x.device != weight.device:
+            raise ValueError(f"{name} must be on the device of the layer, {weight.device}, got {x.device}")
     if key is not None and value.shape[:-1] != key.shape[:-1]:
         raise ValueError(f"value must have the length of key, {key.shape[-2]}, got {value.shape[-2]}")
-    check.same_device(**{"the layer": weight}, **given)
 
 
 def _check_memory(cache: KVCache, key: Tensor | None, batch: int) -> None:
@@ -153,7 +164,8 @@ def _check_memory(cache: KVCache, key: Tensor | None, batch: int) -> None:
 def _check_labels(
     labels: Any, tables: RelationTables | None, batch: int, q_len: int, k_len: int, query: Tensor
 ) -> None:
-    check_labels_type(labels)
+    if type(labels) not in KINDS:
+        check_labels_type(labels)
     if labels is None:
         if tables is not None:
             raise ValueError(f"labels must be given, as the layer has tables for {tables.num_labels}, got None")
@@ -166,7 +178,7 @@ def _check_labels(
             )
     elif tables is None:
         check_without_tables("labels", labels, f"give the layer num_labels={labels.num_labels}")
-    elif not tables.fits(labels.num_labels):
+    elif tables.num_labels != labels.num_labels and not tables.fits(labels.num_labels):
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
     check_labels_fit(labels, batch, q_len, k_len, query.device)
 
@@ -204,7 +216,8 @@ def _carries_no_ids(labels: Labels) -> bool:
 
 def _check_position(q_offset: Any, labels: Any, cache: KVCache | None) -> int | Tensor | None:
     """The key position of query row 0. A growing cache sets it, and distance labels must agree."""
-    check_offset(q_offset)
+    if q_offset is not None:
+        check_offset(q_offset)
     if cache is None or cache.static:
         return q_offset
     if q_offset is not None:

@@ -122,7 +122,7 @@ def explains_arguments(forward: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(forward)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if not torch.compiler.is_compiling() and not known.issuperset(kwargs):
+        if not known.issuperset(kwargs) and not torch.compiler.is_compiling():
             name = next(name for name in kwargs if name not in known)
             others = [other for group in _MASKS if name in group for other in group if other in known]
             hint = f"; pass {others[0]}=" if others else ""

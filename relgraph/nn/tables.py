@@ -110,6 +110,7 @@ class RelationTables(nn.Module):
         sizes = self.num_labels if isinstance(self.num_labels, tuple) else (self.num_labels,)
         factory = check.parameter_place(device, dtype)
         made: dict[str, list[LabelTable]] = {kind: [] for kind in self._own_kinds()}
+        self.has_banks = banks is not None
         options = (self._by_part(n, v) for n, v in (("names", names), ("frozen", frozen), ("banks", banks)))
         for size, name, freeze, bank in zip(sizes, *options, strict=True):
             bank = self._check_banks(bank)
@@ -143,14 +144,19 @@ class RelationTables(nn.Module):
             >>> {name: [list(table.shape) for table in parts] for name, parts in tables().items()}
             {'key_table': [[5, 16], [3, 16]], 'value_table': [[5, 16], [3, 16]]}
         """
-        given = self._by_part("features", features)
-        if features is not None:
+        given: Sequence[Any] = (None,)
+        if features is not None or isinstance(self.num_labels, tuple):
+            given = self._by_part("features", features)
             self._check_features(given)
         tables: dict[str, Any] = {}
-        for kind in self._own_kinds():
-            parts = zip(self._parts(kind), given, strict=True)
-            rows = tuple(kept(self, table(None if table.bank is None else x)) for table, x in parts)
-            tables[f"{kind}_table"] = rows if isinstance(self.num_labels, tuple) else rows[0]
+        is_sum = isinstance(self.num_labels, tuple)
+        for kind in self.kinds:
+            if self.tied and kind == "value":
+                continue
+            of_kind, rows = getattr(self, kind), []
+            for table, x in zip(of_kind if is_sum else (of_kind,), given, strict=True):
+                rows.append(kept(self, table(x) if table.bank is not None else table()))
+            tables[f"{kind}_table"] = tuple(rows) if is_sum else rows[0]
         if self.tied:
             tables["value_table"] = tables["key_table"]
         return tables
