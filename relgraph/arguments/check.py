@@ -30,15 +30,17 @@ MOST_WRITTEN = 1 << 24  # queries or keys, if pairs are written out
 MOST_NUMBERS = 1 << 38  # numbers of a tensor; an expanded view may claim more, until a copy writes them out
 MOST_GRAPHS = 1 << 24  # graphs of a batch that is given as the graph number of each node
 MOST_LEARNED = 1 << 31  # numbers of a parameter; more is refused as a mistake before memory is allocated
+PLAIN = (Tensor, torch.nn.Parameter)  # types of tensors that are no subclass, such as a DTensor or a fake tensor
 _LEAST_INT, _MOST_INT = -(1 << 63), (1 << 63) - 1
 _LARGEST = sys.float_info.max
 
 
 def can_look_at_data(*tensors: Tensor | None) -> bool:
     """Whether values can be read: not while compiling or exporting, nor on fake or meta tensors."""
-    if torch.compiler.is_compiling():
-        return False
-    return all(t is None or (type(t) in (Tensor, torch.nn.Parameter) and not t.is_meta) for t in tensors)
+    for t in tensors:
+        if t is not None and (type(t) not in PLAIN or t.is_meta):
+            return False
+    return not torch.compiler.is_compiling()
 
 
 def outside_compiled_code(what: str) -> None:
@@ -114,7 +116,8 @@ def finite(name: str, value: Any) -> float:
 
 def _is_concrete(value: Any) -> bool:
     """Whether an int may be compared with a limit; dynamo would specialise a symbolic one to be below it."""
-    return isinstance(value, int) and not torch.compiler.is_compiling()
+    # a shape that torch.export made symbolic is no int; only dynamo shows one as an int
+    return isinstance(value, int) and not torch.compiler.is_dynamo_compiling()
 
 
 def _digits(number: Any) -> str:

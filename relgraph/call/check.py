@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.arguments.check import FLOATING_DTYPES, PLAIN
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.arguments.sharding import check_context, check_local
 from relgraph.call.call import Call, EdgeVectors, Tables, ValueMap
@@ -27,8 +28,6 @@ Given = Mapping[str, Any]
 BATCHED, PACKED, NODES = "[B, H, N, D]", "[T, H, D], as the labels are packed", "[N, H, D]"
 """The axes of query, key and value: in a batch, in a packed batch, in a graph layer."""
 
-PLAIN = (Tensor, nn.Parameter)
-"""The types of tensors that need no further look."""
 _TABLES = tuple(operand for operand in BY_NAME.values() if operand.name.endswith("_table"))
 _BY_PART = (*_TABLES, BY_NAME["row_scores"])
 _ROWS, _BIASES = BY_NAME["row_scores"], (BY_NAME["content_bias"], BY_NAME["position_bias"])
@@ -92,7 +91,7 @@ def _check_inputs(given: Given, layout: str) -> tuple[_Known, Tensor, Tensor]:
     query, key, value = given["query"], given["key"], given["value"]
     dims = 4 if layout is BATCHED else 3
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in check.FLOATING_DTYPES:
+        if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in FLOATING_DTYPES:
             check.floating(name, x)
             check_local(**{name: x})
         if x.dim() != dims:
@@ -172,7 +171,7 @@ def labels_from_ids(ids: Tensor, given: Given) -> Labels:
 def _check_operand(operand: Operand, x: Any, known: _Known, name: str = "") -> Tensor:
     """Return a tensor of the call; raise an error that names it unless its shape, dtype and device fit."""
     query, sizes, name = known.query, known.sizes, name or operand.name
-    if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in check.FLOATING_DTYPES:
+    if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in FLOATING_DTYPES:
         check.floating(name, x)
         check_local(**{name: x})
     shape = x.shape

@@ -154,8 +154,10 @@ def run(
     header, numbers = [fixed, columns, *map(int, flags)], (call.scale, call.dropout_p)
     if _KERNELS[kernels].direct and unwatched(tensors):
         rest = call.plan, header, *numbers, call.score, memo_of(call.plan)
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-            return Outputs(*_Direct.apply(kernels, rest, *tensors))
+        if torch.is_grad_enabled():
+            for x in tensors:
+                if x is not None and x.requires_grad:
+                    return Outputs(*_Direct.apply(kernels, rest, *tensors))
         return _KERNELS[kernels].forward(_problem(tensors, *rest))
     plan, ints = encode(call.plan)
     ints = [*header, *ints]
@@ -415,4 +417,7 @@ def unwatched(tensors: Sequence[Tensor | None]) -> bool:
         return False
     if _get_current_dispatch_mode() is not None:
         return False
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and (x.is_cpu or x.is_cuda)) for x in tensors)
+    for x in tensors:
+        if x is not None and (type(x) not in (Tensor, nn.Parameter) or not (x.is_cpu or x.is_cuda)):
+            return False
+    return True

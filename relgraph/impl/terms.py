@@ -100,6 +100,8 @@ def split_batched(tables: Sequence[Tables]) -> tuple[tuple[Tables, ...], tuple[T
     Kernels that add tables themselves take the first. The others become B, C and a product with the sums by label.
     """
     kinds = {kind for table in tables for kind in table.batched}
+    if not kinds:
+        return tuple(tables), (Tables(),) * len(tables)
     inside = tuple(table._replace(**dict.fromkeys(kinds)) for table in tables)
     outside = tuple(Tables(**{kind: getattr(table, kind) for kind in kinds}) for table in tables)
     return inside, outside

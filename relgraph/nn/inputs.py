@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from relgraph.arguments import check
+from relgraph.arguments.check import FLOATING_DTYPES, PLAIN
 from relgraph.arguments.sharding import check_layer_input
-from relgraph.call import PLAIN, check_labels_fit, check_labels_type
+from relgraph.call import check_labels_fit, check_labels_type
 from relgraph.call.offset import offsets_of
 from relgraph.functional.region import active
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
@@ -134,7 +135,7 @@ def _check_tensors(widths: Widths, query: Any, key: Any, value: Any, packed: boo
     for name, x in given.items():
         if x is query and name != "query" and sizes[name] == sizes["query"]:
             continue
-        if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in check.FLOATING_DTYPES:
+        if type(x) not in PLAIN or x.layout != torch.strided or x.is_nested or x.dtype not in FLOATING_DTYPES:
             check.tensor(name, x)
             check_layer_input(name, x, weight)
         if x.dim() != 2 and (packed or x.dim() != 3):

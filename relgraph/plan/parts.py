@@ -143,7 +143,7 @@ class LabelPlan:
     @property
     def num_labels(self) -> tuple[int, ...]:
         """R of every part."""
-        return tuple(part.num_labels for part in self.parts)
+        return tuple([part.num_labels for part in self.parts])
 
     @property
     def total_labels(self) -> int:

@@ -25,7 +25,12 @@ _HOOKS = tuple(
 
 def followed(layer: MessagePassing) -> bool:
     """Whether an explainer or a hook wants the layer's messages."""
-    return bool(layer.explain) or any(getattr(layer, name) for name in _HOOKS)
+    if layer.explain:
+        return True
+    for name in _HOOKS:  # noqa: SIM110 - a generator costs a call of Python per name
+        if getattr(layer, name):
+            return True
+    return False
 
 
 def in_func_transform() -> bool:

@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
 import relgraph as rg
+from relgraph.functional.choice import choice_of
 from relgraph.labelers import ClippedDistance, Window
 from relgraph.labels import BlockLabels, DenseLabels
 from relgraph.nn import RelationAttention, RelationTables, attention
@@ -514,9 +515,7 @@ class TestLabeler:
     def test_it_says_which_implementation(self, monkeypatch):
         layer, x = self.layer(dropout=0.2), torch.randn(2, 7, 12, dtype=F64)
         taken = []
-        monkeypatch.setattr(
-            attention, "relation_attention_with_aux", lambda *a, **b: taken.append(rg.which_impl(*a, **b))
-        )
+        monkeypatch.setattr(attention, "attend", lambda given: taken.append(choice_of(given)))
         for options in ({}, {"need_weights": True}, {"is_causal": True, "key_padding_mask": torch.zeros(2, 7).bool()}):
             with suppress(TypeError):  # there is no result
                 layer(x, **options)

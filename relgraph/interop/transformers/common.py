@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from relgraph.functional import relation_attention, relation_attention_with_aux
+from relgraph.functional.attention import attend as attention
 from relgraph.labelers.sequence.distance import DistanceLabeler
 from relgraph.labels import Labels
 
@@ -91,21 +91,14 @@ def attend(
     """
     # from 5.0 on, a causal model passes no mask if a fused implementation needs none: see sdpa_mask in transformers
     causal = mask is None and query.shape[2] > 1 and bool(getattr(module, "is_causal", False))
-    options: dict[str, Any] = dict(
-        is_causal=causal,
-        attn_mask=trimmed(one_row(mask), key.shape[-2]),
-        scale=scale,
-        dropout_p=dropout if module.training else 0.0,
-        enable_gqa=key.shape[1] != query.shape[1],
-        **terms,
-    )
-    weights = None
-    if need_weights:
-        output, aux = relation_attention_with_aux(query, key, value, labels, impl="dense", need_weights=True, **options)
-        weights = aux.weights
-    else:
-        output = relation_attention(query, key, value, labels, impl=getattr(module, IMPL), **options)
-    return output.transpose(1, 2).flatten(2), weights
+    given = {
+        "query": query, "key": key, "value": value, "labels": labels, "is_causal": causal,
+        "attn_mask": trimmed(one_row(mask), key.shape[-2]), "scale": scale, "enable_gqa": key.shape[1] != query.shape[1],
+        "dropout_p": dropout if module.training else 0.0, "need_weights": need_weights,
+        "impl": "dense" if need_weights else getattr(module, IMPL),
+    }  # fmt: skip
+    output, aux = attention({**given, **terms})
+    return output.transpose(1, 2).flatten(2), aux.weights
 
 
 def rows_of(embedding: nn.Module) -> Tensor:
