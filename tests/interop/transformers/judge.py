@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from relgraph.interop import transformers as ours
+from relgraph.interop.transformers import common
 
 EXACT, SINGLE = 1e-12, 1e-5
 """Allowed difference in float64, and where the code of transformers computes in float32 whatever it is given."""
@@ -151,3 +152,15 @@ def assert_saved_and_loaded(model, inputs, folder, allowed=0.0):
         assert torch.equal(one, two), name
     ours.patch(back)
     assert_same(everything(back, inputs), everything(mine, inputs), allowed)
+
+
+def refuse_weights(monkeypatch):
+    """Let patched modules raise if they are asked for weights."""
+    answered = common.attention
+
+    def attention(given):
+        if given["need_weights"]:
+            raise TypeError("weights are asked for")
+        return answered(given)
+
+    monkeypatch.setattr(common, "attention", attention)

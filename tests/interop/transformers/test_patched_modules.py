@@ -127,5 +127,5 @@ def test_hooks_of_accelerate_ask_for_no_weights(monkeypatch):
         if hasattr(module, common.IMPL):
             hooks.add_hook_to_module(module, hooks.AlignDevicesHook(torch.device("cpu")))
     wanted = model(**inputs).logits
-    monkeypatch.setattr(common, "relation_attention_with_aux", None)  # what computes weights
+    judge.refuse_weights(monkeypatch)
     torch.testing.assert_close(model(**inputs).logits, wanted)

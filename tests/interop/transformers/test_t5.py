@@ -190,9 +190,9 @@ def test_weights_are_computed_on_request_only(name, monkeypatch):
     ours.patch(model)
     inputs = inputs_of(20, 17)
     model(**inputs, output_attentions=True)
-    monkeypatch.setattr(common, "relation_attention_with_aux", None)  # what computes them
+    judge.refuse_weights(monkeypatch)
     assert not model(**inputs).get("encoder_attentions")
-    with pytest.raises(TypeError, match="not callable"):
+    with pytest.raises(TypeError, match="weights are asked for"):
         model(**inputs, output_attentions=True)
 
 
