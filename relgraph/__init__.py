@@ -10,9 +10,7 @@ torch.Size([1, 6, 16])
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relgraph import functional as functional
@@ -20,6 +18,7 @@ from relgraph import labelers as labelers
 from relgraph import labels as labels
 from relgraph import nn as nn
 from relgraph import score as score
+from relgraph.arguments.public import lists_public
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
 from relgraph.functional.choice import which_impl as which_impl
@@ -80,19 +79,7 @@ _ON_FIRST_USE = ("distributed", "interop", "plot", "pyg")
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         return import_module(f"{__name__}.{name}")
-    home = None if name.startswith("_") else _home_of(name)
-    hint = f"; it is {home}.{name}" if home else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _home_of(name: str) -> str | None:
-    """The module of this package that exports a name; read as text, because importing all modules needs all extras."""
-    root = Path(__file__).parent
-    places = ("functional", "nn", "labelers", "labels", "pyg", "plot", "distributed", "interop/*")
-    paths = [path for place in places for path in sorted(root.glob(f"{place}/__init__.py"))]
-    for path in [*paths, root / "score.py", *sorted(root.glob("interop/*.py"))]:
-        pattern = rf"^(from .* import {name} as {name}$|(def|class) {name}\b|__all__ = .*\"{name}\")"
-        if re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE):
-            home = path.parent if path.stem == "__init__" else path.with_suffix("")
-            return ".".join(("relgraph", *home.relative_to(root).parts))
-    return None
+__dir__ = lists_public(globals(), "functional", "labelers", "labels", "nn", "score", *_ON_FIRST_USE)

@@ -18,8 +18,10 @@ from torch.nn import functional
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import shown
+from relgraph.arguments.public import lists_public
 
 __all__ = ["Additive", "Bilinear", "LeakyReLU", "Softcap"]
+__dir__ = lists_public(globals())
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "leaky_relu": lambda x: functional.leaky_relu(x, 0.2),

@@ -29,13 +29,6 @@ def test_names():
     assert len(NAMES) <= 50, "the top level holds what a user types in the first hour"
 
 
-def test_a_name_of_a_module_says_where_it_is():
-    with pytest.raises(AttributeError, match=r"has no attribute 'merge'; it is relgraph\.functional\.merge$"):
-        _ = rg.merge
-    with pytest.raises(AttributeError, match=r"has no attribute 'no_such_name'$"):
-        _ = rg.no_such_name
-
-
 MODULES = (
     rg,
     rg.functional,
@@ -47,6 +40,15 @@ MODULES = (
     rg.distributed,
     *(getattr(rg.interop, name) for name in rg.interop.MODULES),
 )
+
+
+@pytest.mark.parametrize("module", [*MODULES, rg.plot, rg.interop], ids=lambda module: module.__name__)
+def test_dir_lists_what_is_public(module):
+    loaded = ["distributed", "interop", "plot", "pyg"] if module is rg else []
+    assert dir(module) == sorted([*exports(module), *loaded])
+    assert all(hasattr(module, name) for name in dir(module))
+
+
 DOCUMENTED = sorted(
     {name for module in MODULES for name in exports(module)} - {"functional", "nn", "labels", "labelers", "score"}
 )

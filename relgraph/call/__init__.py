@@ -18,6 +18,7 @@ from relgraph.call.call import accumulation_dtype as accumulation_dtype
 from relgraph.call.check import check_call as check_call
 from relgraph.call.check import check_labels_fit as check_labels_fit
 from relgraph.call.check import check_labels_type as check_labels_type
+from relgraph.call.check import labels_from_ids as labels_from_ids
 from relgraph.call.operands import LabelsLike as LabelsLike
 from relgraph.call.operands import Maps as Maps
 from relgraph.call.operands import Options as Options

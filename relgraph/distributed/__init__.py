@@ -23,6 +23,7 @@ from torch import distributed as _distributed
 if not _distributed.is_available():
     raise ImportError("relgraph.distributed needs torch.distributed, which this build of torch lacks")
 
+from relgraph.arguments.public import lists_public
 from relgraph.distributed.collectives import count_bytes as count_bytes
 from relgraph.distributed.context.region import ContextParallel as ContextParallel
 from relgraph.distributed.context.region import context_parallel as context_parallel
@@ -34,3 +35,5 @@ from relgraph.distributed.tensors import TensorDoor as _TensorDoor
 from relgraph.functional.door import open_door as _open_door
 
 _open_door(_TensorDoor())
+
+__dir__ = lists_public(globals())

@@ -10,6 +10,7 @@ In the order in which a call meets them:
 - ``merge``: joins attention over disjoint key sets.
 """
 
+from relgraph.arguments.public import lists_public
 from relgraph.call import AttentionAux as AttentionAux
 from relgraph.functional.attention import relation_attention as relation_attention
 from relgraph.functional.attention import relation_attention_with_aux as relation_attention_with_aux
@@ -17,3 +18,5 @@ from relgraph.functional.choice import ImplChoice as ImplChoice
 from relgraph.functional.choice import which_impl as which_impl
 from relgraph.functional.edges import edge_attention as edge_attention
 from relgraph.functional.merge import merge as merge
+
+__dir__ = lists_public(globals())

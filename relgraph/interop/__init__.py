@@ -18,6 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from relgraph.arguments.public import lists_public
+
 MODULES = ("checkpoints", "conllu", "networkx", "python", "transformers")
 
 __all__ = list(MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
@@ -27,3 +29,6 @@ def __getattr__(name: str) -> ModuleType:
     if name in MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__dir__ = lists_public(globals())

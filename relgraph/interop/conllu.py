@@ -21,6 +21,7 @@ from typing import Any, TextIO, final
 import torch
 
 from relgraph.arguments.brief import brief_fields, cut, shown
+from relgraph.arguments.public import lists_public
 from relgraph.graphs import Graph
 from relgraph.labelers.tree.dependency import UD_RELATIONS
 
@@ -31,6 +32,7 @@ except ImportError:
     raise ImportError("relgraph.interop.conllu needs conllu: pip install conllu") from None
 
 __all__ = ["UPOS", "Sentence", "parse", "read"]
+__dir__ = lists_public(globals())
 
 UPOS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ"),
@@ -169,6 +171,8 @@ def _opened(file: Any) -> Iterator[tuple[TextIO, str]]:
     """The lines of a file, and its name with a colon if it has one."""
     if isinstance(file, (str, os.PathLike)):
         path = os.fspath(file)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"file must be the path of a file, got {shown(path)}, which does not exist")
         with gzip.open(path, "rt", encoding=_UTF8) if path.endswith(".gz") else open(path, encoding=_UTF8) as lines:
             yield lines, f"{path}: "  # pyright: ignore[reportReturnType]
     elif _is_text(file):

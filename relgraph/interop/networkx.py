@@ -19,6 +19,7 @@ from torch import Tensor
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields, shown
 from relgraph.arguments.hints import in_place_of_graph, in_place_of_labels
+from relgraph.arguments.public import lists_public
 from relgraph.graphs import Graph, check_graph
 from relgraph.interop._networkx_attributes import (
     Read,
@@ -32,6 +33,7 @@ from relgraph.interop._networkx_items import borders_by_attribute, listed
 from relgraph.labels import EdgeLabels, Labels, SumLabels
 
 __all__ = ["FromNetworkx", "from_networkx", "labels_to_networkx", "to_networkx"]
+__dir__ = lists_public(globals())
 
 try:
     import networkx as nx

@@ -34,6 +34,7 @@ Files:
 - ``written``: from one id per pair to labels of all pairs.
 """
 
+from relgraph.arguments.public import lists_public
 from relgraph.labelers.algebra import Dense as Dense
 from relgraph.labelers.algebra import Priority as Priority
 from relgraph.labelers.algebra import Product as Product
@@ -79,3 +80,5 @@ from relgraph.labelers.tree.structural import AncestorDistance as AncestorDistan
 from relgraph.labelers.tree.structural import SiblingDistance as SiblingDistance
 from relgraph.labelers.tree.structural import StructuralPosition as StructuralPosition
 from relgraph.labelers.written import label_pairs as label_pairs
+
+__dir__ = lists_public(globals())

@@ -37,6 +37,7 @@ Files, in the order in which data meets them:
 
 from __future__ import annotations
 
+from relgraph.arguments.public import lists_public
 from relgraph.labels.algebra import first_of as first_of
 from relgraph.labels.algebra import product as product
 from relgraph.labels.algebra import restrict as restrict
@@ -56,3 +57,5 @@ from relgraph.labels.sum import SumLabels as SumLabels
 
 for _kind in (BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, SumLabels):
     register(_kind)
+
+__dir__ = lists_public(globals())

@@ -24,6 +24,7 @@ Files, in the order in which an input meets them:
 - ``record``: hooks that record attention.
 """
 
+from relgraph.arguments.public import lists_public
 from relgraph.nn.attention import RelationAttention as RelationAttention
 from relgraph.nn.cache import KVCache as KVCache
 from relgraph.nn.cache import LayerCache as LayerCache
@@ -39,3 +40,5 @@ from relgraph.nn.table import LabelTable as LabelTable
 from relgraph.nn.table import check_label_names as check_label_names
 from relgraph.nn.tables import RelationTables as RelationTables
 from relgraph.nn.transformer import RelationTransformer as RelationTransformer
+
+__dir__ = lists_public(globals())

@@ -36,6 +36,7 @@ except ImportError:
         "relgraph.plot needs matplotlib, networkx and scipy: pip install matplotlib networkx scipy"
     ) from None
 
+from relgraph.arguments.public import lists_public
 from relgraph.plot.graph import attention_graph as attention_graph
 from relgraph.plot.mass import label_mass as label_mass
 from relgraph.plot.matrix import label_matrix as label_matrix
@@ -43,3 +44,5 @@ from relgraph.plot.sequence import attention_tokens as attention_tokens
 from relgraph.plot.tables import table_norms as table_norms
 from relgraph.plot.tables import table_similarity as table_similarity
 from relgraph.plot.tree import attention_tree as attention_tree
+
+__dir__ = lists_public(globals())

@@ -41,9 +41,9 @@ def label_mass(
         mass: the dict of :func:`~relgraph.record_attention`, from layers' names to their calls, which all count; layers
             without masses are left out. Or a Tensor with these ``axes``; for a sum of labels, a tuple of one per part.
         names: one name per label, by default the ids. For a sum one sequence per part.
-        axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Not needed for ``[R]``, ``[H, R]`` and ``[B, H, N,
-            R]``. Required for three axes: ``"LHR"`` for the stacked masses of layers, ``"HNR"`` for a layer's mass of a
-            packed batch or an input without a batch, ``"NHR"`` for the mass that
+        axes: one letter of ``"LBHNR"`` for each axis of a Tensor. Not needed for ``[R]`` and ``[B, H, N, R]``. Required
+            for two axes, ``"HR"`` or ``"NR"``, and for three: ``"LHR"`` for the stacked masses of layers, ``"HNR"`` for
+            a layer's mass of a packed batch or an input without a batch, ``"NHR"`` for the mass that
             :func:`~relgraph.relation_attention_with_aux` gives for a packed batch.
         part: which part of a sum to draw; required for a sum.
         ax: the Axes to draw on; a new figure by default.
@@ -53,8 +53,8 @@ def label_mass(
 
     Raises:
         TypeError: an argument of the wrong kind.
-        ValueError: another shape, three axes without ``axes`` or axes that do not fit, a part that does not exist,
-            layers with different numbers of labels, numbers below 0 or not finite, or not one name per label.
+        ValueError: another shape, two or three axes without ``axes`` or axes that do not fit, a part that does not
+            exist, layers with different numbers of labels, numbers below 0 or not finite, or not one name per label.
 
     Example:
         >>> from matplotlib import pyplot as plt
@@ -130,7 +130,7 @@ def _write(ax: Axes, table: np.ndarray, image: Any) -> None:
 
 
 LETTERS = "LBHNR"
-BY_RANK = {1: "R", 2: "HR", 4: "BHNR"}
+BY_RANK = {1: "R", 4: "BHNR"}
 SHAPES = "[R], [H, R], [B, H, N, R], or that of axes"
 
 
@@ -179,9 +179,10 @@ def _letters(axes: Any, shape: Sequence[int]) -> str:
         return BY_RANK[len(shape)]
     if axes is None:
         raise ValueError(
-            f'axes must say what the axes of a mass [{", ".join(map(str, shape))}] are: "LHR" for layers, heads and '
-            'labels, "HNR" of a packed batch or an input without a batch as a layer gives it, "NHR" of a packed batch '
-            f"as relation_attention_with_aux gives it, or other letters of {LETTERS!r}"
+            f'axes must say what the axes of a mass [{", ".join(map(str, shape))}] are: "HR" for heads and labels, '
+            '"NR" for queries and labels, "LHR" for layers, heads and labels, "HNR" of a packed batch or an input '
+            'without a batch as a layer gives it, "NHR" of a packed batch as relation_attention_with_aux gives it, or '
+            f"other letters of {LETTERS!r}"
         )
     if not isinstance(axes, str):
         raise TypeError(f"axes must be a string of letters of {LETTERS!r}, got {type(axes).__name__}")

@@ -32,6 +32,7 @@ try:
 except ImportError:
     raise ImportError("relgraph.pyg needs PyTorch Geometric: pip install torch-geometric") from None
 
+from relgraph.arguments.public import lists_public
 from relgraph.pyg import record as _record  # noqa: F401  record_attention then knows these layers
 from relgraph.pyg.conv import RelationConv as RelationConv
 from relgraph.pyg.convert import from_gatv2_conv as from_gatv2_conv
@@ -44,3 +45,5 @@ from relgraph.pyg.hetero_data import HeteroGraph as HeteroGraph
 from relgraph.pyg.hetero_data import from_hetero_data as from_hetero_data
 from relgraph.pyg.transforms import AddRelationLabels as AddRelationLabels
 from relgraph.pyg.transforms import relation_labels as relation_labels
+
+__dir__ = lists_public(globals())

@@ -173,6 +173,9 @@ def test_tags_that_are_not_listed():
 
 
 def test_refuses_bad_input():
+    for path in ("/nonexistent", "a\ud800"):
+        with pytest.raises(FileNotFoundError, match="file must be the path of a file, got .*, which does not exist"):
+            conllu.read(path)
     with pytest.raises(TypeError, match="text must be a string, got bytes"):
         parse(b"")
     with pytest.raises(TypeError, match="file must be a path or a file open for reading text, got BytesIO"):

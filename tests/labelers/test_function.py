@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from relgraph.graphs import Graph
 from relgraph.labelers import ClippedDistance, FromFunction
+from relgraph.labelers.sequence import function
 
 from .conformance import Case, LabelerSuite, before, parity
 
@@ -128,3 +129,12 @@ def test_refuses_bad_results():
         FromFunction(parity, 2)(1, 2.0)
     with pytest.raises(TypeError, match="q_offset must be an int"):
         FromFunction(parity, 2)(1, q_offset=1.5)
+
+
+@pytest.mark.parametrize("q_offset", [None, torch.tensor([0, 5])])
+def test_blocks_of_rows(q_offset, monkeypatch):
+    labeler = FromFunction(lambda i, j: (i * j) % 7 - 1, 6)
+    whole = labeler(11, 13, q_offset=q_offset)
+    monkeypatch.setattr(function, "BLOCK", 30)  # two rows of 13 keys, one of two batch rows
+    assert labeler(11, 13, q_offset=q_offset) == whole
+    assert whole.ids.dtype == torch.int8

@@ -28,7 +28,7 @@ def test_one_number_a_label():
 
 def test_a_row_a_head():
     mass = torch.rand(4, 3, dtype=torch.float64)
-    ax = rg.plot.label_mass(mass, NAMES)
+    ax = rg.plot.label_mass(mass, NAMES, axes="HR")
     np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), mass)
     assert ticks(ax, "y") == [f"head {head}" for head in range(4)] and ticks(ax, "x") == list(NAMES)
     assert ax.images[0].get_clim() == (0, mass.max())
@@ -142,13 +142,13 @@ def test_one_part_of_a_sum():
 def test_labels_beside_distances_come_after_a_line():
     labeler = rg.EdgeType(["bond"], default="unlabeled") | rg.ClippedDistance(1)
     mass = torch.rand(2, 4, dtype=torch.float64)
-    ax = rg.plot.label_mass(mass, labeler.names)
+    ax = rg.plot.label_mass(mass, labeler.names, axes="HR")
     np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), mass[:, [1, 2, 3, 0]])
     assert ticks(ax, "x") == ["-1", "0", "1", "bond"] and ax.lines[0].get_xdata()[0] == 2.5
 
 
 def test_no_mass_at_all_is_drawn():
-    image = rg.plot.label_mass(torch.zeros(2, 3)).images[0]
+    image = rg.plot.label_mass(torch.zeros(2, 3), axes="HR").images[0]
     assert np.asarray(image.get_array()).max() == 0 and image.get_clim() == (0, 1)
 
 
@@ -182,8 +182,12 @@ def test_refusals():
 
 def test_refusals_of_axes():
     mass = torch.ones(2, 3, 4)
-    with pytest.raises(ValueError, match=r'mass \[2, 3, 4\] are: "LHR" for layers.* "HNR" of .* "NHR" of a packed'):
+    with pytest.raises(
+        ValueError, match=r'mass \[2, 3, 4\] are: "HR" .* "LHR" for layers.* "HNR" of .* "NHR" of a packed'
+    ):
         rg.plot.label_mass(mass)
+    with pytest.raises(ValueError, match=r'mass \[5, 4\] are: "HR" for heads and labels, "NR" for queries and labels'):
+        rg.plot.label_mass(torch.ones(5, 4), NAMES)  # a layer's mass[b, h], whose queries are no heads
     with pytest.raises(ValueError, match=r"axes must say what the axes of a mass \[1, 1, 1, 1, 1\] are"):
         rg.plot.label_mass(torch.ones(1, 1, 1, 1, 1))
     with pytest.raises(TypeError, match="axes must be a string of letters of 'LBHNR', got tuple"):

@@ -25,6 +25,7 @@ In the order in which a checkpoint meets the files:
 
 from __future__ import annotations
 
+from relgraph.arguments.public import lists_public
 from relgraph.interop.checkpoints.bert import from_bert
 from relgraph.interop.checkpoints.fairseq2 import from_fairseq2
 from relgraph.interop.checkpoints.files import read
@@ -33,3 +34,4 @@ from relgraph.interop.checkpoints.rat_sql import from_rat_sql
 from relgraph.interop.checkpoints.tensor2tensor import from_tensor2tensor
 
 __all__ = ["from_bert", "from_fairseq2", "from_opennmt", "from_rat_sql", "from_tensor2tensor", "read"]
+__dir__ = lists_public(globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ _TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH, ".npz")
 _UNREADABLE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, AttributeError, LookupError, AssertionError,
-    struct.error,
+    struct.error, tokenize.TokenError, MemoryError,
 )  # fmt: skip
 """The errors of torch and numpy for bytes that are not a file in their format, such as a text or half a download."""
 
@@ -68,18 +69,27 @@ def read(path: str | os.PathLike[str], *, key: str | None = None) -> dict[str, T
     if key is not None and suffix not in _TORCH:
         raise ValueError(f"key must be None for a {suffix} file, which holds one state dict, got {shown(key)}")
     if suffix == ".safetensors":
+        _check_safetensors()
+    if not os.path.exists(where):
+        raise FileNotFoundError(f"path must be that of a file, got {shown(where)}, which does not exist")
+    if suffix == ".safetensors":
         return _read_safetensors(where)
     return _read_numpy(where) if suffix == ".npz" else _read_torch(where, key)
 
 
-def _read_safetensors(path: str) -> dict[str, Tensor]:
+def _check_safetensors() -> None:
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        import safetensors  # noqa: F401
     except ImportError:
         raise ImportError(
             "reading a .safetensors file needs the package safetensors: pip install safetensors"
         ) from None
+
+
+def _read_safetensors(path: str) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -123,6 +133,8 @@ def _checked(held: Any, what: str) -> dict[str, Tensor]:
     if not isinstance(held, Mapping):
         raise ValueError(f"path must be a file where {what} is a state dict, got {type(held).__name__}")
     for name, value in held.items():
+        if not isinstance(name, str):
+            raise ValueError(f"path must be a file where {what} has strings as names, got {shown(name)}")
         if not isinstance(value, Tensor):
             parts = [part for part, inner in held.items() if isinstance(inner, Mapping)]
             hint = f"; is it within key={parts[0]!r}?" if parts else ""

@@ -7,7 +7,10 @@
 - ``flow``: the last reads and writes of each name along that order.
 """
 
+from relgraph.arguments.public import lists_public
 from relgraph.interop.python.source import EDGE_TYPES as EDGE_TYPES
 from relgraph.interop.python.source import TOKEN_KINDS as TOKEN_KINDS
 from relgraph.interop.python.source import SourceGraph as SourceGraph
 from relgraph.interop.python.source import read as read
+
+__dir__ = lists_public(globals())

@@ -23,6 +23,7 @@ import torch
 
 from relgraph.arguments import check
 from relgraph.arguments.brief import brief_fields
+from relgraph.arguments.public import lists_public
 from relgraph.graphs import Graph
 from relgraph.interop.python.expressions import ANY, ORDER, READ, WRITE, Call, Definition
 from relgraph.interop.python.syntax import syntax_tree
@@ -31,6 +32,7 @@ from relgraph.interop.python.walk import Walk
 from relgraph.labelers.code import GREAT_TYPES
 
 __all__ = ["EDGE_TYPES", "TOKEN_KINDS", "SourceGraph", "read"]
+__dir__ = lists_public(globals())
 
 EDGE_TYPES = (*GREAT_TYPES, "NEXT_USE")
 """The names of the edge types of :func:`~relgraph.interop.python.read`: GREAT's eleven, and ``NEXT_USE``."""

@@ -20,6 +20,7 @@ In the order in which a model meets the files:
 
 from __future__ import annotations
 
+from relgraph.arguments.public import lists_public
 from relgraph.interop.transformers.common import check_version
 
 check_version()
@@ -29,3 +30,4 @@ from relgraph.interop.transformers.interface import Relation, register  # noqa: 
 from relgraph.interop.transformers.patching import Report, patch, unpatch  # noqa: E402
 
 __all__ = ["Relation", "Report", "convert", "patch", "register", "unpatch"]
+__dir__ = lists_public(globals())

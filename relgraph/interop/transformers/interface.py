@@ -6,11 +6,14 @@ mask. If a name is in only one of them, models get no mask at all, and read padd
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
 from relgraph.arguments.brief import shown
@@ -33,7 +36,8 @@ class Relation(nn.Module):
 
     Assign it to the attribute ``relation`` of an attention module whose model was made with
     ``attn_implementation="relgraph"``. Its rows start at zero, so a trained model gives the same outputs at first. They
-    are parameters of the model, and saved with it; a model loads them if the attribute exists when it loads. With a
+    are parameters of the model and of its ``state_dict``; ``from_pretrained`` leaves them out, because it makes a model
+    without them: attach them again and load their own ``state_dict``. With a
     cache the module must be causal self-attention; the positions of its queries are read from the mask of the model.
 
     Args:
@@ -210,7 +214,8 @@ def register() -> None:
     compute their attention by :func:`~relgraph.relation_attention`. This works for all models that let you choose
     attention by name. A model with biases, such as T5's position bias, still makes them as N² numbers: for such a model
     use :func:`~relgraph.interop.transformers.patch`. A :class:`~relgraph.interop.transformers.Relation` gives a module
-    learned tables. A second call changes nothing.
+    learned tables: a model that has one warns in ``save_pretrained``, as ``from_pretrained`` does not make them, and
+    ``set_attn_implementation`` refuses others, which would ignore them. A second call changes nothing.
 
     Some models look up their attention in a separate table and cannot use it: BERT before transformers 5 and its copies
     raise ``KeyError: 'relgraph'`` when they are made.
@@ -228,6 +233,44 @@ def register() -> None:
     """
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, masks)
+    _guard("save_pretrained", _warn_of_relations)
+    _guard("set_attn_implementation", _check_switch)
+
+
+def _guard(method: str, look: Callable[..., None]) -> None:
+    """Let models call ``look`` with the same arguments before a method; once per method."""
+    original = getattr(PreTrainedModel, method)
+    if hasattr(original, "_relgraph_guard"):
+        return
+
+    @functools.wraps(original)
+    def guarded(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(module, Relation) for module in self.modules()):
+            look(*args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    guarded._relgraph_guard = True  # pyright: ignore[reportFunctionMemberAccess]
+    setattr(PreTrainedModel, method, guarded)
+
+
+def _warn_of_relations(*_: Any, **__: Any) -> None:
+    warnings.warn(
+        "from_pretrained will leave out the Relation modules of this model: it makes a model without them, and ignores "
+        "their rows. After from_pretrained, attach each Relation again and load its rows, which "
+        "relation.state_dict() gives",
+        stacklevel=3,
+    )
+
+
+def _check_switch(attn_implementation: Any, *_: Any, **__: Any) -> None:
+    """Raise ValueError unless all parts of a model that has relations keep the implementation that reads them."""
+    wanted = attn_implementation.values() if isinstance(attn_implementation, dict) else (attn_implementation,)
+    for name in wanted:
+        if name != NAME:
+            raise ValueError(
+                f"attn_implementation must stay {NAME!r} for a model with Relation modules, which no other reads, got "
+                f"{shown(name)}: delete the attribute relation of its attention modules first"
+            )
 
 
 def _joined(bias: Tensor | None, mask: Tensor | None) -> Tensor | None:

@@ -16,7 +16,11 @@ from relgraph.graphs import Graph, check_only_graph
 from relgraph.labelers.base import Labeler
 from relgraph.labelers.written import bool_as_ids, label_pairs
 from relgraph.labels import BlockLabels, DenseLabels
+from relgraph.labels.base import smallest_dtype
 from relgraph.labels.distance import check_offset
+
+BLOCK = 1 << 22
+"""The number of pairs that ``fn`` gets at a time: 32 MiB per tensor of 64 bits."""
 
 
 @final
@@ -26,7 +30,8 @@ class FromFunction(Labeler):
 
     ``fn`` receives two int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``.
     It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. If R is 2, it may also return bools,
-    which become the ids 0 and 1. Query positions begin at ``q_offset``. The ids are written out. If ``fn`` depends only
+    which become the ids 0 and 1. If there are more than 2^22 pairs, ``fn`` receives some rows of queries at a time, so
+    it must give a pair the same id whatever the other pairs are. Query positions begin at ``q_offset``. The ids are written out. If ``fn`` depends only
     on j - i, a :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
 
     Args:
@@ -105,8 +110,21 @@ class FromFunction(Labeler):
             i = i + q_offset[:, None, None]
         elif q_offset is not None:
             i = i + q_offset
-        ids = self._ids(i, j, (0, 1, 2, 3))
-        return DenseLabels(_expanded(ids, (*i.shape[:-1], k_len)), self.num_labels)
+        step = q_len if torch.compiler.is_compiling() else max(BLOCK // max(rows * k_len, 1), 1)
+        if step >= q_len:
+            return DenseLabels._trusted(self._block(i, j), self.num_labels)
+        ids = torch.empty(0)
+        for start in range(0, q_len, step):
+            block = self._block(i[..., start : start + step, :], j)
+            if start == 0:
+                ids = block.new_empty((*block.shape[:-2], q_len, k_len))
+            ids[..., start : start + step, :] = block
+        return DenseLabels._trusted(ids, self.num_labels)
+
+    def _block(self, i: Tensor, j: Tensor) -> Tensor:
+        """The ids of some rows, in the type that stores them."""
+        ids = _expanded(self._ids(i, j, (0, 1, 2, 3)), (*i.shape[:-1], j.shape[-1]))
+        return ids.to(smallest_dtype(self.num_labels))
 
     def _of_graph(self, graph: Graph) -> DenseLabels | BlockLabels:
         query, key = graph.pairs()

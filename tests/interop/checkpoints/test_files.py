@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,21 @@ def test_files_that_are_something_else(tmp_path, name, content):
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (1 << 60,)}", "{'descr': ("])
+def test_headers_that_lie(tmp_path, header):
+    text = header.ljust(117).encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        archive.writestr("a.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(ValueError, match=r"path must be a .npz file of numbers, got .* \(array 'a'\)"):
+        read(tmp_path / "model.npz")
+
+
+def test_names_that_are_no_strings(tmp_path):
+    torch.save({3: torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(ValueError, match="path must be a file where the file has strings as names, got 3"):
+        read(tmp_path / "model.pt")
+
+
 def test_one_array_under_the_name_of_many(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(2))
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
@@ -128,6 +144,8 @@ def test_other_suffixes(tmp_path, name):
 
 
 def test_bad_arguments(tmp_path):
+    with pytest.raises(FileNotFoundError, match="path must be that of a file, got '/none.pt', which does not exist"):
+        read("/none.pt")
     with pytest.raises(TypeError, match="path must be a string or a path, got int"):
         read(3)
     with pytest.raises(TypeError, match="key must be a string or None, got int"):

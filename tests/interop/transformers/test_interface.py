@@ -181,3 +181,16 @@ def test_bad_input():
     for given, why in (("head_mask", "a mask of heads acts"), ("s_aux", "relgraph has no sinks")):
         with pytest.raises(NotImplementedError, match=f"{given} {named}: {why}.*; choose another attn_implementation"):
             interface.attention(torch.nn.Module(), x, x, x, None, **{given: torch.ones(1)})
+
+
+def test_relations_are_not_lost_in_silence(tmp_path):
+    model = made("LlamaForCausalLM", "relgraph")
+    model.set_attn_implementation("sdpa")  # without relations
+    model.set_attn_implementation("relgraph")
+    model.model.layers[0].self_attn.relation = ours.Relation(rg.ClippedDistance(2), 4)
+    with pytest.warns(UserWarning, match="from_pretrained will leave out the Relation modules"):
+        model.save_pretrained(tmp_path)
+    for switched in ("sdpa", {"": "eager"}):
+        with pytest.raises(ValueError, match="attn_implementation must stay 'relgraph' for a model with Relation"):
+            model.set_attn_implementation(switched)
+    model.set_attn_implementation("relgraph")
