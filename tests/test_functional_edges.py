@@ -155,6 +155,8 @@ EDGES, GOOD = inputs()
         ({"edge_key": None, "edge_value": None}, ValueError, "edge_attr needs edge_key or edge_value"),
         ({"edge_value": GOOD["edge_key"]}, ValueError, r"edge_value must have shape \[D_v, F\] or \[H, D_v, F\] = \[4, 2\] or \[2, 4, 2\], got \[2, 3, 2\]"),
         ({"edge_key": GOOD["edge_key"].to("meta")}, ValueError, "edge_key must be on the device of query"),
+        ({"value": GOOD["value"][:4]}, ValueError, r"value must have the length and heads of key, \[5, 2\], got \[4, 2\]"),
+        ({"row_scores": torch.zeros(2, 6, 3, dtype=F64), "key_table": None}, ValueError, r"row_scores must have shape \[N_q, H, R\] = \[6, 2, 3\], got \[2, 6, 3\]"),
         ({"need_weights": 1}, TypeError, "need_weights must be a bool"),
         ({"key_table": GOOD["value_table"]}, ValueError, "key_table must have shape"),
     ],

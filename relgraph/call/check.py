@@ -15,7 +15,7 @@ from relgraph.arguments.sharding import check_context, check_local
 from relgraph.call.call import Call, EdgeVectors, Tables, ValueMap
 from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
-from relgraph.call.operands import BY_NAME, FREE_MAPS, SCORE_WEIGHTS, Operand
+from relgraph.call.operands import BY_NAME, FREE_MAPS, Operand, weight_of
 from relgraph.call.scores import check_function, check_score_type
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import KINDS
@@ -116,7 +116,8 @@ def _check_inputs(given: Given, layout: str) -> tuple[_Known, Tensor, Tensor]:
     if q[3] != k[3]:
         raise ValueError(f"key must have the head size of query, {q[3]}, got {k[3]}")
     if k[1:3] != v[1:3]:
-        raise ValueError(f"value must have the heads and length of key, {list(k[1:3])}, got {list(v[1:3])}")
+        what, step = ("heads and length", 1) if dims == 4 else ("length and heads", -1)
+        raise ValueError(f"value must have the {what} of key, {list(k[1:3])[::step]}, got {list(v[1:3])[::step]}")
     heads, kv_heads, gqa = q[1], k[1], given.get("enable_gqa", False)
     if gqa is not False or heads != kv_heads:
         check_heads(heads, kv_heads, check.boolean("enable_gqa", gqa))
@@ -254,7 +255,7 @@ def _check_score(score: Any, known: _Known, plan: LabelPlan, tables: tuple[Table
     else:
         _check_one_label("score=Bilinear", plan)
         known.sizes["R"] = plan.num_labels[0]
-    _check_operand(SCORE_WEIGHTS[type(score).__name__], score.weight, known)
+    _check_operand(weight_of(score), score.weight, known)
 
 
 def _check_value_map(given: Any, known: _Known, plan: LabelPlan) -> ValueMap:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from torch import Tensor
 
 from relgraph.labels import Labels
-from relgraph.score import Score
+from relgraph.score import Bilinear, Score
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -140,8 +140,10 @@ BY_NAME = {operand.name: operand for operand in OPERANDS}
 FREE_MAPS = _row("value_map", "R D_v D_v | H R D_v D_v", "value_map.bases", any_dtype=True)
 """Maps without coefficients, one per label."""
 
-SCORE_WEIGHTS = {
-    "Additive": _row("score.weight", "D | H D", any_dtype=True),
-    "Bilinear": _row("score.weight", "R D D | H R D D", any_dtype=True),
-}
-"""The weight of a score that replaces the dot product."""
+_ADDITIVE = _row("score.weight", "D | H D", any_dtype=True)
+_BILINEAR = _row("score.weight", "R D D | H R D D", any_dtype=True)
+
+
+def weight_of(score: Any) -> Operand:
+    """The weight of a score that replaces the dot product."""
+    return _BILINEAR if isinstance(score, Bilinear) else _ADDITIVE

@@ -11,7 +11,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 
 from relgraph.arguments import check
 from relgraph.call.call import accumulation_dtype
-from relgraph.call.operands import SCORE_WEIGHTS
+from relgraph.call.operands import weight_of
 from relgraph.score import Additive, Bilinear, applied
 
 
@@ -72,7 +72,7 @@ def check_score_type(score: Any) -> None:
 
 def check_score_weight(score: Additive | Bilinear, **sizes: int) -> None:
     """Raise unless the weight of ``score`` is for heads H of size D and, if bilinear, R labels."""
-    weight, forms = check.floating("score.weight", score.weight), SCORE_WEIGHTS[type(score).__name__].forms
+    weight, forms = check.floating("score.weight", score.weight), weight_of(score).forms
     shapes = [[sizes[axis] for axis in form] for form in forms]
     if not check.shaped(weight, *shapes):
         shown = " or ".join(f"[{', '.join(form)}]" for form in forms)

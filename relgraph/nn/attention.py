@@ -231,8 +231,10 @@ class RelationAttention(Projections):
                 labels if it has tables. A layer without tables takes labels that only say which pairs attend: with
                 ``num_labels=0``, as :class:`~relgraph.Window` makes them, or with ids that are all -1 (dense ids and
                 ids of edges are checked in eager mode on a CPU only, and refused elsewhere).
-            key_padding_mask: ``[B, N_k]`` (``[N_k]`` without a batch), bool (True for padding) or floating. With a
-                cache, give the mask of the new keys only; the cache remembers it.
+            key_padding_mask: True for padding, ``[B, N_k]`` (``[N_k]`` without a batch); of a Hugging Face
+                ``attention_mask``, where 1 attends, pass ``attention_mask == 0``. Floats are added to the scores; those
+                above 0 are refused (in eager mode on a CPU). With a cache, give the mask of the new keys only; the
+                cache remembers it.
             attn_mask: ``[N_q, N_k]``, ``[B·H, N_q, N_k]`` or ``[B, H, N_q, N_k]``, bool (True blocks) or floating.
             is_causal: query i sees only keys j ≤ i + q_offset; combines with the masks.
             q_offset: the key position of query row 0: an int, a scalar tensor or ``[B]``; see

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from relgraph.nn.layer_parts import (
     rename_in_errors,
     residual,
 )
+from relgraph.nn.masks import check_order
 from relgraph.nn.projections import check_layer_bias
 from relgraph.nn.table import check_label_names
 from relgraph.nn.tables import NumLabels, RelationTables, check_kinds
@@ -79,7 +80,7 @@ class RelationDecoderLayer(nn.Module):
 
     Example:
         >>> layer = rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2))
-        >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16), tgt_is_causal=True).shape
+        >>> layer(torch.randn(2, 5, 16), torch.randn(2, 7, 16)).shape
         torch.Size([2, 5, 16])
     """
 
@@ -154,11 +155,15 @@ class RelationDecoderLayer(nn.Module):
         self.activation = check_activation(activation)
 
     @classmethod
-    def from_plain(cls, layer: nn.TransformerDecoderLayer, **options: Any) -> Self:
+    def from_plain(
+        cls, layer: nn.TransformerDecoderLayer, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
+    ) -> Self:
         """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
 
         Args:
-            layer: a :class:`~torch.nn.TransformerDecoderLayer`, batch first or not; the new one always is.
+            layer: a :class:`~torch.nn.TransformerDecoderLayer` with ``batch_first=True``.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
+                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
             options: the keyword-only arguments of the constructor, such as ``labeler``.
 
         Returns:
@@ -166,15 +171,15 @@ class RelationDecoderLayer(nn.Module):
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: an error of the constructor.
+            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
 
         Example:
-            >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32)
+            >>> plain = torch.nn.TransformerDecoderLayer(16, 4, 32, batch_first=True)
             >>> layer = rg.RelationDecoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
             >>> torch.equal(layer.multihead_attn.in_proj_weight, plain.multihead_attn.in_proj_weight)
             True
         """
-        return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, options)
+        return from_torch_layer(cls, layer, nn.TransformerDecoderLayer, new_tables, options)
 
     @explains_arguments
     @restores_cache_on_error
@@ -186,7 +191,7 @@ class RelationDecoderLayer(nn.Module):
         memory_mask: Tensor | None = None,
         tgt_key_padding_mask: Tensor | None = None,
         memory_key_padding_mask: Tensor | None = None,
-        tgt_is_causal: bool = False,
+        tgt_is_causal: bool = True,
         memory_is_causal: bool = False,
         *,
         labels: LabelsLike | Graph = None,
@@ -209,7 +214,9 @@ class RelationDecoderLayer(nn.Module):
                 for a packed memory ``[B·N, S]``.
             tgt_key_padding_mask: ``[B, N]``, True for padding; with a cache for the new rows only.
             memory_key_padding_mask: ``[B, M]``, True for padding; a cache remembers it. For a packed memory ``[S]``.
-            tgt_is_causal: if True, no row sees a later row; combines with the masks.
+            tgt_is_causal: if True, no row sees a later row; combines with the masks. It is True by default, unlike that
+                of torch's layer, which alone would see the future. A bool ``tgt_mask`` that lets a row see a later one
+                needs False (this is checked in eager mode on a CPU only).
             memory_is_causal: if True, row i of the target sees only rows j ≤ i of the memory.
             labels: labels of the target's pairs, as in :meth:`~relgraph.RelationEncoderLayer.forward`.
             memory_labels: labels of the pairs of target (query) and memory (key), Labels or integers ``[N, M]`` or
@@ -229,15 +236,16 @@ class RelationDecoderLayer(nn.Module):
         Raises:
             TypeError: an argument of the wrong kind, such as a cache that is not a LayerCache, or a tensor as labels
                 for a layer with a labeler.
-            ValueError: shapes, dtypes, devices or values that do not fit; no labels for tables; no memory before a
-                cache holds it; scores by row for an attention with a key table, or without tables.
+            ValueError: shapes, dtypes, devices or values that do not fit; a ``tgt_mask`` that is not causal without
+                ``tgt_is_causal=False``; no labels for tables; no memory before a cache holds it; scores by row for an
+                attention with a key table, or without tables.
             NotImplementedError: a cache with packed labels, or a call that the implementation does not support.
 
         Example:
             >>> layer = rg.RelationDecoderLayer(16, 4, 32, num_labels=5, num_memory_labels=3)
             >>> tgt, memory = torch.randn(2, 4, 16), torch.randn(2, 6, 16)
             >>> labels, memory_labels = rg.ClippedDistance(2)(4), rg.ClippedDistance(1)(4, 6, q_offset=0)
-            >>> layer(tgt, memory, labels=labels, memory_labels=memory_labels, tgt_is_causal=True).shape
+            >>> layer(tgt, memory, labels=labels, memory_labels=memory_labels).shape
             torch.Size([2, 4, 16])
         """
         if cache is not None and not isinstance(cache, LayerCache):
@@ -247,6 +255,8 @@ class RelationDecoderLayer(nn.Module):
         labels = make_labels(self.labeler, labels, "tgt", tgt, cache)
         check_input("tgt", tgt, self)
         past = 0 if cache is None else len(cache)
+        if tgt_is_causal and tgt_mask is not None:
+            check_order("tgt_mask", tgt_mask, tgt.shape[-2], past)
         if cache is not None:
             memory_labels = memory_labels_of_new_rows(memory_labels, past, tgt.shape[-2])
         if self.multihead_attn.tables is None and isinstance(memory_labels, Labels):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -155,11 +155,15 @@ class RelationEncoderLayer(nn.Module):
         self.activation = check_activation(activation)
 
     @classmethod
-    def from_plain(cls, layer: nn.TransformerEncoderLayer, **options: Any) -> Self:
+    def from_plain(
+        cls, layer: nn.TransformerEncoderLayer, *, new_tables: Literal["zero", "random"] = "zero", **options: Any
+    ) -> Self:
         """Make a layer with the weights, dropout, activation and order of norms of a layer of torch, and new tables.
 
         Args:
-            layer: a :class:`~torch.nn.TransformerEncoderLayer`, batch first or not; the new one always is.
+            layer: a :class:`~torch.nn.TransformerEncoderLayer` with ``batch_first=True``.
+            new_tables: how new tables begin: ``"zero"`` leaves the outputs of ``layer`` unchanged until training moves
+                the rows; ``"random"`` as in the constructor. Tables that you pass keep their rows.
             options: the keyword-only arguments of the constructor, such as ``labeler``.
 
         Returns:
@@ -167,15 +171,15 @@ class RelationEncoderLayer(nn.Module):
 
         Raises:
             TypeError: another kind of layer, or an unknown option.
-            ValueError: an error of the constructor.
+            ValueError: a layer that is not batch first, unknown ``new_tables``, or an error of the constructor.
 
         Example:
-            >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32)
+            >>> plain = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
             >>> layer = rg.RelationEncoderLayer.from_plain(plain, labeler=rg.ClippedDistance(2))
             >>> torch.equal(layer.linear1.weight, plain.linear1.weight)
             True
         """
-        return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, options)
+        return from_torch_layer(cls, layer, nn.TransformerEncoderLayer, new_tables, options)
 
     @explains_arguments
     @restores_cache_on_error

@@ -22,6 +22,7 @@ from relgraph.labelers.base import check_made
 from relgraph.labels import Labels
 from relgraph.nn.cache import KVCache, LayerCache, StackCache, labels_of_new_rows
 from relgraph.nn.projections import check_head_dim
+from relgraph.nn.table import LabelTable
 from relgraph.nn.tables import RelationTables
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -260,14 +261,22 @@ def residual(x: Tensor, norm_first: bool, *steps: tuple[nn.Module, Callable[[Ten
     return x
 
 
-def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], options: dict[str, Any]) -> _Layer:
+def from_torch_layer(
+    cls: type[_Layer], plain: nn.Module, kind: type[nn.Module], new_tables: Any, options: dict[str, Any]
+) -> _Layer:
     """Make a ``cls`` with the weights, dropout, activation and order of norms of torch's layer ``plain``."""
+    check.choice("new_tables", new_tables, ("zero", "random"))
     if not isinstance(plain, kind):
         raise TypeError(f"layer must be a nn.{kind.__name__}, got {type(plain).__name__}")
     for name in ("head_dim", "attention_bias"):
         if options.get(name) is not None:
             raise ValueError(f"{name} must be left out, as the weights are those of layer, got {shown(options[name])}")
     source: Any = plain
+    if not source.self_attn.batch_first:
+        raise ValueError(
+            "layer must be batch first, as the new one is, got batch_first=False: make one with batch_first=True, load "
+            "the state of this one into it, and transpose its inputs"
+        )
     weight = source.linear1.weight
     made: Any = cls(
         source.self_attn.embed_dim, source.self_attn.num_heads, source.linear1.out_features, source.dropout.p,
@@ -283,7 +292,17 @@ def from_torch_layer(cls: type[_Layer], plain: nn.Module, kind: type[nn.Module],
             mine.dropout = module.dropout
         elif isinstance(module, nn.LayerNorm):
             mine.eps = module.eps
+    if new_tables == "zero":
+        for module in made.modules():
+            if isinstance(module, LabelTable) and not any(table is module for table in _given_tables(options)):
+                module._zero()
     return made.train(plain.training)
+
+
+def _given_tables(options: dict[str, Any]) -> list[nn.Module]:
+    """The tables within the RelationTables that a caller passed to be shared."""
+    given = (options.get("tables"), options.get("memory_tables"))
+    return [part for tables in given if isinstance(tables, RelationTables) for part in tables.modules()]
 
 
 def layer_repr(layer: Any) -> str:

@@ -15,6 +15,11 @@ def check_padding(mask: Any, batch: int, length: int, *, unbatched: bool) -> Ten
     if mask is None:
         return None
     check_dtype("key_padding_mask", mask)
+    if mask.dtype != torch.bool and mask.is_cpu and mask.numel() and check.can_look_at_data(mask) and mask.amax() > 0:
+        raise ValueError(
+            "key_padding_mask must hold bools (True blocks) or floats of at most 0, which are added to the scores, got "
+            f"values up to {mask.amax().item():g}: if 1 marks what attends, pass mask == 0"
+        )
     wanted = [length] if unbatched else [batch, length]
     if list(mask.shape) != wanted:
         what = "[N_k]" if unbatched else "[B, N_k]"
@@ -39,6 +44,19 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, un
     raise ValueError(
         f"attn_mask must have shape [N_q, N_k], {'[H' if unbatched else '[B·H'}, N_q, N_k] or [B, H, N_q, N_k], "
         f"{forms[0]}, {forms[1]} or {forms[2]}, got {shape}"
+    )
+
+
+def check_order(name: str, mask: Any, rows: int, past: int) -> None:
+    """Raise ValueError if a bool mask of pairs lets a row see a later one; ``past`` keys come before the first row."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape[-2:] != (rows, past + rows):
+        return
+    later = torch.ones(rows, past + rows, dtype=torch.bool).triu(past + 1)
+    if not mask.is_cpu or not check.can_look_at_data(mask) or bool(mask.triu(past + 1).eq(later).all()):
+        return
+    raise ValueError(
+        f"{name} must block all later rows with tgt_is_causal=True, the default, got a mask that lets a row see a "
+        "later one: pass tgt_is_causal=False"
     )
 
 

@@ -33,7 +33,7 @@ def within_graphs(ptr: Tensor, length: int) -> Tensor:
 def check_source(src: Tensor, tgt: Tensor, labels: Any, memory_labels: Any) -> Tensor | None:
     """The borders of a packed source; raise ValueError unless it has one graph for each batch row of ``tgt``."""
     if not is_packed(labels):
-        if src.dim() == 2 and tgt.dim() == 3:
+        if src.dim() == 2 and tgt.dim() == 3 and tgt.shape[0] != 1:
             raise ValueError(
                 f"src_labels must be packed, with the borders (ptr) of {tgt.shape[0]} graphs, as src has shape "
                 f"{list(src.shape)} and tgt {list(tgt.shape)}, got {brief(labels)}"

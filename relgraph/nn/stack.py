@@ -157,7 +157,7 @@ class RelationDecoder(_Stack):
         >>> decoder, memory = rg.RelationDecoder(layer, 2), torch.randn(3, 7, 16)
         >>> cache = decoder.new_cache()
         >>> for _ in range(4):
-        ...     z = decoder(torch.randn(3, 1, 16), memory, tgt_is_causal=True, cache=cache)
+        ...     z = decoder(torch.randn(3, 1, 16), memory, cache=cache)
         >>> z.shape, len(cache)
         (torch.Size([3, 1, 16]), 4)
     """
@@ -177,7 +177,7 @@ class RelationDecoder(_Stack):
         memory_mask: Tensor | None = None,
         tgt_key_padding_mask: Tensor | None = None,
         memory_key_padding_mask: Tensor | None = None,
-        tgt_is_causal: bool = False,
+        tgt_is_causal: bool = True,
         memory_is_causal: bool = False,
         *,
         labels: LabelsLike | Graph = None,
@@ -204,7 +204,7 @@ class RelationDecoder(_Stack):
             >>> decoder = rg.RelationDecoder(rg.RelationDecoderLayer(16, 4, 32, labeler=rg.ClippedDistance(2)), 2)
             >>> pad = torch.tensor([[False, False, True]])                          # the memory's last row is padding
             >>> tgt, memory = torch.randn(1, 5, 16), torch.randn(1, 3, 16)
-            >>> decoder(tgt, memory, memory_key_padding_mask=pad, tgt_is_causal=True).shape
+            >>> decoder(tgt, memory, memory_key_padding_mask=pad).shape
             torch.Size([1, 5, 16])
         """
         caches = check_cache(cache, self.num_layers, LayerCache)

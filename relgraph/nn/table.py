@@ -109,6 +109,11 @@ class LabelTable(nn.Module):
             nn.init.normal_(self.rows, std=self.dim**-0.5)
         self._clear_frozen()
 
+    def _zero(self) -> None:
+        """Let free rows begin at zero, where they change nothing and still learn."""
+        if self.rows is not None:
+            nn.init.zeros_(self.rows)
+
     def forward(self, features: Any = None) -> Tensor:
         """The rows of all labels.
 

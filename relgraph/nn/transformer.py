@@ -300,7 +300,8 @@ class RelationTransformer(nn.Module):
 
         Args:
             src: ``[B, M, E]`` or ``[M, E]``, embedded; or packed graphs ``[T, E]`` when ``src_labels`` are packed.
-            tgt: ``[B, N, E]`` or ``[N, E]``, embedded; for packed graphs ``[B, N, E]``, row b for graph b.
+            tgt: ``[B, N, E]`` or ``[N, E]``, embedded; for packed graphs ``[B, N, E]``, row b for graph b; for one
+                source ``[M, E]`` also ``[1, N, E]``.
             src_mask: which pairs of the source are blocked, ``[M, M]``, ``[B·H, M, M]`` or ``[B, H, M, M]``.
             tgt_mask: which pairs of the target are blocked, ``[N, N]`` and so on.
             memory_mask: which pairs of target and source are blocked, ``[N, M]`` and so on; for packed graphs M is
@@ -310,7 +311,7 @@ class RelationTransformer(nn.Module):
             memory_key_padding_mask: ``[B, M]``, True for padding; ``src_key_padding_mask`` does not apply to the
                 memory. For packed graphs ``[T]``, for their nodes only.
             src_is_causal: if True, no source row sees a later row.
-            tgt_is_causal: if True, no target row sees a later row.
+            tgt_is_causal: as in :meth:`~relgraph.RelationDecoderLayer.forward`.
             memory_is_causal: if True, target row i sees only memory rows j ≤ i.
             src_labels: labels of the source's pairs, :class:`~relgraph.Labels`, or a :class:`~relgraph.Graph` for
                 ``encoder_labeler``. Packed labels, and a graph with ``ptr``, are for a packed source.
@@ -444,6 +445,13 @@ class RelationTransformer(nn.Module):
                 tgt, memory, memory_ptr, memory_key_padding_mask, memory_labels, pads=any(x is not None for x in given)
             )
         elif isinstance(memory, Tensor) and (memory.dim(), tgt.dim()) == (2, 3) and not is_packed(memory_labels):
+            if tgt.shape[0] == 1:  # a batch of one
+                padding = memory_key_padding_mask
+                memory, padding = memory[None], padding[None] if isinstance(padding, Tensor) else padding
+                return self.decode(
+                    tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, padding, tgt_is_causal, memory_is_causal,
+                    tgt_labels=labels, memory_labels=memory_labels, cache=cache,
+                )  # fmt: skip
             raise ValueError(
                 f"memory_ptr must be the borders of {tgt.shape[0]} graphs, as memory has shape {list(memory.shape)} "
                 f"and tgt {list(tgt.shape)}, got None"

@@ -219,6 +219,23 @@ class RelationConv(MessagePassing):
         self.value_map = rename_in_errors(renamed, make_value_maps, value_map, num_relations, out_channels, heads, {})
         self._alpha = None
 
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], *further: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *further)
+        key = f"{prefix}lin_edge_value.weight"
+        if (
+            strict
+            and self.lin_edge_value is not None
+            and key not in state_dict
+            and f"{prefix}lin_edge.weight" in state_dict
+        ):
+            errors: list[str] = further[-1]
+            errors.append(
+                f"{key} is missing, as in the state of a TransformerConv, which projects edge_attr once for keys and "
+                "values: make the layer with tie_tables=True"
+            )
+
     def reset_parameters(self) -> None:
         """Initialize all parameters again, also those of a score that has ``reset_parameters``."""
         super().reset_parameters()

@@ -367,7 +367,7 @@ GOOD_CALLS = {
         also={**SIZES, "d_model": ("nhead", "tables"), "labeler": ("tables", "num_labels")},
     ),
     "RelationEncoderLayer.from_plain": lambda: Good(
-        rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16)}
+        rg.RelationEncoderLayer.from_plain, {"layer": nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)}
     ),
     "RelationEncoderLayer.forward": lambda: _encode("encoder", "src_mask"),
     "RelationEncoderLayer.forward (norm first)": lambda: _encode("before", "src_mask"),
@@ -411,7 +411,7 @@ GOOD_CALLS = {
         accepts={**NAMED, "value_map": ("true",), "memory_value_map": ("one",)},
     ),
     "RelationDecoderLayer.from_plain": lambda: Good(
-        rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16)}
+        rg.RelationDecoderLayer.from_plain, {"layer": nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)}
     ),
     "RelationDecoderLayer.forward": lambda: _decode("decoder"),
     "RelationDecoderLayer.forward (a packed memory)": lambda: Good(

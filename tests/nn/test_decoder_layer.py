@@ -47,9 +47,9 @@ class TestAgainstTorch:
         causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=F64)
         padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
         blocked = torch.rand(5, 7) > 0.7
-        close(ours(tgt, memory), plain(tgt, memory))
-        close(ours(tgt[0], memory[0]), plain(tgt[0], memory[0]))
-        close(ours(tgt, memory, tgt_is_causal=True), plain(tgt, memory, causal, tgt_is_causal=True))
+        close(ours(tgt, memory, tgt_is_causal=False), plain(tgt, memory))
+        close(ours(tgt[0], memory[0], tgt_is_causal=False), plain(tgt[0], memory[0]))
+        close(ours(tgt, memory), plain(tgt, memory, causal, tgt_is_causal=True))
         arguments = (tgt, memory, causal, blocked, torch.zeros(2, 5, dtype=F64), padding)
         close(ours(*arguments), plain(*arguments[:3], *arguments[3:]))
 
@@ -58,7 +58,7 @@ class TestAgainstTorch:
         ours = RelationDecoderLayer.from_plain(plain)
         tgt, memory = inputs()
         mask = torch.ones(5, 7, dtype=torch.bool).triu(1)
-        close(ours(tgt, memory, memory_is_causal=True), plain(tgt, memory, memory_mask=mask))
+        close(ours(tgt, memory, tgt_is_causal=False, memory_is_causal=True), plain(tgt, memory, memory_mask=mask))
 
     def test_under_torchs_stack(self):
         layer = make()
@@ -74,13 +74,14 @@ class TestAgainstTorch:
         plain, (tgt, memory) = plain_layer(), inputs()
         ours = zero_tables(RelationDecoderLayer.from_plain(plain, labeler=LABELER))
         for layer in (plain, ours):
-            layer(tgt, memory).square().sum().backward()
+            options = {} if layer is plain else {"tgt_is_causal": False}
+            layer(tgt, memory, **options).square().sum().backward()
         mine = dict(ours.named_parameters())
         for name, parameter in plain.named_parameters():
             close(mine[name].grad, parameter.grad)
 
     def test_from_plain_keeps_all_settings(self):
-        plain = nn.TransformerDecoderLayer(12, 3, 20, 0.3, "gelu", norm_first=True)
+        plain = nn.TransformerDecoderLayer(12, 3, 20, 0.3, "gelu", norm_first=True, batch_first=True)
         plain.multihead_attn.dropout, plain.dropout3.p = 0.1, 0.2
         ours = RelationDecoderLayer.from_plain(plain, labeler=LABELER)
         assert ours.norm_first
@@ -88,6 +89,19 @@ class TestAgainstTorch:
         assert [ours.self_attn.dropout, ours.multihead_attn.dropout, ours.dropout3.p] == [0.3, 0.1, 0.2]
         with pytest.raises(TypeError, match=r"layer must be a nn.TransformerDecoderLayer, got TransformerEncoderLayer"):
             RelationDecoderLayer.from_plain(nn.TransformerEncoderLayer(12, 3, batch_first=True))
+
+    def test_the_future_is_hidden_unless_asked_for(self):
+        layer, (tgt, memory) = make(), inputs()
+        past = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        close(layer(tgt, memory), layer(tgt, memory, past, tgt_is_causal=False))
+        close(layer(tgt, memory, past), layer(tgt, memory))
+        for mask in (
+            torch.zeros(5, 5, dtype=torch.bool),
+            past[None].expand(6, 5, 5).clone().index_fill(0, torch.tensor(1), False),
+        ):
+            with pytest.raises(ValueError, match="tgt_mask must block all later rows .* pass tgt_is_causal=False"):
+                layer(tgt, memory, mask)
+        close(layer(tgt, memory, torch.zeros(5, 5)), layer(tgt, memory))  # floats are added
 
     def test_a_plain_state_lacks_the_tables_only(self):
         found = make(num_memory_labels=4).load_state_dict(plain_layer().state_dict(), strict=False)

@@ -58,7 +58,7 @@ class TestAgainstTorch:
 
     def test_in_single_precision(self):
         plain = plain_layer().float()
-        ours, x = zero_tables(RelationEncoderLayer.from_plain(plain, num_labels=5)), torch.randn(2, 6, 12)
+        ours, x = RelationEncoderLayer.from_plain(plain, num_labels=5), torch.randn(2, 6, 12)
         close(ours(x, labels=LABELER(6)), plain(x), atol=1e-6)
 
     def test_gradients(self):
@@ -73,8 +73,27 @@ class TestAgainstTorch:
         )
         assert all(p.grad.abs().sum() > 0 for p in ours.parameters())
 
+    def test_new_tables(self):
+        plain, x = plain_layer(), torch.randn(2, 6, 12, dtype=F64)
+        ours = RelationEncoderLayer.from_plain(plain, labeler=LABELER, tables=("key", "value", "bias"))
+        close(ours(x), plain(x))
+        ours(x).square().sum().backward()
+        rows = [table.rows for table in ours.self_attn.tables.children()]
+        assert all(row.grad.abs().sum() > 0 for row in rows)
+        assert RelationEncoderLayer.from_plain(
+            plain, labeler=LABELER, new_tables="random"
+        ).self_attn.tables.key.rows.any()
+        shared = RelationTables(5, 4, dtype=F64)
+        assert RelationEncoderLayer.from_plain(plain, tables=shared, num_labels=5).self_attn.tables.key.rows.any()
+        with pytest.raises(ValueError, match="unknown new_tables 'ones'"):
+            RelationEncoderLayer.from_plain(plain, new_tables="ones")
+        with pytest.raises(ValueError, match="layer must be batch first, as the new one is, got batch_first=False"):
+            RelationEncoderLayer.from_plain(nn.TransformerEncoderLayer(12, 3))
+
     def test_from_plain_keeps_all_settings(self):
-        plain = nn.TransformerEncoderLayer(12, 3, 20, 0.3, nn.PReLU(dtype=F64), norm_first=True, bias=False, dtype=F64)
+        plain = nn.TransformerEncoderLayer(
+            12, 3, 20, 0.3, nn.PReLU(dtype=F64), batch_first=True, norm_first=True, bias=False, dtype=F64
+        )
         plain.dropout2.p, plain.self_attn.dropout, plain.norm2.eps = 0.2, 0.1, 0.5
         ours = RelationEncoderLayer.from_plain(plain, num_labels=5, names=LABELER.names)
         assert [ours.dropout.p, ours.dropout1.p, ours.dropout2.p, ours.self_attn.dropout] == [0.3, 0.3, 0.2, 0.1]

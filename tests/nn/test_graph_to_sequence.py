@@ -358,6 +358,18 @@ class TestRefused:
         with pytest.raises(error, match=f"^{match}"):
             make(**(options or {}))(**{"src": nodes, "tgt": tgt, "src_labels": BATCH, **given})
 
+    def test_one_graph_for_a_batch_of_one(self):
+        nodes, tgt = inputs()
+        one, model = rg.Graph(BATCH.edge_index, 9), make().eval()
+        hidden = torch.arange(9) > 6
+        for options in ({}, {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden}):
+            wanted = model(nodes, tgt[0], src_labels=one, **options)
+            close(model(nodes, tgt[:1], src_labels=one, **options)[0], wanted)
+        cache = model.new_cache()
+        memory = model.encode(nodes, src_labels=one)
+        steps = [model.decode(tgt[:1, i : i + 1], memory, cache=cache) for i in range(tgt.shape[1])]
+        close(torch.cat(steps, 1)[0], model(nodes, tgt[0], src_labels=one))
+
     def test_sources_without_borders(self):
         match = r"src_labels must be packed, with the borders \(ptr\) of 4 graphs, as src has shape \[9, 12\] and tgt"
         whole = rg.Graph(BATCH.edge_index, 9)

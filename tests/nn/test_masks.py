@@ -71,5 +71,7 @@ def test_padding_of_another_shape():
 def test_kinds_and_dtypes():
     with pytest.raises(TypeError, match="attn_mask must be a Tensor, got list"):
         check_pairs([[True]], 1, 1, 1, 1, unbatched=False)
+    with pytest.raises(ValueError, match="floats of at most 0, .* up to 1: if 1 marks what attends, pass mask == 0"):
+        check_padding(torch.tensor([[1.0, 1.0, 0.0]]), 1, 3, unbatched=False)  # from a Hugging Face tokenizer
     with pytest.raises(ValueError, match=r"key_padding_mask must be bool .* got torch.uint8"):
         check_padding(torch.zeros(1, 4, dtype=torch.uint8), 1, 4, unbatched=False)

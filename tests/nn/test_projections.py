@@ -260,7 +260,7 @@ class TestTransformerLayers:
 
     @pytest.mark.parametrize("options", [{"head_dim": 4}, {"attention_bias": ("query",)}])
     def test_a_plain_layer_keeps_its_weights(self, options):
-        plain = nn.TransformerEncoderLayer(12, 3, 16)
+        plain = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
         (name,) = options
         with pytest.raises(ValueError, match=rf"{name} must be left out, as the weights are those of layer, got"):
             RelationEncoderLayer.from_plain(plain, **options)

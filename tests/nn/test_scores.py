@@ -465,6 +465,7 @@ class TestLayers:
         labels = {"labels": LABELER(4), "memory_labels": ClippedDistance(1)(4, 6, q_offset=0)}
         rows = torch.randn(2, HEADS, 4, LABELS, dtype=F64, requires_grad=True)
         memory_rows = torch.randn(2, HEADS, 4, 3, dtype=F64, requires_grad=True)
+        labels["tgt_is_causal"] = False
         z = layer(x, memory, **labels, row_scores=rows, memory_row_scores=memory_rows)
         attended = layer.norm1(x + layer.self_attn(x, labels=labels["labels"], row_scores=rows))
         held = layer.multihead_attn(attended, memory, labels=labels["memory_labels"], row_scores=memory_rows)

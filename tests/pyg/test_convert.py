@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from torch_geometric.nn import GATv2Conv, TransformerConv
 from torch_geometric.nn.aggr import SoftmaxAggregation
 
-from relgraph.pyg import from_gatv2_conv, from_transformer_conv
+from relgraph.pyg import RelationConv, from_gatv2_conv, from_transformer_conv
 from tests.cases import F64
 
 OPTIONS = list(itertools.product([True, False], repeat=5))
@@ -76,6 +76,10 @@ def test_weights_are_copies_and_options_pass_on():
 
 
 def test_what_cannot_be_converted():
+    with pytest.raises(RuntimeError, match="lin_edge_value.weight is missing, .* make the layer with tie_tables=True"):
+        RelationConv(5, 3, edge_dim=2).load_state_dict(TransformerConv(5, 3, edge_dim=2).state_dict())
+    tied = RelationConv(5, 3, edge_dim=2, tie_tables=True)
+    assert not tied.load_state_dict(TransformerConv(5, 3, edge_dim=2).state_dict()).missing_keys
     with pytest.raises(TypeError, match="conv must be a TransformerConv, got Linear"):
         from_transformer_conv(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match="edge_types must be a bool"):

@@ -30,9 +30,9 @@ class FromFunction(Labeler):
 
     ``fn`` receives two int64 tensors that broadcast, query positions i ``[N_q, 1]`` and key positions j ``[1, N_k]``.
     It returns integer ids that broadcast to ``[N_q, N_k]``; -1 means no label. If R is 2, it may also return bools,
-    which become the ids 0 and 1. If there are more than 2^22 pairs, ``fn`` receives some rows of queries at a time, so
-    it must give a pair the same id whatever the other pairs are. Query positions begin at ``q_offset``. The ids are written out. If ``fn`` depends only
-    on j - i, a :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
+    which become the ids 0 and 1. With more than 2^22 pairs, ``fn`` receives some rows of queries at a time, so the id
+    of a pair must not depend on other pairs. Query positions begin at ``q_offset``. The ids are written out. If ``fn``
+    depends only on j - i, a :class:`~relgraph.labelers.DistanceLabeler` stores nothing of that size.
 
     Args:
         fn: the function; define it at the top of a module if you want to pickle the labeler.
