@@ -19,7 +19,7 @@ from relgraph.call.operands import BY_NAME, FREE_MAPS, Operand, weight_of
 from relgraph.call.scores import check_function, check_score_type
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import KINDS
-from relgraph.plan import LabelPlan, lower, plain
+from relgraph.plan import DistanceIds, LabelPlan, lower, plain
 from relgraph.score import Additive, Bilinear, Named
 
 Given = Mapping[str, Any]
@@ -63,6 +63,8 @@ def check_call(given: Given, *, nodes: bool = False) -> Call:
     maps = None if maps is None else _check_value_map(maps, known, plan)
     mask = None if mask is None else _check_mask(mask, known)
     edge = _check_vectors(given, known, labels)
+    if plan.total_labels and maps is None and edge is None and not given.get("need_label_mass"):
+        _check_read(labels, plan, tables, score)
     is_causal = given.get("is_causal", False)
     if is_causal is not False:
         check.boolean("is_causal", is_causal)
@@ -238,6 +240,23 @@ def _check_tables(given: Given, known: _Known, plan: LabelPlan, labels: Labels |
                 table = table.transpose(0, 1)[None]
             by_part[index][operand.place[1]] = table
     return tuple([Tables(**tables) for tables in by_part])
+
+
+def _check_read(labels: Any, plan: LabelPlan, tables: tuple[Tables, ...], score: Any) -> None:
+    """Raise ValueError for labels that change nothing: nothing looks their ids up, and they let all pairs attend."""
+    for part in tables:
+        for table in part:
+            if table is not None:
+                return
+    if isinstance(score, Bilinear) or plan.k_ptr is not None:
+        return
+    for part in plan.parts:
+        if not part.complete or (isinstance(part.ids, DistanceIds) and part.csr is None and max(part.ids.lookup) < 0):
+            return
+    raise ValueError(
+        "labels must be read by a table, row_scores, value_map, score=Bilinear or need_label_mass, or hide some pairs, "
+        f"got {labels!r} that nothing reads: pass tables, or labels=None for plain attention"
+    )
 
 
 def _check_score(score: Any, known: _Known, plan: LabelPlan, tables: tuple[Tables, ...]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from relgraph.arguments.hints import in_place_of_labels
 from relgraph.labels import LabelCounts, Labels, SumCounts
+from relgraph.labels.base import named_by
 
 if TYPE_CHECKING:
     from relgraph.labelers.algebra import Dense, Priority, Product, Restriction, Sum
@@ -74,6 +78,13 @@ class Labeler(ABC):
         @abstractmethod
         def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
             """The name of every id, all different; for a sum, one tuple per part."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for method in ("__call__", "at"):
+            made = vars(cls).get(method)
+            if callable(made) and not getattr(made, "__isabstractmethod__", False):
+                setattr(cls, method, _gives_names(made))
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Labels:
@@ -164,6 +175,17 @@ class Labeler(ABC):
         """Set fields of a frozen dataclass; only constructors call this."""
         for name, value in given.items():
             object.__setattr__(self, name, value)
+
+
+def _gives_names(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that returns labels, which then know the labeler and by it their names."""
+
+    @functools.wraps(method)
+    def named(self: Labeler, *args: Any, **kwargs: Any) -> Any:
+        made = method(self, *args, **kwargs)
+        return made if torch.compiler.is_compiling() else named_by(self, made)
+
+    return named
 
 
 def check_operand(symbol: str, value: Any) -> Labeler:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relgraph.arguments import check
-from relgraph.labels.base import Labels, check_labels
+from relgraph.labels.base import Labels, check_labels, named_by
 from relgraph.labels.join import join
 from relgraph.labels.rules import JoinRule, PriorityRule, ProductRule, RestrictionRule
 from relgraph.labels.sum import SumLabels
@@ -107,7 +107,8 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
         more: further masks.
 
     Returns:
-        Labels with the ids of ``labels``. A sum stays a sum; distances restricted by distances stay distances.
+        Labels with the ids and names of ``labels``. A sum stays a sum; distances restricted by distances stay
+        distances.
 
     Raises:
         TypeError: an argument that is not Labels.
@@ -126,8 +127,9 @@ def restrict(labels: Labels, mask: Labels, *more: Labels) -> Labels:
     masks = [part for given in (mask, *more) for part in (given.parts if isinstance(given, SumLabels) else (given,))]
     if isinstance(labels, SumLabels):
         # A sum attends where all its parts do, so restricting one of them is enough.
-        return SumLabels(_fold(RestrictionRule, labels.parts[0], *masks), *labels.parts[1:])
-    return _fold(RestrictionRule, labels, *masks)
+        first = named_by(labels.parts[0]._named, _fold(RestrictionRule, labels.parts[0], *masks))
+        return named_by(labels._named, SumLabels(first, *labels.parts[1:]))
+    return named_by(labels._named, _fold(RestrictionRule, labels, *masks))
 
 
 def _fold(rule: type[JoinRule], first: Labels, *more: Labels) -> Labels:

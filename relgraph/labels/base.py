@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -84,6 +86,16 @@ class Labels(ABC):
     _plan: ClassVar[Any] = None
     """The plan of these labels, after their lowering."""
 
+    _named: ClassVar[Any] = None
+    """The labeler that made them, or its names. No field, so that pytrees and compiled code do not depend on it."""
+
+    @property
+    def names(self) -> tuple[Any, ...] | None:
+        """The names of the ids, which the labeler gave; for a sum one entry per part. None for labels without names."""
+        if self._named is None or type(self._named) is tuple:
+            return self._named
+        return names_of(self._named)
+
     @classmethod
     def _make(cls, **fields: Any) -> Self:
         """Make labels with these fields, unchecked."""
@@ -96,7 +108,10 @@ class Labels(ABC):
         vars(self).update(fields)  # setting them one by one takes several times as long
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again on use
+        state = {name: value for name, value in self.__dict__.items() if name != "_plan"}  # lowered again on use
+        if self._named is not None:
+            state["_named"] = self.names  # a labeler may hold what cannot be pickled
+        return state
 
     @property
     def packed(self) -> bool:
@@ -279,7 +294,8 @@ class Labels(ABC):
     def _map(self, fn: Callable[[Tensor], Tensor]) -> Self:
         tensors, spec = pytree.tree_flatten(self)
         once = {id(tensor): fn(tensor) for tensor in {id(t): t for t in tensors}.values()}
-        return pytree.tree_unflatten([once[id(tensor)] for tensor in tensors], spec)  # shared borders stay shared
+        made = pytree.tree_unflatten([once[id(tensor)] for tensor in tensors], spec)  # shared borders stay shared
+        return named_by(self._named, made)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -304,9 +320,43 @@ class Labels(ABC):
         return f"{type(self).__name__}({', '.join(self._describe())})"
 
 
+def names_of(labeler: Any) -> tuple[Any, ...]:
+    """The names of a labeler, one tuple for all labels that it makes."""
+    try:
+        kept = vars(labeler)
+    except TypeError:  # a class with slots
+        return labeler.names
+    if "_kept_names" not in kept:
+        kept["_kept_names"] = labeler.names
+    return kept["_kept_names"]
+
+
+def named_by(source: Any, labels: Any) -> Any:
+    """Labels with the names of ``source``, a labeler or a tuple; a copy if they have others."""
+    if source is None or type(labels) not in KINDS or labels._named is source:
+        return labels
+    if labels._named is not None:
+        labels = copy.copy(labels)
+    vars(labels)["_named"] = source
+    return labels
+
+
+def _keeps_names(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that returns labels, with the names of these."""
+
+    @functools.wraps(method)
+    def named(self: Labels, *args: Any, **kwargs: Any) -> Any:
+        made = method(self, *args, **kwargs)
+        return made if self._named is None or torch.compiler.is_compiling() else named_by(self._named, made)
+
+    return named
+
+
 def register(kind: type[Labels]) -> None:
     """Register a kind of labels, also with torch's pytree: fields with tensors or labels are children."""
     KINDS.add(kind)
+    for method in ("rows", "cols", "dense"):
+        setattr(kind, method, _keeps_names(getattr(kind, method)))
     pytree.register_pytree_node(
         kind,
         _flatten,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from relgraph.arguments import check
-from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_labels, graph_at
+from relgraph.labels.base import NOT_ATTENDING, UNLABELED, Labels, check_labels, graph_at, named_by
 from relgraph.labels.block import BlockLabels
 from relgraph.labels.dense import DenseLabels
 from relgraph.labels.distance import DistanceLabels
@@ -55,7 +55,7 @@ def padded(labels: Labels, length: int | None = None) -> Labels:
     length = longest if length is None else check.integer("length", length, minimum=longest)
     if sizes.numel() == 0:
         raise ValueError("labels must hold at least one graph, got none")
-    return _padded(labels, length)
+    return named_by(labels._named, _padded(labels, length))
 
 
 def _padded(labels: Labels, length: int) -> Labels:

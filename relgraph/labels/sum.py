@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Any, Self, final
 
 from torch import Tensor
 
@@ -62,6 +62,13 @@ class SumLabels(Labels):
             parts=tuple(flat), q_len=first.q_len, k_len=first.k_len, batch_size=batch_size,
             num_labels=tuple(part.num_labels for part in flat), q_ptr=first.q_ptr, k_ptr=first.k_ptr,
         )  # fmt: skip
+
+    @property
+    def names(self) -> tuple[Any, ...] | None:
+        if self._named is not None:
+            return super().names
+        names = tuple(part.names for part in self.parts)
+        return None if all(name is None for name in names) else names
 
     @property
     def offsets(self) -> tuple[int | Tensor | None, ...]:

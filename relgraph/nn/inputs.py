@@ -181,6 +181,8 @@ def _check_labels(
         check_without_tables("labels", labels, f"give the layer num_labels={labels.num_labels}")
     elif tables.num_labels != labels.num_labels and not tables.fits(labels.num_labels):
         raise ValueError(f"labels must have num_labels = {tables.num_labels}, got {labels.num_labels}")
+    elif labels._named is not None and not torch.compiler.is_compiling():
+        tables._check_names("labels", labels)
     check_labels_fit(labels, batch, q_len, k_len, query.device)
 
 

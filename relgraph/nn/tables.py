@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from relgraph.arguments import check
-from relgraph.arguments.brief import shown
+from relgraph.arguments.brief import brief, shown
 from relgraph.arguments.sharding import kept
+from relgraph.labels import Labels
 from relgraph.nn.table import LabelTable, check_label_names, check_size
 
 KINDS = ("key", "value", "query", "bias")
@@ -118,6 +119,8 @@ class RelationTables(nn.Module):
                 width, row_heads = None if kind == "bias" else dim, heads if kind in self.per_head else None
                 options = {"heads": row_heads, "names": name, "frozen": freeze, "bank": bank.get(kind)}
                 tables.append(LabelTable(size, width, **options, **factory))
+        of_parts = [tables.names for tables in next(iter(made.values()))]
+        self.names = tuple(of_parts) if isinstance(self.num_labels, tuple) else of_parts[0]
         for kind in KINDS:
             tables = made.get(kind)
             is_sum = isinstance(self.num_labels, tuple)
@@ -190,6 +193,17 @@ class RelationTables(nn.Module):
         mine, theirs = (n if isinstance(n, tuple) else (n,) for n in (self.num_labels, num_labels))
         # not ``in``: one of them may be symbolic for dynamo
         return len(mine) == len(theirs) and all(m is None or m == t for m, t in zip(mine, theirs, strict=False))
+
+    def _check_names(self, name: str, labels: Labels) -> None:
+        """Raise ValueError if labels, called ``name``, come from a labeler with other names than these tables."""
+        theirs, mine = labels.names, self.names
+        if theirs is None or mine is None or theirs is mine or theirs == mine:
+            return
+        pairs = zip(theirs, mine, strict=True) if isinstance(self.num_labels, tuple) else ((theirs, mine),)
+        if any(their is not None and my is not None and their != my for their, my in pairs):
+            raise ValueError(
+                f"{name} must be those of a labeler with the names of the tables, {brief(mine)}, got {brief(theirs)}"
+            )
 
     def _own_kinds(self) -> tuple[str, ...]:
         """All kinds, but not the values if they are tied to the keys."""
