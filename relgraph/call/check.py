@@ -74,7 +74,7 @@ def check_call(given: Given, *, nodes: bool = False) -> Call:
         scale = sizes["D"] ** -0.5 if sizes["D"] and not isinstance(score, Additive) else 1.0
     else:
         scale = check.finite("scale", scale)
-    if dropout_p != 0.0 or type(dropout_p) is not float:
+    if type(dropout_p) is not float or dropout_p != 0.0:
         dropout_p = check.probability("dropout_p", dropout_p)
     content, position = given.get("content_bias"), given.get("position_bias")
     if content is not None or position is not None:
@@ -254,8 +254,9 @@ def _check_read(labels: Any, plan: LabelPlan, tables: tuple[Tables, ...], score:
         if not part.complete or (isinstance(part.ids, DistanceIds) and part.csr is None and max(part.ids.lookup) < 0):
             return
     raise ValueError(
-        "labels must be read by a table, row_scores, value_map, score=Bilinear or need_label_mass, or hide some pairs, "
-        f"got {labels!r} that nothing reads: pass tables, or labels=None for plain attention"
+        "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
+        f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None for "
+        "plain attention"
     )
 
 

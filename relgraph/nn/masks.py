@@ -49,7 +49,8 @@ def check_pairs(mask: Any, batch: int, heads: int, q_len: int, k_len: int, *, un
 
 def check_order(name: str, mask: Any, rows: int, past: int) -> None:
     """Raise ValueError if a bool mask of pairs lets a row see a later one; ``past`` keys come before the first row."""
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape[-2:] != (rows, past + rows):
+    plain = type(mask) in check.PLAIN and mask.layout == torch.strided and not mask.is_nested
+    if not plain or mask.dtype != torch.bool or mask.shape[-2:] != (rows, past + rows):
         return
     later = torch.ones(rows, past + rows, dtype=torch.bool).triu(past + 1)
     if not mask.is_cpu or not check.can_look_at_data(mask) or bool(mask.triu(past + 1).eq(later).all()):

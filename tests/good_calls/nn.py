@@ -152,6 +152,7 @@ DECODED = {
     "tgt_key_padding_mask": (2, 3),
     "memory_key_padding_mask": (2, 4),
 }
+LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
 ALSO_DECODED = {
     "tgt": ("memory", "labels", "memory_labels", *DECODED),
     "memory": ("tgt", "memory_labels", *DECODED),
@@ -163,6 +164,7 @@ def _decode(layer: str) -> Good:
         "tgt": _rows(),
         "memory": _rows(4),
         **{name: _blocked(*shape) for name, shape in DECODED.items()},
+        "tgt_mask": LATER,
         "tgt_is_causal": True,
         "memory_is_causal": False,
         "labels": LABELER(3),
@@ -175,6 +177,7 @@ def _transform() -> Good:
     masks = {"src_mask": (4, 4), "src_key_padding_mask": (2, 4), **DECODED}
     flags = {"src_is_causal": False, "tgt_is_causal": True, "memory_is_causal": False}
     arguments = {"src": _rows(4), "tgt": _rows(), **{name: _blocked(*shape) for name, shape in masks.items()}, **flags}
+    arguments["tgt_mask"] = LATER
     also = {"src": ("tgt", "memory", *masks), "tgt": ("memory", *masks)}
     return Good(_layers()["transformer"], arguments, also)
 

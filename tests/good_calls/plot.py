@@ -120,6 +120,7 @@ GOOD_CALLS = {
         mass=(torch.rand(2, 3), torch.rand(2, 2)),
         names=(NAMES, ["up", "down"]),
         part=0,
+        axes="HR",
     ),
     "label_mass (a record)": lambda: _drawn(
         plot.label_mass, {"mass": ("names", "axes")}, {"names": WORDS}, mass=_record(), names=NAMES
