@@ -513,6 +513,21 @@ def test_neither_import_nor_small_calls_compile(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+def test_without_kernels_the_first_calls_import_neither_dynamo_nor_sympy():
+    code = (
+        "import sys, torch, relgraph as rg; x = torch.randn(1, 1, 600, 4, requires_grad=True); "
+        "edges = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=600); "
+        "table = torch.randn(2, 4, requires_grad=True); "
+        "both = (rg.DenseLabels(torch.zeros(600, 600, dtype=torch.int8), 2), edges); "
+        "zs = [rg.relation_attention(x, x, x, labels, table, dropout_p=0.1) for labels in both]; "
+        "sum(z.sum() for z in zs).backward(); "
+        "print([rg.which_impl(x, x, x, labels).impl for labels in both], "
+        "'sympy' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    done = run(code, RELGRAPH_NATIVE="0")
+    assert (done.stdout, done.stderr) == ("['chunked', 'edges'] False False\n", "")
+
+
 def test_a_compiled_model_takes_the_kernels_though_nothing_asked_before(real):
     code = (
         "import torch, relgraph as rg; x = torch.randn(1, 1, 600, 4); "
