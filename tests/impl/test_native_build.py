@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -176,6 +178,33 @@ def test_who_waits_says_so(copying, fresh, told):
         assert told.messages == ["relgraph waits for another process, which compiles the CPU kernels"]
     waiting.join()
     assert [path.suffix for path in fresh.iterdir()] == [".so"]
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(fresh, told):
+    fresh.mkdir()
+    with build._alone(fresh), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn where there are threads
+        child = os.fork()
+        if child == 0:
+            time.sleep(20)
+            os._exit(0)
+    with build._alone(fresh):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert told.messages == []
+
+
+def test_file_systems_without_locks(copying, fresh, monkeypatch):
+    def flock(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    fresh.mkdir()
+    other = fresh / "kernels-of-another.partial"  # which may be at work
+    other.write_text("")
+    library = build.library()
+    assert set(fresh.iterdir()) == {other, library}
 
 
 def wait_for(there) -> None:

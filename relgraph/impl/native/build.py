@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -251,30 +251,27 @@ def _trusted(path: Path) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process that holds it, and remove what killed processes left."""
+    """Hold the folder's lock, which ends with the process that holds it, and remove what killed processes left.
+
+    On file systems without locks nothing is held or removed.
+    """
+    import fcntl  # not there on every system that can import this file
+
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if _locked(handle):
+        with suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.warning("relgraph waits for another process, which compiles the CPU kernels")
+                fcntl.flock(handle, fcntl.LOCK_EX)
             for left in folder.glob("kernels-*.partial"):
                 left.unlink(missing_ok=True)
         yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has the handle too
         os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    """Whether the lock is held now, after the process that holds it; False on file systems without locks."""
-    import fcntl  # not there on every system that can import this file
-
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _log.warning("relgraph waits for another process, which compiles the CPU kernels")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
 
 
 # ---- compiling ----
