@@ -78,12 +78,13 @@ class Softcap:
         return torch.tanh(scores / self.cap) * self.cap
 
     def _apply_(self, scores: Tensor) -> Tensor:
-        """Change scores in place."""
-        return scores.div_(self.cap).tanh_().mul_(self.cap)
+        """Change scores in place; -inf stays."""
+        hidden = scores == float("-inf")
+        return scores.div_(self.cap).tanh_().mul_(self.cap).masked_fill_(hidden, float("-inf"))
 
     def _derivative_(self, finished: Tensor) -> Tensor:
-        """Turn finished scores into the derivative there, in place."""
-        return finished.div_(self.cap).square_().neg_().add_(1.0)
+        """Turn finished scores into the derivative there, in place; 0 at -inf."""
+        return finished.div_(self.cap).square_().neg_().add_(1.0).clamp_(min=0.0)
 
 
 @final
@@ -132,8 +133,11 @@ class LeakyReLU:
         return functional.leaky_relu(scores, self.negative_slope)
 
     def _apply_(self, scores: Tensor) -> Tensor:
-        """Change scores in place."""
-        return functional.leaky_relu_(scores, self.negative_slope)
+        """Change scores in place; -inf stays."""
+        if self.negative_slope > 0.0:
+            return functional.leaky_relu_(scores, self.negative_slope)
+        hidden = scores == float("-inf")
+        return scores.clamp_(min=0.0).masked_fill_(hidden, float("-inf"))
 
     def _derivative_(self, finished: Tensor) -> Tensor:
         """Turn finished scores into the derivative there, in place; 0 counts as negative, as in torch."""
@@ -367,10 +371,12 @@ def copied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 def finish(score: Any, scores: Tensor) -> Tensor:
-    """Finished scores, after a function of scores if there is one."""
+    """Finished scores, after a function of scores if there is one; a named one keeps -inf."""
     if score is None or isinstance(score, (Additive, Bilinear)):
         return scores
-    return applied(score, scores, "score")
+    finished = applied(score, scores, "score")
+    moves = isinstance(score, Softcap) or (isinstance(score, LeakyReLU) and score.negative_slope == 0.0)
+    return torch.where(scores == float("-inf"), scores, finished) if moves else finished
 
 
 _NAMED = (Softcap, LeakyReLU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -223,14 +224,15 @@ def test_a_gpu_that_is_too_old(monkeypatch):
     assert (choice.impl, choice.refused["triton"]) == ("dense", f"impl='triton' {why}; use impl='chunked'")
 
 
-def test_a_gpu_without_triton_says_so_once(on_a_gpu, monkeypatch, capsys):
+def test_a_gpu_without_triton_says_so_once(on_a_gpu, monkeypatch, caplog):
     monkeypatch.setattr(limits, "HAS_TRITON", False)
     monkeypatch.setattr(limits, "_said", [])
     x = torch.zeros(1, 1, 4, 2)
     for _ in range(2):
         assert rg.which_impl(x, x, x, None).impl == "dense"
-    line = "relgraph: no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed; "
-    assert capsys.readouterr().err == f"{line}pip install triton (RELGRAPH_TRITON=0 ends this line)\n"
+    line = "relgraph has no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed; "
+    wanted = f"{line}pip install triton (RELGRAPH_TRITON=0 ends this line)"
+    assert caplog.record_tuples == [("relgraph", logging.WARNING, wanted)]
 
 
 def test_triton_is_not_loaded():

@@ -255,8 +255,8 @@ def _check_read(labels: Any, plan: LabelPlan, tables: tuple[Tables, ...], score:
             return
     raise ValueError(
         "labels must be read by a key_table, value_table, query_table or bias_table, by row_scores, value_map, "
-        f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None for "
-        "plain attention"
+        f"score=Bilinear or need_label_mass, or hide some pairs, got {labels!r} that nothing reads: pass labels=None "
+        "for plain attention"
     )
 
 

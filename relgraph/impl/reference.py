@@ -48,7 +48,9 @@ def attend(call: Call) -> Answer:
         scores = _additive(call.score, query[:, :, :, None], keys)
     else:
         # q_i·(k_j + a^K) + a^Q·k_j, where `queries` holds q_i + a^Q and `keys` holds k_j + a^K
-        scores = (query[:, :, :, None] * keys).sum(-1) + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
+        scores = (query[:, :, :, None] * keys).sum(-1)
+        if any(tables.query is not None for tables in call.tables):
+            scores = scores + ((queries - query[:, :, :, None]) * key[:, :, None]).sum(-1)
     if isinstance(call.score, Bilinear):  # Wᵀ q_i - q_i, because q_i·k_j is already in the score
         mapped = _maps(call.score.weight.to(dtype), ids[0]).mT @ query[:, :, :, None, :, None]
         scores = scores + ((mapped.squeeze(-1) - query[:, :, :, None]) * key[:, :, None]).sum(-1)
@@ -265,7 +267,9 @@ def _one_query(
         added = call.score._act(query[:, None] + label_keys)
         scores = (added * (weight if weight.dim() == 1 else weight[:, None])).sum(-1)
     else:
-        scores = (query[:, None] * label_keys + rows(tables.query) * keys).sum(-1)
+        scores = (query[:, None] * label_keys).sum(-1)
+        if tables.query is not None:
+            scores = scores + (rows(tables.query) * keys).sum(-1)
     if isinstance(call.score, Bilinear):
         mapped = _maps(call.score.weight.to(query.dtype), labels[None])[0].mT @ query[:, None, :, None]
         scores = scores + ((mapped.squeeze(-1) - query[:, None]) * keys).sum(-1)

@@ -129,3 +129,100 @@ def test_exact_scores_over_a_large_offset(impl, offset):
     unit = torch.finfo(torch.float32).eps
     for (found, theirs), size in zip(squares.sqrt().tolist(), sizes, strict=True):
         assert found <= 2 * theirs + unit * size, (found, theirs)
+
+
+# ---- infinities ----
+
+N, HIDDEN = 9, 5
+INF = float("inf")
+
+
+def infinite(kind, how, *, negative=True):
+    """A call with infinite scores, the same call with finite scores and a mask of the pairs in question, and these."""
+    size = -INF if negative else INF
+    ids = torch.randint(0, 3, (N, N))
+    ids = torch.where(torch.rand(N, N) < 0.3, 1, ids)
+    every = torch.cartesian_prod(torch.arange(N), torch.arange(N)).T
+    labels = {
+        "distance": lambda: rg.DistanceLabels(N, lookup=[0, 1, 2], left=1),
+        "dense": lambda: rg.DenseLabels(ids, 3),
+        "over": lambda: rg.EdgeLabels(every[:, ::3], ids.T.flatten()[::3], 3, q_len=N, default=2),
+        "edges": lambda: rg.EdgeLabels(every, ids.T.flatten(), 3, q_len=N),
+    }[kind]()
+    named = {"key_table": (3, 4), "value_table": (3, 4), "bias_table": (3,)}
+    call = {name: torch.randn(1, 2, N, 4) for name in ("query", "key", "value")}
+    call |= {name: torch.randn(shape) for name, shape in named.items()}
+    call["query"] = call["query"].abs() + 0.1
+    finite = dict(call)
+    pairs = torch.zeros(N, N, dtype=torch.bool)
+    if how == "key":
+        pairs[:, HIDDEN] = True
+        call["key"] = call["key"].index_fill(2, torch.tensor([HIDDEN]), size)
+    elif how == "bias":
+        pairs = labels.to_dense()[0][0] == 1
+        call["bias_table"] = call["bias_table"].index_fill(0, torch.tensor([1]), size)
+    else:
+        pairs[HIDDEN], pairs[0, 2] = True, True
+        call["attn_mask"] = torch.zeros(N, N).masked_fill(pairs, size)
+    return {**call, "labels": labels}, {**finite, "labels": labels, "attn_mask": ~pairs}, pairs
+
+
+def results(impl, call, **options):
+    """Output, log-sum-exp, label masses, and the gradients of all that the caller may learn but the query."""
+    call = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in call.items()}
+    leaves = [call[name].requires_grad_() for name in ("key", "value", "key_table", "value_table", "bias_table")]
+    z, aux = rg.relation_attention_with_aux(**call, impl=impl, need_lse=True, need_label_mass=True, **options)
+    return [z.detach(), aux.lse.detach(), aux.label_mass.detach(), *torch.autograd.grad(z.cos().sum(), leaves)]
+
+
+LOCAL = ("reference", "dense", "chunked", "native")
+SCORES = {"": None, "softcap": rg.score.Softcap(3.0), "relu": rg.score.LeakyReLU(0.0)}
+KINDS_AND_IMPLS = [(kind, impl) for kind in ("distance", "dense", "over", "edges") for impl in LOCAL]
+KINDS_AND_IMPLS += [("edges", "edges")]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("how", ["key", "bias", "mask"])
+@pytest.mark.parametrize(("kind", "impl"), KINDS_AND_IMPLS)
+def test_a_score_of_minus_infinity_hides_its_pair(kind, impl, how, score):
+    """As a mask does, whatever made it: values and gradients, but for that of the query, which -inf keys multiply."""
+    call, masked, _ = infinite(kind, how)
+    wanted = results("reference", masked, score=SCORES[score])
+    for mine, other in zip(results(impl, call, score=SCORES[score]), wanted, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["key", "bias", "mask"])
+@pytest.mark.parametrize(("kind", "impl"), KINDS_AND_IMPLS)
+def test_a_score_of_infinity_makes_its_row_nan(kind, impl, how):
+    call, masked, pairs = infinite(kind, how, negative=False)
+    found, usual = (
+        results(name, given)[:2] for name, given in ((impl, call), ("reference", {**masked, "attn_mask": None}))
+    )
+    rows = pairs.any(1)
+    assert rows.any()
+    for mine, other in zip(found, usual, strict=True):
+        assert mine[:, :, rows].isnan().all()
+        torch.testing.assert_close(mine[:, :, ~rows], other[:, :, ~rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", [float("nan"), INF, -INF])
+@pytest.mark.parametrize("by", ["mask", "order"])
+@pytest.mark.parametrize(("kind", "impl"), KINDS_AND_IMPLS)
+def test_a_hidden_pair_may_have_any_score(kind, impl, by, what):
+    call, masked, pairs = infinite(kind, "key")
+    options = {"attn_mask": ~pairs} if by == "mask" else {"is_causal": True}
+    rows = N if by == "mask" else HIDDEN  # in causal order the later rows see that key
+    wanted = results("reference", {**masked, **options})[:3]
+    call["key"] = call["key"].index_fill(2, torch.tensor([HIDDEN]), what)
+    for mine, other in zip(results(impl, {**call, **options})[:3], wanted, strict=True):
+        torch.testing.assert_close(mine[:, :, :rows], other[:, :, :rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "impl"), KINDS_AND_IMPLS)
+def test_products_that_overflow_are_infinite(kind, impl):
+    call, masked, _ = infinite(kind, "key")
+    call["query"] = masked["query"] = call["query"] + 8.0
+    call["key"] = call["key"].clamp(min=-3e38)
+    for mine, other in zip(results(impl, call), results("reference", masked), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import logging
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +87,13 @@ def copying(fresh, real, monkeypatch, tmp_path):
     return log
 
 
+@pytest.fixture
+def told(caplog):
+    """What is logged; its ``messages`` are the lines."""
+    caplog.set_level(logging.INFO, logger="relgraph")
+    return caplog
+
+
 def reason() -> str:
     known = build.load()
     assert isinstance(known, build.Missing)
@@ -100,17 +111,17 @@ def test_this_machine_has_kernels_if_it_has_a_compiler(real):
         assert getattr(real.library, name)() == ctypes.sizeof(struct)
 
 
-def test_the_library_is_compiled_once_and_kept(copying, fresh, capfd):
+def test_the_library_is_compiled_once_and_kept(copying, fresh, told):
     first = build.library()
     assert first.parent == fresh
     assert list(fresh.iterdir()) == [first]
     assert stat.S_IMODE(first.stat().st_mode) == 0o755
     assert build.library() == first
     assert copying.read_text().count("\n") == 1
-    told = capfd.readouterr().err.splitlines()
-    assert told[0].startswith("relgraph: compiling the CPU kernels, once for this machine, 10 to 20 seconds of ")
-    assert told[1].endswith(f" s: {first}")
-    assert len(told) == 2
+    assert told.messages[0].startswith("relgraph compiles its CPU kernels, once for this machine, 10 to 20 seconds of ")
+    assert told.messages[1].startswith("relgraph compiled its CPU kernels in ")
+    assert told.messages[1].endswith(f" s: {first}")
+    assert len(told.messages) == 2
 
 
 def test_threads_that_come_at_once_compile_once(copying):
@@ -125,13 +136,83 @@ def test_threads_that_come_at_once_compile_once(copying):
     assert copying.read_text().count("\n") == 1
 
 
-def test_two_processes_that_compile_at_once_leave_one_library(copying, fresh):
-    code = "from relgraph.impl.native import build; print(build.load().path)"
-    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+LOADING = "from relgraph.impl.native import build; print(build.load().path)"
+
+
+def loading() -> subprocess.Popen:
+    """A process that loads the kernels."""
+    return subprocess.Popen([sys.executable, "-c", LOADING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_of_two_processes_one_compiles_and_the_other_waits(copying, fresh):
+    both = [loading() for _ in range(2)]
     told = {process.communicate()[0].strip() for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert told == {str(path) for path in fresh.iterdir()}
-    assert len(told) == 1
+    assert copying.read_text().count("\n") == 1
+
+
+def test_a_killed_process_leaves_nothing_to_wait_for(copying, fresh, monkeypatch):
+    with monkeypatch.context() as patch:
+        slow = Path(os.environ["CXX"]).with_name("slow")
+        patch.setenv("CXX", script(slow, '#!/bin/sh\n[ "$1" = --version ] && exit\nexec sleep 20\n'))
+        first = loading()
+        wait_for(lambda: list(fresh.glob("*.partial")))
+        first.kill()
+        first.wait()
+        first.stdout.close()
+        first.stderr.close()
+    assert len(list(fresh.iterdir())) == 1
+    began = time.monotonic()
+    library = build.library()
+    assert time.monotonic() - began < 15
+    assert list(fresh.iterdir()) == [library]
+
+
+def test_who_waits_says_so(copying, fresh, told):
+    fresh.mkdir()
+    with build._alone(fresh):
+        waiting = threading.Thread(target=build.library)
+        waiting.start()
+        wait_for(lambda: told.messages)
+        assert told.messages == ["relgraph waits for another process, which compiles the CPU kernels"]
+    waiting.join()
+    assert [path.suffix for path in fresh.iterdir()] == [".so"]
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(fresh, told):
+    fresh.mkdir()
+    with build._alone(fresh), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer Pythons warn where there are threads
+        child = os.fork()
+        if child == 0:
+            time.sleep(20)
+            os._exit(0)
+    with build._alone(fresh):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert told.messages == []
+
+
+def test_file_systems_without_locks(copying, fresh, monkeypatch):
+    def flock(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    fresh.mkdir()
+    other = fresh / "kernels-of-another.partial"  # which may be at work
+    other.write_text("")
+    library = build.library()
+    assert set(fresh.iterdir()) == {other, library}
+
+
+def wait_for(there) -> None:
+    """Wait until there is something."""
+    end = time.monotonic() + 20
+    while not there():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have():
@@ -204,7 +285,7 @@ def test_an_image_with_a_library_needs_no_compiler(copying, fresh, monkeypatch, 
 # ---- a machine without kernels ----
 
 
-def test_no_compiler_is_told_once_and_calls_go_on(fresh, no_compiler, capfd):
+def test_no_compiler_is_told_once_and_calls_go_on(fresh, no_compiler, told):
     x = torch.randn(1, 2, 600, 4)
     assert rg.relation_attention(x, x, x, None).shape == x.shape
     choice = rg.which_impl(x, x, x, None)
@@ -213,11 +294,10 @@ def test_no_compiler_is_told_once_and_calls_go_on(fresh, no_compiler, capfd):
     assert choice.refused["native"] == f"impl='native' has no compiled kernels: {wanted}; use impl='chunked'"
     with pytest.raises(NotImplementedError, match="has no compiled kernels: there is no C\\+\\+ compiler; install g"):
         rg.relation_attention(x, x, x, None, impl="native")
-    told = capfd.readouterr().err
-    assert told == (
-        f"relgraph: no compiled CPU kernels, impl=None takes 'chunked' or 'edges': {wanted} "
-        "(RELGRAPH_NATIVE=0 ends this line)\n"
-    )
+    assert told.messages == [
+        f"relgraph has no compiled CPU kernels, impl=None takes 'chunked' or 'edges': {wanted} "
+        "(RELGRAPH_NATIVE=0 ends this line)"
+    ]
 
 
 def test_a_saved_program_that_needs_kernels_says_so(fresh, no_compiler):
@@ -227,15 +307,15 @@ def test_a_saved_program_that_needs_kernels_says_so(fresh, no_compiler):
         build.kernels()
 
 
-def test_the_switch(fresh, monkeypatch, capfd):
+def test_the_switch(fresh, monkeypatch, told):
     monkeypatch.setenv(build.SWITCH, "0")
     assert reason() == "RELGRAPH_NATIVE=0 turns them off"
-    assert capfd.readouterr().err == ""
+    assert told.messages == []
     assert not fresh.exists()
     monkeypatch.setattr(build, "_known", None)
     monkeypatch.setenv(build.SWITCH, "off")
     assert reason() == "RELGRAPH_NATIVE must be 0 or 1, got 'off'; set RELGRAPH_NATIVE"
-    assert "got 'off'" in capfd.readouterr().err
+    assert "got 'off'" in told.messages[0]
 
 
 def test_a_compiler_that_is_not_there_or_does_not_run(fresh, monkeypatch, tmp_path):
@@ -247,14 +327,62 @@ def test_a_compiler_that_is_not_there_or_does_not_run(fresh, monkeypatch, tmp_pa
     assert reason() == f"the compiler {broken} does not run (No such file or directory); set CXX"
 
 
-def test_a_compiler_that_fails_leaves_nothing(fresh, monkeypatch, tmp_path, capfd):
+def test_a_compiler_that_fails_leaves_nothing(fresh, monkeypatch, tmp_path, told):
     failing = script(tmp_path / "failing", FAILING)
     monkeypatch.setenv("CXX", failing)
     assert reason() == (
         f"the compiler {failing} failed: fatal error: no such header; install another g++ or clang++ and set CXX to it"
     )
     assert list(fresh.iterdir()) == []
-    assert "note: something\nfatal error: no such header\n" in capfd.readouterr().err
+    assert told.messages[1] == "note: something\nfatal error: no such header"
+
+
+PRETENDING = """\
+#!/bin/sh
+[ "$1" = --version ] && exit
+while [ "$1" != -o ]; do shift; done
+{does}
+"""
+PRETENCES = {
+    "no file": ('rm "$2"', "cannot open shared object file"),
+    "an empty file": ("true", "file too short"),
+    "no library": ('echo library > "$2"', "file too short"),
+    "a library of something else": ('cp {other} "$2"', "undefined symbol: relgraph_message"),
+}
+
+
+@pytest.mark.parametrize("what", PRETENCES)
+def test_a_compiler_that_only_pretends_leaves_nothing(what, fresh, monkeypatch, tmp_path, told):
+    does, why = PRETENCES[what]
+    other = sys.modules["_ctypes"].__file__
+    pretending = script(tmp_path / "pretending", PRETENDING.format(does=does.format(other=other)))
+    monkeypatch.setenv("CXX", pretending)
+    x = torch.randn(1, 2, 600, 4)
+    assert rg.relation_attention(x, x, x, None).shape == x.shape
+    assert rg.which_impl(x, x, x, None).impl == "chunked"
+    assert reason().startswith(f"the compiler {pretending} made no library that works (")
+    assert why in reason()
+    with pytest.raises(
+        NotImplementedError, match=r"has no compiled kernels: the compiler .* made no library that works"
+    ):
+        rg.relation_attention(x, x, x, None, impl="native")
+    assert list(fresh.iterdir()) == []
+    assert len(told.messages) == 2  # that it compiles, and that there are no kernels
+
+
+@pytest.mark.parametrize("name", ["CXX", build.MORE_FLAGS])
+def test_quotes_that_do_not_end(name, fresh, monkeypatch):
+    monkeypatch.setenv(name, "g++ '-O2")
+    x = torch.randn(1, 2, 600, 4)
+    assert rg.relation_attention(x, x, x, None).shape == x.shape
+    assert reason() == f"{name}=g++ '-O2 cannot be split into words (No closing quotation); set {name}"
+
+
+def test_a_folder_that_is_emptied_meanwhile(fresh, copying, monkeypatch):
+    compile_ = build._compile
+    monkeypatch.setattr(build, "_compile", lambda command, path: (compile_(command, path), path.unlink()))
+    assert reason().startswith("the library cannot be kept or read ([Errno 2] No such file or directory: ")
+    assert reason().endswith("; set RELGRAPH_CACHE to another folder")
 
 
 def test_an_interrupt_leaves_nothing(fresh, copying, monkeypatch):
@@ -349,10 +477,10 @@ def test_a_file_that_is_no_library(fresh, copying):
     assert reason().endswith("; delete it, or set RELGRAPH_CACHE to a folder whose files may be run")
 
 
-def test_another_system(fresh, monkeypatch, capfd):
+def test_another_system(fresh, monkeypatch, told):
     monkeypatch.setattr(build.sys, "platform", "darwin")
     assert reason() == "they need Linux, got darwin"
-    assert capfd.readouterr().err == ""  # nothing can be done about it
+    assert told.messages == []  # nothing can be done about it
 
 
 def test_structs_must_be_the_same_in_both_languages(fresh, copying, monkeypatch):
@@ -412,6 +540,21 @@ def test_neither_import_nor_small_calls_compile(tmp_path):
     done = run(code, RELGRAPH_CACHE=str(tmp_path / "cache"))
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "cache").exists()
+
+
+def test_without_kernels_the_first_calls_import_neither_dynamo_nor_sympy():
+    code = (
+        "import sys, torch, relgraph as rg; x = torch.randn(1, 1, 600, 4, requires_grad=True); "
+        "edges = rg.EdgeLabels(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1]), 2, q_len=600); "
+        "table = torch.randn(2, 4, requires_grad=True); "
+        "both = (rg.DenseLabels(torch.zeros(600, 600, dtype=torch.int8), 2), edges); "
+        "zs = [rg.relation_attention(x, x, x, labels, table, dropout_p=0.1) for labels in both]; "
+        "sum(z.sum() for z in zs).backward(); "
+        "print([rg.which_impl(x, x, x, labels).impl for labels in both], "
+        "'sympy' in sys.modules, 'torch._dynamo' in sys.modules)"
+    )
+    done = run(code, RELGRAPH_NATIVE="0")
+    assert (done.stdout, done.stderr) == ("['chunked', 'edges'] False False\n", "")
 
 
 def test_a_compiled_model_takes_the_kernels_though_nothing_asked_before(real):

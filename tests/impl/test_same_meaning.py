@@ -119,6 +119,23 @@ def test_masks(kind, impl, which):
     check(case, impl)
 
 
+@pytest.mark.parametrize("score", [None, rg.score.Additive(torch.linspace(-1.0, 1.0, 4))], ids=["dots", "additive"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", [*FAST, "edges", "reference", None])
+def test_a_mask_of_a_wider_dtype_is_converted(impl, dtype, score):
+    """Over listed pairs and over all pairs; the numbers are those of a mask in float32."""
+    impl = None if impl == "native" and score is not None else impl  # which has no additive score
+    x, mask = torch.randn(1, 2, 9, 4, dtype=dtype), torch.randn(9, 9)
+    for kind in ("edges only", "distance") if impl != "edges" else ("edges only",):
+        labels = KINDS[kind](9)
+        wide, usual = (
+            rg.relation_attention(x, x, x, labels, attn_mask=given, impl=impl, score=score)
+            for given in (mask.double(), mask)
+        )
+        assert wide.dtype == dtype
+        torch.testing.assert_close(wide, usual)
+
+
 @each_kind_and_impl
 def test_given_dropout_mask(kind, impl):
     case = make(KINDS[kind](7), dropout_p=0.3)

@@ -50,10 +50,6 @@ CASES = [
     ("native", packed),
     ("dense", over),
     ("edges", edges),
-    ("native", distance),
-    ("native", dense),
-    ("native", over),
-    ("native", packed),
 ]
 
 
@@ -89,6 +85,9 @@ def test_the_same_bits_each_time_and_with_one_thread_the_same_but_for_rounding(i
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
     # sums over all rows and heads are added in another order: the error grows as the root of their number
     most = 2 * torch.finfo(torch.float32).eps * (2 * labels.q_len) ** 0.5
+    if impl == "native":
+        by_row = "z", "mass", "lse", "gradient of query"
+        assert [name for name in by_row if not torch.equal(one[name], first[name])] == []
     for name in one:
         assert float((one[name] - first[name]).abs().max()) <= most * float(one[name].abs().max()), name
 

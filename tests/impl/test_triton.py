@@ -15,8 +15,10 @@ from relgraph.impl import op
 from relgraph.impl.triton import limits
 from relgraph.labels import DenseLabels, DistanceLabels, EdgeLabels, SumLabels
 from relgraph.plan import memory
+from relgraph.score import Softcap
 from tests.budget import assert_within_budget, twins
 from tests.cases import F64, KINDS, answer, make, moved, raw
+from tests.impl.test_large_scores import infinite, results
 from tests.impl.test_same_meaning import causal_options, masks
 
 launch = pytest.importorskip("relgraph.impl.triton.launch", reason="triton is not installed")
@@ -459,3 +461,32 @@ def test_several_summed_labels_in_one_tile():
     n = 33
     parts = SumLabels(DistanceLabels(n, lookup=range(5), left=2), DenseLabels(torch.randint(-1, 3, (n, n)), 3))
     check(*twins(parts, batch=1, heads=1, kv_heads=1))
+
+
+def results_here(call, **options):
+    """The results where the kernels run, brought back."""
+    call = {name: x if x is None else x.to(DEVICE) for name, x in call.items()}
+    return [x.cpu() for x in results("triton", call, **options)]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in the interpreter
+@pytest.mark.parametrize("how", ["key", "bias", "mask"])
+@pytest.mark.parametrize("kind", ["distance", "dense", "edges"])
+def test_infinite_scores(kind, how):
+    """-inf hides a pair, under a function of scores too; +inf makes its row NaN."""
+    call, masked, pairs = infinite(kind, how)
+    for score in (None, Softcap(3.0)):
+        for mine, other in zip(results_here(call, score=score), results("reference", masked, score=score), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
+    call, masked, pairs = infinite(kind, how, negative=False)
+    output, lse = results_here(call)[:2]
+    assert output[:, :, pairs.any(1)].isnan().all()
+    assert lse[:, :, pairs.any(1)].isnan().all()
+
+
+@pytest.mark.parametrize("kind", ["distance", "dense", "edges"])
+def test_a_hidden_pair_may_have_any_score(kind):
+    call, masked, _ = infinite(kind, "key")
+    call = {**masked, "key": call["key"].nan_to_num(neginf=float("nan"))}
+    for mine, other in zip(results_here(call)[:3], results("reference", masked)[:3], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)

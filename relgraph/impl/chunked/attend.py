@@ -8,7 +8,7 @@ from relgraph.impl.chunked import by_rows
 from relgraph.impl.chunked.blocks import backward, forward
 from relgraph.impl.terms import answer, query_tables, score_tables
 
-op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'")
+op.plug("chunked", forward, backward, impl="chunked", instead="impl='dense' or 'reference'", direct=True)
 
 
 def attend(call: Call) -> Answer:

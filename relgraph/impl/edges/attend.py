@@ -310,7 +310,9 @@ class _Work:
         call = self.call
         if call.mask is not None:
             mask = listed_entries(call.plan, call.mask, (self.batch, self.heads))
-            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+            scores = (
+                scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
+            )
         return (
             scores.masked_fill(listed_future(call.plan, call.q_offset, self.heads), float("-inf"))
             if call.is_causal

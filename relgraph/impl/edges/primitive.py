@@ -49,7 +49,9 @@ def outputs(problem: Problem, factor: Tensor | None) -> Outputs:
         scores = scores + _at_labels(lanes.enter(problem.by_key), col, labels)
     scores = finish(problem.score, scores)
     added = added_to_pairs(problem)
-    weights, lse = row_softmax(scores if added is None else scores + added, pattern)
+    if added is not None:
+        scores = (scores + added).masked_fill(added == float("-inf"), float("-inf"))  # hides NaN too
+    weights, lse = row_softmax(scores, pattern)
     dropped = weights if factor is None else weights * factor
     output = weighted_sum(dropped, lanes.enter(problem.value), pattern)
     if problem.label_values is not None:

@@ -6,6 +6,8 @@ Three ops, each the backward of itself or of another, so that derivatives of any
     weighted_sum  y[l, i] = Σ_{p: row_p = i} w[l, p] b[l, col_p]
     row_softmax   α[l, p] = exp(s[l, p]) / Σ_{p': row_p' = row_p} exp(s[l, p'])
 
+In eager mode plain tensors skip the custom ops, whose first call would import dynamo.
+
 A *lane* l is one head (of one batch row, if batch rows share their pairs). Each lane of an operand with fewer lanes
 serves several consecutive ones; sums into fewer lanes add over those.
 """
@@ -13,6 +15,7 @@ serves several consecutive ones; sums into fewer lanes add over those.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from relgraph.impl import budget
 from relgraph.impl.listed import Pattern
+from relgraph.impl.op import unwatched
 
 GATHERED = 1 << 15
 """Up to this many gathered numbers (lanes · pairs · width) one gather beats a sparse product per lane on a CPU."""
@@ -41,17 +45,17 @@ def run_numbers(device: torch.device, dtype: torch.dtype) -> int:
 def sampled_dot(a: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
     """``[L, P]``: the product of a's row and b's column at every pair; ``[L_a, n, D]`` and ``[L_b, m, D]``."""
     lanes = 0 if a.shape[0] == 0 or b.shape[0] == 0 else max(a.shape[0], b.shape[0])
-    return torch.ops.relgraph.sampled_dot(a, b, list(pattern), lanes)
+    return _run("sampled_dot", a, b, list(pattern), lanes)
 
 
 def weighted_sum(weights: Tensor, b: Tensor, pattern: Pattern) -> Tensor:
     """``[L, n, D]``: each row's sum of b's columns, ``[L_b, m, D]``, with weights ``[L, P]``."""
-    return torch.ops.relgraph.weighted_sum(weights, b, list(pattern), weights.shape[0])
+    return _run("weighted_sum", weights, b, list(pattern), weights.shape[0])
 
 
 def row_softmax(scores: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Softmax over each row's pairs ``[L, P]`` and its log-sum-exp ``[L, n]``; a row of -inf gives zeros and -inf."""
-    return torch.ops.relgraph.row_softmax(scores, pattern.row_ptr, pattern.row)
+    return _run("row_softmax", scores, pattern.row_ptr, pattern.row)
 
 
 def _gathers(pattern: Pattern, lanes: int, width: int, device: torch.device) -> bool:
@@ -89,7 +93,6 @@ def _silence_beta_warning() -> None:
         torch.sparse_csr_tensor([0], [], [], (0, 0))
 
 
-@torch.library.custom_op("relgraph::sampled_dot", mutates_args=())
 def _sampled_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
     p = Pattern(*pattern)
     out = a.new_empty(lanes, p.col.shape[0])
@@ -109,12 +112,10 @@ def _sampled_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Ten
     return out
 
 
-@_sampled_dot.register_fake
-def _(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
+def _fake_sampled_dot(a: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
     return a.new_empty(lanes, pattern[2].shape[0])
 
 
-@torch.library.custom_op("relgraph::weighted_sum", mutates_args=())
 def _weighted_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:
     p = Pattern(*pattern)
     out = b.new_zeros(lanes, p.row_ptr.shape[0] - 1, b.shape[-1])
@@ -134,12 +135,10 @@ def _weighted_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int)
     return out
 
 
-@_weighted_sum.register_fake
-def _(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
+def _fake_weighted_sum(weights: Tensor, b: Tensor, pattern: list[Tensor], lanes: int) -> Tensor:  # noqa: ARG001
     return b.new_empty(lanes, pattern[0].shape[0] - 1, b.shape[-1])
 
 
-@torch.library.custom_op("relgraph::row_softmax", mutates_args=())
 def _row_softmax(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
     lanes, rows = scores.shape[0], row_ptr.shape[0] - 1
     at = row.expand(scores.shape)
@@ -152,8 +151,7 @@ def _row_softmax(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, 
     return weights.mul_(total.masked_fill(unseeing, 1.0).reciprocal_().index_select(1, row)), lse
 
 
-@_row_softmax.register_fake
-def _(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+def _fake_row_softmax(scores: Tensor, row_ptr: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     return torch.empty_like(scores), scores.new_empty(scores.shape[0], row_ptr.shape[0] - 1)
 
 
@@ -167,10 +165,10 @@ def _sampled_dot_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     pattern = Pattern(*tensors)
     da = db = None
     if ctx.needs_input_grad[0]:
-        da = torch.ops.relgraph.weighted_sum(grad, b, list(pattern), a.shape[0])
+        da = _run("weighted_sum", grad, b, list(pattern), a.shape[0])
     if ctx.needs_input_grad[1]:
         transposed = pattern.transposed
-        db = torch.ops.relgraph.weighted_sum(grad.index_select(1, pattern.by_col), a, list(transposed), b.shape[0])
+        db = _run("weighted_sum", grad.index_select(1, pattern.by_col), a, list(transposed), b.shape[0])
     return da, db, [None] * len(pattern), None
 
 
@@ -179,11 +177,11 @@ def _weighted_sum_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     pattern = Pattern(*tensors)
     dw = db = None
     if ctx.needs_input_grad[0]:
-        dw = torch.ops.relgraph.sampled_dot(grad, b, list(pattern), weights.shape[0])
+        dw = _run("sampled_dot", grad, b, list(pattern), weights.shape[0])
     if ctx.needs_input_grad[1]:
         transposed = pattern.transposed
         mine = weights.index_select(1, pattern.by_col)
-        db = torch.ops.relgraph.weighted_sum(mine, grad, list(transposed), b.shape[0])
+        db = _run("weighted_sum", mine, grad, list(transposed), b.shape[0])
     return dw, db, [None] * len(pattern), None
 
 
@@ -198,6 +196,43 @@ def _row_softmax_backward(ctx: Any, grad: Tensor, lse_grad: Tensor) -> tuple[Any
     return product + weights * rest.index_select(1, row), None, None
 
 
-_sampled_dot.register_autograd(_sampled_dot_backward, setup_context=_save_operands)
-_weighted_sum.register_autograd(_weighted_sum_backward, setup_context=_save_operands)
-_row_softmax.register_autograd(_row_softmax_backward, setup_context=_save_softmax)
+_DIRECT: dict[str, type[torch.autograd.Function]] = {}
+"""Each op as a function of autograd."""
+
+
+def _register(
+    name: str,
+    forward: Callable[..., Any],
+    fake: Callable[..., Any],
+    save: Callable[..., None],
+    backward: Callable[..., Any],
+) -> None:
+    """Register an op, and the same as a function of autograd."""
+    made = torch.library.custom_op(f"relgraph::{name}", forward, mutates_args=())
+    made.register_fake(fake)
+    made.register_autograd(backward, setup_context=save)
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            output = forward(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return tuple(x if isinstance(x, Tensor) else None for x in backward(ctx, *grads))
+
+    _DIRECT[name] = Direct
+
+
+def _run(name: str, *inputs: Any) -> Any:
+    """The op of this name, or its function of autograd if nothing traces."""
+    if unwatched([x for x in inputs if isinstance(x, Tensor)]):
+        return _DIRECT[name].apply(*inputs)
+    return getattr(torch.ops.relgraph, name)(*inputs)
+
+
+_register("sampled_dot", _sampled_dot, _fake_sampled_dot, _save_operands, _sampled_dot_backward)
+_register("weighted_sum", _weighted_sum, _fake_weighted_sum, _save_operands, _weighted_sum_backward)
+_register("row_softmax", _row_softmax, _fake_row_softmax, _save_softmax, _row_softmax_backward)

@@ -210,7 +210,7 @@ class _Run:
         if single:
             struct.step = STEP
         if half or (single and struct.k_len >= FEWEST_KEYS):
-            struct.panel = min(PANEL, -(-struct.k_len // 64) * 64)
+            struct.panel = min(PANEL, max(-(-struct.k_len // 64), 1) * 64)
             struct.panels = -(-struct.k_len // struct.panel)
         if problem.label_biases is not None and self._can_share() and self._room_for_pairs() >= 1:
             pairs = torch.empty(1, struct.heads, struct.q_len, struct.k_len, dtype=problem.dtype)

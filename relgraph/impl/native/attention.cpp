@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "block.h"
+#include "boundary.h"
 #include "pair_biases.h"
 #include "tasks.h"
 
@@ -102,27 +103,34 @@ template <class T, class E> class Passes {
 };
 
 // Calls `pass` with the passes of the problem's types.
-template <class Pass> void with_types(const Problem& p, Pass pass) {
-  if (p.half) pass(Passes<float, uint16_t>(p));
-  else if (p.bytes == 4) pass(Passes<float, float>(p));
-  else pass(Passes<double, double>(p));
+template <class Pass> int64_t with_types(const Problem& p, Pass pass) {
+  return guarded([&] {
+    if (p.half) pass(Passes<float, uint16_t>(p));
+    else if (p.bytes == 4) pass(Passes<float, float>(p));
+    else pass(Passes<double, double>(p));
+    return 0;
+  });
 }
 
 }  // namespace
 }  // namespace relgraph
 
 extern "C" {
+const char* relgraph_message() { return relgraph::message(); }
 int64_t relgraph_problem_size() { return sizeof(relgraph::Problem); }
 int64_t relgraph_part_size() { return sizeof(relgraph::Part); }
 
 // How many numbers each thread needs; everything but the workspace is known.
-int64_t relgraph_workspace(const relgraph::Problem* p) { return relgraph::Room(*p, p->most_keys).total; }
-
-void relgraph_forward(const relgraph::Problem* p) {
-  relgraph::with_types(*p, [](const auto& passes) { passes.forward(); });
+int64_t relgraph_workspace(const relgraph::Problem* p) {
+  return relgraph::guarded([=] { return relgraph::Room(*p, p->most_keys).total; });
 }
 
-void relgraph_backward(const relgraph::Problem* p) {
-  relgraph::with_types(*p, [](const auto& passes) { passes.backward(); });
+// These return 0.
+int64_t relgraph_forward(const relgraph::Problem* p) {
+  return relgraph::with_types(*p, [](const auto& passes) { passes.forward(); });
+}
+
+int64_t relgraph_backward(const relgraph::Problem* p) {
+  return relgraph::with_types(*p, [](const auto& passes) { passes.backward(); });
 }
 }

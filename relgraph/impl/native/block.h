@@ -225,6 +225,7 @@ template <class T, class E> class Block {
   void spread(const T* weights, int64_t stride, int64_t n, const Tensor& x, const E* in_pairs, int64_t size, T factor,
               T* into, int64_t into_stride) {
     if constexpr (sizeof(E) < sizeof(T)) {
+      if (size == 0) return;
       const int64_t rows = p_.block_rows;
       for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
@@ -237,7 +238,11 @@ template <class T, class E> class Block {
 
   // C (+)= A B for the block's rows, by the faster product.
   void product(int64_t n, int64_t k, const E* a, int64_t a_stride, const E* b, T* c, int64_t c_stride, bool add) const {
-    if (rows_ == 0) return;
+    if (rows_ == 0 || n == 0) return;
+    if (k == 0) {  // libraries throw at products without numbers
+      for (int64_t r = 0; r < rows_ && !add; r++) std::fill_n(c + r * c_stride, n, T(0));
+      return;
+    }
     if constexpr (sizeof(E) == 2) p_.blocked_half(rows_, n, k, a_stride, n, c_stride, add, a, b, c, true);
     else if constexpr (sizeof(T) == 4) p_.blocked(rows_, n, k, a_stride, n, c_stride, add, a, b, c, false);
   }

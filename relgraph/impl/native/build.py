@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -25,7 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,11 +57,21 @@ STRUCTS = {
 
 FUNCTIONS: dict[str, list[Any]] = {
     "relgraph_workspace": [ctypes.c_void_p],
+    "relgraph_forward": [ctypes.c_void_p],
+    "relgraph_backward": [ctypes.c_void_p],
+    "relgraph_edges_forward": [ctypes.c_void_p],
+    "relgraph_edges_backward": [ctypes.c_void_p],
+    "relgraph_edges_factors": [ctypes.c_void_p, ctypes.c_void_p],
     "relgraph_edges_room": [ctypes.c_void_p, ctypes.c_int64],
     "relgraph_edges_prepare": [*(ctypes.c_void_p,) * 4, *(ctypes.c_int64,) * 2],
     "relgraph_sort_pairs": [*(ctypes.c_int64,) * 3, *(ctypes.c_void_p,) * 7, ctypes.c_int8, *(ctypes.c_void_p,) * 3],
 }
-"""The functions that return a number, and their arguments."""
+"""The functions that return a number, and their arguments; if one caught an exception, they raise one."""
+
+OUT_OF_MEMORY, FAILED = -(1 << 63), 1 - (1 << 63)
+"""The numbers of functions that caught an exception, those of ``boundary.h``."""
+
+_log = logging.getLogger("relgraph")
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ _known: Kernels | Missing | None = None
 def load() -> Kernels | Missing:
     """The kernels, which this compiles if necessary; or why there are none.
 
-    This runs once per process; other threads wait. If a user can fix the problem, one message on stderr says how.
+    This runs once per process; other threads wait. If a user can fix the problem, one line of the log says how.
     """
     global _known
     if _known is None:
@@ -112,8 +124,8 @@ def load() -> Kernels | Missing:
             if _known is None:
                 _known = _work_out()
                 if isinstance(_known, Missing) and _known.advice is not None:
-                    instead = "impl=None takes 'chunked' or 'edges'"
-                    _say(f"no compiled CPU kernels, {instead}: {_known} ({SWITCH}=0 ends this line)")
+                    what = "relgraph has no compiled CPU kernels, impl=None takes 'chunked' or 'edges'"
+                    _log.warning("%s: %s (%s=0 ends this line)", what, _known, SWITCH)
     return _known
 
 
@@ -155,10 +167,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_lock)
 
 
-def _say(line: str) -> None:
-    print(f"relgraph: {line}", file=sys.stderr, flush=True)
-
-
 def _work_out() -> Kernels | Missing:
     switch = os.environ.get(SWITCH, "1")
     if switch == "0":
@@ -172,9 +180,12 @@ def _work_out() -> Kernels | Missing:
         return Missing("this build of torch has no BLAS that can be called")
     try:
         path = library()
-        return _tried(_open(path), found, path)
+        advice = f"delete it, or set {FOLDER} to a folder whose files may be run"
+        return _tried(_open(path, f"the library {path} does not load", advice), found, path)
     except _UnavailableError as error:
         return Missing(*error.args)
+    except OSError as error:  # a full disk, a folder that another process removes
+        return Missing(f"the library cannot be kept or read ({error})", f"set {FOLDER} to another folder")
 
 
 def library() -> Path:
@@ -194,7 +205,9 @@ def library() -> Path:
         return _trusted(built[0])
     path = folder / f"kernels-{sources}-{_hash(*compiler, _version(compiler))}.so"
     if not path.exists():
-        _compile([*compiler, *flags, *map(str, _files("*.cpp"))], path)
+        with _alone(folder):
+            if not path.exists():  # another process may have made it meanwhile
+                _compile([*compiler, *flags, *map(str, _files("*.cpp"))], path)
     return _trusted(path)
 
 
@@ -236,12 +249,46 @@ def _trusted(path: Path) -> Path:
     return path
 
 
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process that holds it, and remove what killed processes left.
+
+    On file systems without locks nothing is held or removed.
+    """
+    import fcntl  # not there on every system that can import this file
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.warning("relgraph waits for another process, which compiles the CPU kernels")
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            for left in folder.glob("kernels-*.partial"):
+                left.unlink(missing_ok=True)
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not do: a process forked meanwhile has the handle too
+        os.close(handle)
+
+
 # ---- compiling ----
+
+
+def _words(name: str) -> list[str]:
+    """The words of an environment variable, split as a shell does."""
+    given = os.environ.get(name, "")
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise _UnavailableError(f"{name}={given} cannot be split into words ({error})", f"set {name}") from None
 
 
 def _compiler() -> list[str] | None:
     """The command of the compiler, or None."""
-    given = shlex.split(os.environ.get("CXX", ""))
+    given = _words("CXX")
     if given and shutil.which(given[0]) is None:
         raise _UnavailableError(f"the compiler CXX={given[0]} is not there", "set CXX to a C++ compiler, or unset it")
     return given or next(([path] for name in COMPILERS if (path := shutil.which(name))), None)
@@ -265,7 +312,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _flags() -> list[str]:
     """All flags: for this processor, unless the environment names another one."""
-    given = shlex.split(os.environ.get(MORE_FLAGS, ""))
+    given = _words(MORE_FLAGS)
     if any(flag.startswith(("-march", "-mcpu")) for flag in given):
         return [*FLAGS, *given]
     machine = platform.machine()
@@ -293,52 +340,63 @@ def _processor() -> str:
 
 
 def _compile(command: Sequence[str], path: Path) -> None:
-    """Compile into a temporary file, then rename it, so that another process sees the whole library or nothing."""
+    """Compile into a temporary file, load it, then rename it, so that only a whole library that works has the name."""
     began = time.perf_counter()
-    _say(f"compiling the CPU kernels, once for this machine, 10 to 20 seconds of {command[0]} ...")
+    _log.warning("relgraph compiles its CPU kernels, once for this machine, 10 to 20 seconds of %s ...", command[0])
     try:
         handle, name = tempfile.mkstemp(prefix="kernels-", suffix=".partial", dir=path.parent)
     except OSError as error:
         advice = f"set {FOLDER} to a folder that can be written to"
         raise _UnavailableError(f"the folder {path.parent} cannot be written to ({error.strerror})", advice) from None
     partial = Path(name)
+    advice = "install another g++ or clang++ and set CXX to it"
     try:
         os.close(handle)
         done = _run([*command, "-o", name])
         if done.returncode:
             lines = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()
-            print("\n".join(lines[:40]), file=sys.stderr)
+            _log.info("%s", "\n".join(lines[:40]))
             first = next((line for line in lines if "error" in line), lines[0])
-            advice = "install another g++ or clang++ and set CXX to it"
             raise _UnavailableError(f"the compiler {command[0]} failed: {first.strip()}", advice)
+        runs = f"{advice}, or set {FOLDER} to a folder whose files may be run"
+        _open(partial, f"the compiler {command[0]} made no library that works", runs)
         partial.chmod(0o755)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    _say(f"compiled in {time.perf_counter() - began:.0f} s: {path}")
+    _log.info("relgraph compiled its CPU kernels in %.0f s: %s", time.perf_counter() - began, path)
 
 
 # ---- loading ----
 
 
-def _open(path: Path) -> ctypes.CDLL:
-    """The library, if both languages agree on the structs."""
+def _open(path: Path, broken: str, advice: str) -> ctypes.CDLL:
+    """The library, if it has all functions and both languages agree on the structs; else what to say and to advise."""
     try:
         opened = ctypes.CDLL(str(path))
-    except OSError as error:
-        advice = f"delete it, or set {FOLDER} to a folder whose files may be run"
-        raise _UnavailableError(f"the library {path} does not load ({error})", advice) from None
-    for name, struct in STRUCTS.items():
-        size = getattr(opened, name)
+        opened.relgraph_message.restype = ctypes.c_char_p
+        sizes = {name: getattr(opened, name) for name in STRUCTS}
+        functions = {name: getattr(opened, name) for name in FUNCTIONS}
+    except (OSError, AttributeError) as error:  # a library without one of the functions is an AttributeError
+        raise _UnavailableError(f"{broken} ({error})", advice) from None
+    for name, size in sizes.items():
         size.restype = ctypes.c_int64
-        if size() != ctypes.sizeof(struct):
-            sizes = f"{size()} bytes in C++ and {ctypes.sizeof(struct)} in Python"
-            raise _UnavailableError(f"{name} is {sizes}", "this is a mistake in relgraph: please report it")
-    for name, arguments in FUNCTIONS.items():
-        function = getattr(opened, name)
-        function.restype, function.argtypes = ctypes.c_int64, arguments
+        if size() != ctypes.sizeof(STRUCTS[name]):
+            both = f"{size()} bytes in C++ and {ctypes.sizeof(STRUCTS[name])} in Python"
+            raise _UnavailableError(f"{name} is {both}", "this is a mistake in relgraph: please report it")
+    message = opened.relgraph_message
+
+    def number(result: int, function: Any, _: Any) -> int:
+        """The number that a function returned, or the exception that it caught."""
+        if result > FAILED:
+            return result
+        why = f"impl='native' failed in {function.__name__}: {message().decode(errors='replace')}"
+        raise MemoryError(why) if result == OUT_OF_MEMORY else RuntimeError(why)
+
+    for name, function in functions.items():
+        function.restype, function.argtypes, function.errcheck = ctypes.c_int64, FUNCTIONS[name], number
     return opened
 
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "boundary.h"
 #include "query.h"
 #include "tasks.h"
 
@@ -205,10 +206,14 @@ template <class T> void of_size(const EdgeProblem& p, Pass pass, T* factors) {
   else run<T, 0>(p, pass, factors);
 }
 
-void start(const EdgeProblem& p, Pass pass, void* factors) {
-  if (p.heads == 0 || p.kv_heads == 0 || p.batch == 0) return;  // then all results are empty
-  if (p.bytes == 8) of_size(p, pass, static_cast<double*>(factors));
-  else of_size(p, pass, static_cast<float*>(factors));
+// Returns 0.
+int64_t start(const EdgeProblem& p, Pass pass, void* factors) {
+  return guarded([&] {
+    if (p.heads == 0 || p.kv_heads == 0 || p.batch == 0) return 0;  // then all results are empty
+    if (p.bytes == 8) of_size(p, pass, static_cast<double*>(factors));
+    else of_size(p, pass, static_cast<float*>(factors));
+    return 0;
+  });
 }
 
 }  // namespace
@@ -221,37 +226,41 @@ int64_t relgraph_edges_pairs_size() { return sizeof(relgraph::EdgePairs); }
 // Numbers of workspace that a thread needs.
 int64_t relgraph_edges_room(const relgraph::EdgeProblem* p, int64_t backward) {
   using Query = relgraph::Query<float, 0>;
-  const int64_t packed = p->packed ? p->k_len * relgraph::packed_size(*p, backward) : 0;
-  return Query::room(p->longest, std::max(p->size, p->value_size)) + Query::padded(packed);
+  return relgraph::guarded([=] {
+    const int64_t packed = p->packed ? p->k_len * relgraph::packed_size(*p, backward) : 0;
+    return Query::room(p->longest, std::max(p->size, p->value_size)) + Query::padded(packed);
+  });
 }
 
-void relgraph_edges_forward(const relgraph::EdgeProblem* p) { start(*p, relgraph::Pass::forward, nullptr); }
+int64_t relgraph_edges_forward(const relgraph::EdgeProblem* p) { return start(*p, relgraph::Pass::forward, nullptr); }
 
-void relgraph_edges_backward(const relgraph::EdgeProblem* p) { start(*p, relgraph::Pass::backward, nullptr); }
+int64_t relgraph_edges_backward(const relgraph::EdgeProblem* p) { return start(*p, relgraph::Pass::backward, nullptr); }
 
 // The factors of dropout on the weights, [lanes, P].
-void relgraph_edges_factors(const relgraph::EdgeProblem* p, void* into) {
-  start(*p, relgraph::Pass::factors, into);
+int64_t relgraph_edges_factors(const relgraph::EdgeProblem* p, void* into) {
+  return start(*p, relgraph::Pass::factors, into);
 }
 
 // Narrower copies of key and label of pairs that are sorted by query. Returns the most pairs of a query, or -1 if
 // a number does not fit its bounds.
 int64_t relgraph_edges_prepare(const relgraph::EdgePairs* pairs, const int64_t* col, const int64_t* ids,
                                const int64_t* order, int64_t k_len, int64_t labels) {
-  const int64_t *row_ptr = pairs->row_ptr, rows = pairs->rows;
-  const auto writable = [](const int32_t* x) { return const_cast<int32_t*>(x); };
-  const auto within = [](int64_t x, int64_t low, int64_t stop) { return low <= x && x < stop; };
-  bool fits = row_ptr[0] == 0 && row_ptr[rows] == pairs->count;
-  int64_t longest = 0;
-  for (int64_t row = 0; row < rows; row++) {
-    fits = fits && row_ptr[row] <= row_ptr[row + 1];
-    longest = std::max(longest, row_ptr[row + 1] - row_ptr[row]);
-  }
-  for (int64_t e = 0; e < pairs->count; e++) {
-    fits = fits && within(col[e], 0, k_len) && within(ids[e], -1, labels) && within(order[e], 0, pairs->count);
-    writable(pairs->col)[e] = int32_t(col[e]);
-    writable(pairs->ids)[e] = int32_t(ids[e]);
-  }
-  return fits ? longest : -1;
+  return relgraph::guarded([=] {
+    const int64_t *row_ptr = pairs->row_ptr, rows = pairs->rows;
+    const auto writable = [](const int32_t* x) { return const_cast<int32_t*>(x); };
+    const auto within = [](int64_t x, int64_t low, int64_t stop) { return low <= x && x < stop; };
+    bool fits = row_ptr[0] == 0 && row_ptr[rows] == pairs->count;
+    int64_t longest = 0;
+    for (int64_t row = 0; row < rows; row++) {
+      fits = fits && row_ptr[row] <= row_ptr[row + 1];
+      longest = std::max(longest, row_ptr[row + 1] - row_ptr[row]);
+    }
+    for (int64_t e = 0; e < pairs->count; e++) {
+      fits = fits && within(col[e], 0, k_len) && within(ids[e], -1, labels) && within(order[e], 0, pairs->count);
+      writable(pairs->col)[e] = int32_t(col[e]);
+      writable(pairs->ids)[e] = int32_t(ids[e]);
+    }
+    return fits ? longest : -1;
+  });
 }
 }

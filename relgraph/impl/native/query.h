@@ -211,22 +211,29 @@ template <class T, int64_t N> class Query {
     scale_row(s, count_, T(p.scale));
     if (p.by_query.data) add_labels(s, row(p.by_query, h), ids_, count_);
     if (p.score_kind) finish(s, slopes);
-    if (p.added) add_row(s, per_pair(p.added, p.added_step, h), count_);
+    if (p.added) mask(s, per_pair(p.added, p.added_step, h));
+  }
+
+  // -inf hides a pair whatever its score is.
+  void mask(T* s, const T* added) const {
+#pragma omp simd
+    for (int64_t e = 0; e < count_; e++) s[e] = added[e] == -INF<T> ? -INF<T> : s[e] + added[e];
   }
 
   void finish(T* s, bool slopes) {
     const T c = T(p_.score_parameter);
-    if (p_.score_kind == 1) {
-      for (int64_t e = 0; e < count_; e++) {
+    for (int64_t e = 0; e < count_; e++) {
+      T slope = 0;
+      if (s[e] == -INF<T>) {  // such a pair does not attend
+      } else if (p_.score_kind == 1) {
         const T bounded = std::tanh(s[e] / c);
         s[e] = c * bounded;
-        if (slopes) slopes_[e] = 1 - bounded * bounded;
+        slope = 1 - bounded * bounded;
+      } else {
+        slope = s[e] > 0 ? T(1) : c;
+        s[e] *= slope;
       }
-    } else {
-      for (int64_t e = 0; e < count_; e++) {
-        if (slopes) slopes_[e] = s[e] > 0 ? T(1) : c;
-        s[e] = s[e] > 0 ? s[e] : c * s[e];
-      }
+      if (slopes) slopes_[e] = slope;
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 
 #include "problem.h"
 
@@ -13,18 +14,30 @@ template <class Body, class End> struct TaskQueue {
   const End* end;
   int64_t tasks;
   std::atomic<int64_t> next{0}, thread{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};  // the first one; an exception that leaves a thread of the pool would end the process
 
   // The work of one thread. Its number among the threads decides which part of a workspace it uses.
   static void work(void* given) {
     TaskQueue& queue = *static_cast<TaskQueue*>(given);
     const int64_t thread = queue.thread++;
-    for (int64_t task; (task = queue.next++) < queue.tasks;) (*queue.body)(task, thread);
-    (*queue.end)();
+    queue.attempt([&] {
+      for (int64_t task; !queue.failed && (task = queue.next++) < queue.tasks;) (*queue.body)(task, thread);
+    });
+    queue.attempt(*queue.end);
+  }
+
+  template <class Piece> void attempt(const Piece& piece) {
+    try {
+      piece();
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
   }
 };
 
 // body(task, thread) for every task, on at most this many threads, and end() on each of them when no task is left for
-// it. Which thread runs a task must not change its result.
+// it. Which thread runs a task must not change its result. An exception of a task is thrown again here.
 template <class Body, class End>
 void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body& body, const End& end) {
   if (tasks <= 0) return;
@@ -32,6 +45,7 @@ void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body
   threads = std::min(threads, tasks);
   if (threads > 1 && parallel) parallel(TaskQueue<Body, End>::work, &queue, unsigned(threads), 0);
   else TaskQueue<Body, End>::work(&queue);
+  if (queue.error) std::rethrow_exception(queue.error);
 }
 
 template <class Body> void for_each_task(int64_t tasks, int64_t threads, Parallel parallel, const Body& body) {

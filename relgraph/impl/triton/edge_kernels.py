@@ -63,7 +63,8 @@ def _finished_scores(scores, BY_QUERY, query_at, BY_KEY, key_at, label, bend, SC
 def _hidden(scores, ADDED, pair_at, live):
     """Scores under masks; -inf in empty slots."""
     if ADDED is not None:
-        scores += tl.load(ADDED + pair_at, mask=live, other=0.0) * LOG2_E
+        added = tl.load(ADDED + pair_at, mask=live, other=0.0)
+        scores = tl.where(added == float("-inf"), added, scores + added * LOG2_E)  # hides NaN too
     return tl.where(live, scores, float("-inf"))
 
 
@@ -323,7 +324,8 @@ def by_key_kernel(
             # rounded as in the forward pass, because rounding errors of large scores must cancel against lse
             terms = (q * (scale * LOG2_E)) * k[None, :]
             scores = _finished_scores(tl.sum(terms, 1), BY_QUERY, query_at, BY_KEY, key_at, label, bend, SCORE)
-            bent = slope(scores, bend, SCORE) if SCORE > 0 else 1.0
+            if SCORE > 0:
+                bent = tl.where(live, slope(scores, bend, SCORE), 0.0)  # an empty slot of an infinite key has NaN
             scores = _hidden(scores, ADDED, pair_at, live)
             lse = tl.load(LSE + row, mask=live, other=0.0)
             lse = tl.where(lse == float("-inf"), 0.0, lse)
@@ -340,7 +342,8 @@ def by_key_kernel(
                 product = tl.sum(do * v[None, :], 1)
                 dv += (weight * kept)[:, None] * do
             ds = _score_gradient(weight, product, kept, SUMS_GRAD, MASS_GRAD, row * labels, label, delta)
-            ds *= bent
+            if SCORE > 0:
+                ds *= bent
             # dk, and sums by label (dC)
             dk += ds[:, None] * q
             if BY_KEY_GRAD is not None:

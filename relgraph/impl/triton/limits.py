@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from importlib.util import find_spec
 
 import torch
@@ -90,11 +90,11 @@ def _too_old(device: torch.device) -> str | None:
 
 
 def say_missing() -> None:
-    """Print once per process, on stderr, that a GPU cannot use the kernels because triton is not installed."""
+    """Log once per process that a GPU cannot use the kernels because triton is not installed."""
     if not _said:
         _said.append("triton")
         line = "no fused GPU kernels, impl=None takes 'dense', 'chunked' or 'edges': triton is not installed"
-        print(f"relgraph: {line}; pip install triton ({SWITCH}=0 ends this line)", file=sys.stderr)
+        logging.getLogger("relgraph").warning("relgraph has %s; pip install triton (%s=0 ends this line)", line, SWITCH)
 
 
 # a call that is compiled by torch asks once, while it is traced; the decorator of torch.compiler would import dynamo
