@@ -242,7 +242,7 @@ def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tup
         return door.attend(given, impl, need_lse=need_lse)
     region = active()
     if region is not None:
-        output, aux = region.attend(given, impl)
+        output, aux = region.attend(given, impl, need_lse=need_lse)
         return output, aux if need_lse else aux._replace(lse=None)
     call, packed = check_call(*given)
     answer = answer_to(call, impl)

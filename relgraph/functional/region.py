@@ -6,14 +6,19 @@ Layers and functions look it up here. :mod:`relgraph.distributed`, which imports
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from relgraph.functional.attention import AttentionAux
+
+
+Checked = TypeVar("Checked")
 
 
 class Drawn(NamedTuple):
@@ -59,12 +64,13 @@ class Region(ABC):
     """A block of code within which each process holds some rows of every sequence."""
 
     @abstractmethod
-    def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
+    def attend(self, given: Arguments, impl: str | None, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
         """Let the rows of this process attend to the keys of all processes.
 
         Args:
             given: query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
             impl: the implementation for each part, or None for the rule.
+            need_lse: whether the caller uses the log-sum-exp.
 
         Returns:
             The output of the rows of this process, and the extra results with the log-sum-exp.
@@ -72,16 +78,16 @@ class Region(ABC):
 
     @abstractmethod
     def whole_length(self, length: int) -> int:
-        """How many rows all processes hold if this one holds ``length``; raises on all if they disagree."""
+        """How many rows all processes hold if this one holds ``length``; ValueError if the layout says otherwise."""
 
     @abstractmethod
-    def check_together(self, check: Callable[[], None], labels: Any, *sizes: int) -> None:
-        """Run a check of labels, for these sizes; an error on one process is raised on all.
+    def check_together(self, check: Callable[[], Checked], labels: Any, arguments: Mapping[str, Any]) -> Checked:
+        """The result of a check; an error on one process, or arguments that differ, raise the same error on all.
 
         Args:
-            check: raises TypeError or ValueError.
-            labels: the labels to check.
-            sizes: the sizes that they must fit.
+            check: raises TypeError, ValueError or NotImplementedError.
+            labels: the labels that it checks, which may differ; or None.
+            arguments: what it checks, by the words of an error.
         """
 
     @abstractmethod
@@ -93,36 +99,40 @@ class Region(ABC):
         """Join the masks of the keys of all processes, ``[B, N]``, from that of this process, ``[B, n]``."""
 
 
-_entered: list[Region] = []
+_current: ContextVar[Region | None] = ContextVar("region of relgraph", default=None)
+_open: list[Region] = []
+"""The regions of all threads. Compiled code guards on this list, because torch.compile cannot read a ContextVar."""
 
 
 def active() -> Region | None:
-    """The region that this code runs in, or None."""
-    return _entered[-1] if _entered else None
+    """The region that this code runs in, or None; a thread begins outside of all regions."""
+    if not _open:
+        return None
+    if torch.compiler.is_compiling():
+        # not a decorator: that would load the compiler with relgraph
+        outside: Any = torch.compiler.disable(_current.get, reason="the current region is known at run time only")
+        return outside()
+    return _current.get()
 
 
 def whole_length(length: int) -> int:
     """How many rows all processes hold together; ``length`` outside of regions."""
     region = active()
-    return length if region is None else region.whole_length(length)
+    if region is None:
+        return length
+    return region.check_together(lambda: region.whole_length(length), None, {"the number of rows": length})
 
 
 @contextmanager
-def entered(region: Region) -> Iterator[None]:
-    """Run code within a region."""
-    _entered.append(region)
+def entered(region: Region | None) -> Iterator[None]:
+    """Run code within a region, or outside of all regions."""
+    before = _current.get()
+    _current.set(region)
+    if region is not None:
+        _open.append(region)
     try:
         yield
     finally:
-        _entered.pop()
-
-
-@contextmanager
-def left() -> Iterator[None]:
-    """Run code outside of all regions, as a region does when it computes a part."""
-    kept = _entered[:]
-    _entered.clear()
-    try:
-        yield
-    finally:
-        _entered[:] = kept
+        _current.set(before)
+        if region is not None:
+            _open.remove(region)

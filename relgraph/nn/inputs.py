@@ -11,7 +11,7 @@ from relgraph.arguments import check
 from relgraph.arguments.sharding import check_layer_input
 from relgraph.functional.check import check_labels_fit, check_labels_type
 from relgraph.functional.offset import labels_offsets
-from relgraph.functional.region import active, whole_length
+from relgraph.functional.region import Region, active
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache, labels_of_new_rows
@@ -56,9 +56,37 @@ def check_inputs(
     cache: Any,
 ) -> Inputs:
     """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
+    region = active()
+    checked = partial(
+        _check, region, widths, tables, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache
+    )
+    if region is None:
+        return checked()
+    arguments = {
+        "query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask,
+        "q_offset": q_offset, "cache": cache,
+    }  # fmt: skip
+    found = region.check_together(checked, labels, arguments)
+    if found.pairs is not None and found.padding is not None:
+        found = found._replace(padding=region.all_keys(found.padding))
+    return found
+
+
+def _check(
+    region: Region | None,
+    widths: Widths,
+    tables: RelationTables | None,
+    query: Any,
+    key: Any,
+    value: Any,
+    labels: Any,
+    key_padding_mask: Any,
+    attn_mask: Any,
+    q_offset: Any,
+    cache: Any,
+) -> Inputs:
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
-    region = active()
     if cache is not None and region is not None:
         raise NotImplementedError("cache must be None within context_parallel, where each process holds some rows only")
     packed = isinstance(labels, Labels) and labels.packed
@@ -83,17 +111,11 @@ def check_inputs(
         if cache is not None:
             cache.check(batch, new)
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
-    all_queries, all_keys = whole_length(q_len), whole_length(k_len)  # of all processes
+    all_queries, all_keys = (x if region is None else region.whole_length(x) for x in (q_len, k_len))
     rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
-    if region is None:
-        _check_labels(labels, tables, batch, rows, all_keys, query)
-    else:
-        check_labels = partial(_check_labels, labels, tables, batch, rows, all_keys, query)
-        region.check_together(check_labels, labels, batch, rows, all_keys)
+    _check_labels(labels, tables, batch, rows, all_keys, query)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
-    if region is not None and pairs is not None and padding is not None:
-        padding = region.all_keys(padding)
     check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
     return Inputs(query, key, value, labels, padding, pairs, q_offset, unbatched, packed)

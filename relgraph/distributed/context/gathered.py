@@ -42,8 +42,7 @@ def _groups(given: Arguments) -> list[tuple[int, Arguments]]:
     """The arguments of each group of heads, and which head of the queries is its first."""
     heads, kv_heads = given.query.shape[1], given.key.shape[1]
     count = min(GROUPS, kv_heads)
-    shared = heads == kv_heads or (given.enable_gqa and kv_heads > 0 and heads % kv_heads == 0)
-    if count < 2 or not shared or given.value.shape[1] != kv_heads:  # the whole call reports arguments that do not fit
+    if count < 2:
         return [(0, given)]
     found, at = [], 0
     for kv_size in (len(part) for part in torch.arange(kv_heads).chunk(count)):

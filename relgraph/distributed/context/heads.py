@@ -32,7 +32,7 @@ def attend(
         return None if x is None else rows_to_heads(x, queries, axis, heads, group)
 
     mask = given.attn_mask
-    if mask is not None and mask.dim() >= 2 and mask.shape[-2] > 1:
+    if mask is not None and whole.own_mask:
         mask = gather(mask, queries, mask.dim() - 2, group)
     own = cut_heads(given._replace(attn_mask=mask), rank * mine, mine)._replace(
         query=rows_to_heads(given.query, queries, axis, heads, group), row_scores=rows_of(given.row_scores)

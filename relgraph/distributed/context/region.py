@@ -94,7 +94,7 @@ def context_parallel(
     even, device = not isinstance(region.layout, Layout), torch.device(mesh.device_type)
     # shards of equal length from different layouts would use the labels of other rows, and no other check would notice
     described = str(region.layout.runs) if isinstance(region.layout, Layout) else region.layout
-    raise_together(None, "layout", described, device, region.group)
+    raise_together(None, {"layout": described}, device, region.group)
     with entered(Calls(region.method, region.shards_of, even, region.group, device)):
         yield region
 

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
+from relgraph.functional.biases import with_query_biases
 from relgraph.functional.check import check_call
 from relgraph.functional.offset import labels_offsets
-from relgraph.functional.region import Arguments, left
+from relgraph.functional.region import Arguments, entered
 from relgraph.impl.call import Answer
-from relgraph.labels import EdgeLabels, Labels
+from relgraph.impl.rule import choose
+from relgraph.labels import EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import positions_before
 from relgraph.score import Additive, Bilinear
-
-BIASES = ("content_bias", "position_bias")
 
 Run = tuple[int, int]
 """A run of rows, ``start:stop`` among all rows."""
@@ -34,6 +34,7 @@ class Whole(NamedTuple):
         q_len: rows of all processes.
         k_len: keys of all processes.
         axis: the axis of rows in query, key and value.
+        own_mask: whether each process has a mask of its own rows, not one for all.
     """
 
     labels: Labels | None
@@ -41,11 +42,65 @@ class Whole(NamedTuple):
     q_len: int
     k_len: int
     axis: int
+    own_mask: bool = False
 
     @property
     def packed(self) -> bool:
         """Whether inputs have no batch axis."""
         return self.axis == 0
+
+
+def check_whole(given: Arguments, whole: Whole, impl: str | None) -> None:
+    """Check the call before it is cut, for a part may hide what is wrong; no data are read or written.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: arguments that do not fit each other.
+        NotImplementedError: a call that ``impl`` does not support.
+    """
+    mine, keys = (given.query.shape[whole.axis], whole.q_len), (given.key.shape[whole.axis], whole.k_len)
+    if whole.rows_given is not None:
+        mine = mine[0], mine[0]
+    mask = given.attn_mask
+    if isinstance(mask, Tensor):  # its last two axes are checked by what they mean
+        mask = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
+    full = given._replace(
+        query=_grown(given.query, whole.axis, mine), key=_grown(given.key, whole.axis, keys),
+        value=_grown(given.value, whole.axis, keys), row_scores=_grown(given.row_scores, whole.axis, mine),
+        labels=outline(whole.labels), attn_mask=mask, query_biases=(None, None),
+    )  # fmt: skip
+    with entered(None):
+        call, _ = check_call(*full)
+        no_rows = call.query[:, :, :0]  # biases are added to all rows
+        with_query_biases(*given.query_biases, no_rows, call.tables, call.scale, call.score, call.edge)
+        if impl is not None:
+            choose(call, impl)
+
+
+def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
+    """A tensor, or each of a tuple, of which this process holds ``lengths[0]`` rows, as one number with all rows."""
+    if isinstance(x, (tuple, list)):
+        return tuple(_grown(each, axis, lengths) for each in x)
+    if not isinstance(x, Tensor) or x.dim() <= axis or x.shape[axis] != lengths[0]:
+        return x
+    return _sized(x, [*x.shape[:axis], lengths[1], *x.shape[axis + 1 :]])
+
+
+def _sized(x: Tensor, shape: list[int]) -> Tensor:
+    """A tensor like ``x`` of another shape, which has one number in memory."""
+    return x.new_zeros(()).requires_grad_(x.requires_grad).expand(shape)
+
+
+def outline(labels: Any) -> Any:
+    """The labels without their listed pairs, for a check that needs them neither sorted nor counted."""
+    if isinstance(labels, SumLabels):
+        return SumLabels(*map(outline, labels.parts))
+    if not isinstance(labels, EdgeLabels):
+        return labels
+    batch = None if labels.batch is None else labels.batch[:0]
+    none = {"edge_index": labels.edge_index[:, :0], "ids": labels.ids[:0], "batch": batch}
+    none["default"] = outline(labels.default)
+    return EdgeLabels._make(**labels.__getstate__() | none)
 
 
 def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
@@ -119,32 +174,23 @@ def cut_heads(given: Arguments, first: int, count: int) -> Arguments:
 
     Query, key, value and ``row_scores`` do not change, because each method decides which of their heads a process has.
     """
-    heads = given.query.shape[1]
 
-    def cut(name: str, x: Any, dims: int) -> Any:
+    def cut(x: Any, dims: int) -> Any:
         """Cut a tensor, or each of a tuple, whose heads are ``dims`` axes from the end; 1 head serves all."""
         if isinstance(x, (tuple, list)):
-            return tuple(cut(name, each, dims) for each in x)
-        if x is None or x.dim() < dims or x.shape[-dims] == 1:
-            return x
-        if x.shape[-dims] != heads:
-            raise ValueError(f"{name} must be for {heads} heads, as the query, got shape {list(x.shape)}")
-        return x.narrow(-dims, first, count)
+            return tuple(cut(each, dims) for each in x)
+        return x if x is None or x.dim() < dims or x.shape[-dims] == 1 else x.narrow(-dims, first, count)
 
-    names = ("key_table", "value_table", "query_table", "bias_table")
     maps, score = given.value_map, given.score
-    if isinstance(maps, (tuple, list)) and len(maps) == 2:
-        maps = cut("value_map", maps[0], 3), cut("value_map", maps[1], 4)
-    else:
-        maps = cut("value_map", maps, 4)
+    maps = (cut(maps[0], 3), cut(maps[1], 4)) if isinstance(maps, (tuple, list)) else cut(maps, 4)
     if isinstance(score, Additive):
-        score = Additive(cut("score", score.weight, 2), score.activation)
+        score = Additive(cut(score.weight, 2), score.activation)
     elif isinstance(score, Bilinear):
-        score = Bilinear(cut("score", score.weight, 4))
+        score = Bilinear(cut(score.weight, 4))
     return given._replace(
-        tables=tuple(cut(name, x, dims) for name, x, dims in zip(names, given.tables, (3, 3, 3, 2), strict=True)),
-        attn_mask=cut("attn_mask", given.attn_mask, 3), value_map=maps, score=score,
-        query_biases=tuple(cut(name, x, 2) for name, x in zip(BIASES, given.query_biases, strict=True)),
+        tables=tuple(cut(x, dims) for x, dims in zip(given.tables, (3, 3, 3, 2), strict=True)),
+        attn_mask=cut(given.attn_mask, 3), value_map=maps, score=score,
+        query_biases=tuple(cut(x, 2) for x in given.query_biases),
     )  # fmt: skip
 
 
@@ -178,7 +224,7 @@ def attend_part(
         attn_mask=cut_mask(given.attn_mask, own, keys),
         q_offset=cut_offset(given, whole, rows, keys), row_scores=cut_rows(given.row_scores, whole, own),
     )  # fmt: skip
-    with left():
+    with entered(None):
         call, _ = check_call(*cut)
         if seed is not None:
             batch, head = given.drawn.batch, given.drawn.head + first_head
