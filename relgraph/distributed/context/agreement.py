@@ -7,6 +7,7 @@ same error.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from relgraph.score import Additive, Bilinear, Named
 TABLES = ("key_table", "value_table", "query_table", "bias_table")
 
 
-def form_of(given: Arguments, impl: str | None, *, need_lse: bool, rows: int | None) -> dict[str, str]:
-    """A text for each argument but the labels, by its name; without lengths on axis ``rows``, if it is given."""
+def form_of(given: Arguments, impl: str | None, *, need_lse: bool, without: Sequence[int]) -> dict[str, str]:
+    """A text for each argument but the labels, by its name; without the lengths of rows on these axes."""
     named = given._asdict()
     for name in ("labels", "edge", "nodes", "drawn"):
         del named[name]
@@ -36,7 +37,7 @@ def form_of(given: Arguments, impl: str | None, *, need_lse: bool, rows: int | N
         named["the dtype of autocast"] = check.autocast_dtype(given.query.device.type)
     of_rows = {"query", "key", "value", "row_scores"}
     return {
-        name: described(x, values=name == "q_offset", rows=rows if name in of_rows else None)
+        name: described(x, values=name == "q_offset", without=without if name in of_rows else ())
         for name, x in named.items()
     }
 
@@ -45,22 +46,22 @@ def _named(names: tuple[str, ...], given: tuple[Any, ...]) -> dict[str, Any]:
     return dict(zip(names, given, strict=True))
 
 
-def described(x: Any, *, values: bool = False, rows: int | None = None) -> str:
+def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
     """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
 
     Args:
         x: the argument.
         values: whether the numbers of a tensor must be equal too; they are compared where this waits for no device.
-        rows: the axis of tensors whose length is left out.
+        without: axes of tensors whose length is left out.
     """
     if isinstance(x, Tensor):
         if values and x.device.type == "cpu" and check.can_look_at_data(x):
             return str(x.tolist())
         learns = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
-        sizes = ", ".join("n" if axis == rows else str(size) for axis, size in enumerate(x.shape))
+        sizes = ", ".join("n" if axis in without else str(size) for axis, size in enumerate(x.shape))
         return f"{x.dtype} [{sizes}]{learns}"
     if isinstance(x, (tuple, list)):
-        return f"({', '.join(described(each, rows=rows) for each in x)})"
+        return f"({', '.join(described(each, without=without) for each in x)})"
     if isinstance(x, Labels):
         return f"{type(x).__name__} [{x.q_len}, {x.k_len}] of {x.num_labels} labels"
     if isinstance(x, Additive):

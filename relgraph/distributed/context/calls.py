@@ -153,7 +153,7 @@ class Calls(Region):
     ) -> tuple[tuple[Any, ...], dict[str, str]]:
         """What identifies a call on this process, and what must be the same on all."""
         axis = 0 if isinstance(given.labels, Labels) and given.labels.packed else 2
-        texts = form_of(given, impl, need_lse=need_lse, rows=None if self.even else axis)
+        texts = form_of(given, impl, need_lse=need_lse, without=() if self.even else (axis,))
         texts["method"] = self.method
         if split is None:
             return (), texts if self.even else {}
@@ -161,12 +161,12 @@ class Calls(Region):
         mask = given.attn_mask
         if isinstance(mask, Tensor) and not self.even:
             meant = masks.Axes.of(mask, queries, keys, self.rank) if masks.clear(queries, keys) else None
-            texts["attn_mask"] = f"{mask.dtype} [{', '.join(map(str, mask.shape[:-2]))}, ...] {meant}"
+            texts["attn_mask"] = f"{described(mask, without=(mask.dim() - 2, mask.dim() - 1))}, {meant}"
         if whole.labels is not None:
             is_whole = whole.rows_given is None
             kept = whole.labels is given.labels  # raw ids become other labels in each call
             texts["labels"] = (self._print if kept else fingerprint)(whole.labels, whole=is_whole)
-        return (*texts.items(), given.query.shape, given.key.shape, getattr(mask, "shape", None)), texts
+        return (*texts.items(), given.query.shape, given.key.shape), texts
 
     def _check(self, given: Arguments, split: Split | None, impl: str | None, error: Exception | None) -> None:
         """Raise the error that was found already, or that of the whole call."""

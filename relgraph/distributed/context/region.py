@@ -13,9 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from relgraph.arguments import check
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.calls import METHODS, Calls
+from relgraph.distributed.context.recompute import bind_checkpoints
 from relgraph.distributed.layout import Layout, check_axis
 from relgraph.distributed.together import check_mesh, raise_together
 from relgraph.functional.region import entered
+
+bind_checkpoints()
 
 LAYOUTS = ("even", "head-tail")
 """The layouts that a name can ask for."""
