@@ -81,8 +81,35 @@ REFUSED = {
     "edge_attention": r"NotImplementedError: edge_attention attends to the nodes that this process holds",
     "edge vectors": r"NotImplementedError: edge_attr",
     "mask of pairs without all keys": r"ValueError: attn_mask must have all \d+ keys",
+    "parallel edges": r"NotImplementedError: impl='chunked' has one score per pair, so parallel edges cannot",
+    "maps over parallel edges": r"NotImplementedError: value_map needs one label per pair, got edges with duplicates=",
+    "a table that is no tensor": r"TypeError: key_table must be a Tensor, got list",
+    "a table that is no tensor on one process": r"TypeError: key_table must be a Tensor, got int; on process 1",
+    "an unknown impl on one process": r"ValueError: impl must be the same on all processes, got None .*, 'fast' on",
+    "a causal order without an offset": r"ValueError: q_offset must be given with is_causal when queries and keys diff",
+    "other widths in a layer": r"ValueError: query must be the same .*, 4, 16\] on process 0, .*, 4, 15\] on process 1",
+    "padding on one process": r"ValueError: key_padding_mask must be the same .* got None on process 0, torch.bool",
+    "a mask of another length in a layer": r"ValueError: attn_mask must be the same .*, 8\] on process 0, .*, 9\] on",
+    "a list in a layer": r"TypeError: query must be a Tensor, got list; on process 1",
 }
 """Errors that each method raises."""
+
+DIFFERENT = {
+    "q_offset tensors": "q_offset", "weights of a score": "score", "activations": "score",
+    "functions of scores": "score", "attn_mask on one process": "attn_mask", "axes of attn_mask": "attn_mask",
+    "value size": "value", "value dtype": "value", "gradients": "key", "autocast": "the dtype of autocast",
+    "ids": "labels",
+}  # fmt: skip
+"""Which argument differs if the case has another name."""
+
+for case in (
+    "dropout_p", "scale", "q_offset", "score", "value_table", "key_table", "attn_mask", "row_scores", "value_map",
+    "content_bias", "enable_gqa", "impl", "need_label_mass", "need_lse", "need_weights", *DIFFERENT,
+):  # fmt: skip
+    what = DIFFERENT.get(case, case)
+    REFUSED[f"other {case}"] = (
+        rf"ValueError: {what} must be the same on all processes, got .* on process 0, .* process 1"
+    )
 
 REFUSED_HERE = {
     ("heads", "ulysses"): r"ValueError: query must have a multiple of \d heads .*, got 3",
@@ -107,6 +134,13 @@ def test_refused_on_every_process_alike(world, size, name, method):
     messages = {str(found).split("\n", 1)[0] for found in world(size)["refused", name, method]}
     assert len(messages) == 1, messages
     assert re.match(ALL_REFUSED[name, method], messages.pop())
+
+
+def test_equal_calls_are_compared_once(world):
+    """Equal labels need not be the same object."""
+    for found in world(2)["comparisons"]:
+        assert found[0] > 0
+        assert found[1:] == [0, 0]
 
 
 @SIZES
