@@ -225,13 +225,9 @@ def relation_attention_with_aux(  # noqa: D417
     """
     given = Arguments(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
+        dropout_p, scale, enable_gqa, need_weights, need_label_mass, score, row_scores, value_map,
         (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
-    check.boolean("need_lse", need_lse)
-    if need_label_mass and labels is None:
-        raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
     return attend(given, impl, need_lse=need_lse)
 
 
@@ -244,6 +240,7 @@ def attend(given: Arguments, impl: str | None, *, need_lse: bool = False) -> tup
     if region is not None:
         output, aux = region.attend(given, impl, need_lse=need_lse)
         return output, aux if need_lse else aux._replace(lse=None)
+    check.boolean("need_lse", need_lse)
     call, packed = check_call(*given)
     answer = answer_to(call, impl)
     return leave(answer, call, packed), aux_of(answer, given.labels, packed, need_lse=need_lse)

@@ -50,8 +50,8 @@ def check_call(
     dropout_p: Any,
     scale: Any,
     enable_gqa: Any,
-    need_weights: bool = False,
-    need_mass: bool = False,
+    need_weights: Any = False,
+    need_mass: Any = False,
     score: Any = None,
     row_scores: Any = None,
     value_map: Any = None,
@@ -82,6 +82,9 @@ def check_call(
     scale = check.finite("scale", scale)
     dropout_p = check.probability("dropout_p", dropout_p)
     vectors = check_vectors(*edge, labels, query, value)
+    check.boolean("need_weights", need_weights)
+    if check.boolean("need_label_mass", need_mass) and labels is None:
+        raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
     query, checked = with_query_biases(*query_biases, query, checked, scale, score, vectors)
     call = Call(
         query, key, value, plan, checked, scale, mask, is_causal, offset, dropout_p, None, need_weights, need_mass,

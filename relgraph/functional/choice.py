@@ -7,7 +7,6 @@ from typing import final
 
 from torch import Tensor
 
-from relgraph.arguments import check
 from relgraph.functional.check import LabelsLike, Maps, Table, check_call
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.impl.rule import choose, notes, refusal, rule_for, size_in_words
@@ -104,8 +103,7 @@ def which_impl(  # noqa: D417
     """
     call, _ = check_call(
         query, key, value, labels, (key_table, value_table, query_table, bias_table), attn_mask, is_causal, q_offset,
-        dropout_p, scale, enable_gqa, check.boolean("need_weights", need_weights),
-        check.boolean("need_label_mass", need_label_mass), score, row_scores, value_map,
+        dropout_p, scale, enable_gqa, need_weights, need_label_mass, score, row_scores, value_map,
         (edge_attr, edge_key, edge_value), query_biases=(content_bias, position_bias),
     )  # fmt: skip
     taken = choose(call, impl)

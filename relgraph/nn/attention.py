@@ -12,6 +12,7 @@ from relgraph.arguments import check
 from relgraph.arguments.brief import shown
 from relgraph.functional import ImplChoice, relation_attention_with_aux, which_impl
 from relgraph.functional.check import LabelsLike, Table
+from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
@@ -331,6 +332,37 @@ class RelationAttention(Projections):
         bank_features: Any, row_scores: Any,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs, and the result of a function of :mod:`relgraph.functional` for their projections."""
+        arguments = {
+            "query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask,
+            "q_offset": q_offset, "need_weights": need_weights, "need_label_mass": need_label_mass, "cache": cache,
+            "bank_features": bank_features, "row_scores": row_scores,
+        }  # fmt: skip
+        region = active()
+        if region is None:
+            inputs, rows = self._checked(labels, **arguments)
+        else:
+            inputs, rows = region.check_together(lambda: self._checked(labels, **arguments), labels, arguments)
+            if inputs.pairs is not None and inputs.padding is not None:
+                inputs = inputs._replace(padding=region.all_keys(inputs.padding))
+        tables: dict[str, Any] = {}
+        if self.tables is not None:
+            tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
+        q, k, v, mask = self._project(inputs, cache)
+        answer = function(
+            q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
+            dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
+            enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
+            content_bias=self.content_bias, position_bias=self.position_bias,
+            value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
+            need_weights=need_weights, need_label_mass=need_label_mass,
+        )  # fmt: skip
+        return inputs, answer
+
+    def _checked(
+        self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
+        need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
+    ) -> tuple[Inputs, Any]:  # fmt: skip
+        """The checked inputs and scores by row."""
         # Not the dtype of out_proj, which may be replaced by another module, such as a quantized one.
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
@@ -353,19 +385,7 @@ class RelationAttention(Projections):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        tables: dict[str, Any] = {}
-        if self.tables is not None:
-            tables = rename_in_errors({"features": "bank_features"}, self.tables, bank_features)
-        q, k, v, mask = self._project(inputs, cache)
-        answer = function(
-            q, k, v, inputs.labels, **tables, attn_mask=mask, is_causal=is_causal, q_offset=inputs.q_offset,
-            dropout_p=self.dropout if self.training else 0.0, scale=self.scale,
-            enable_gqa=self.num_kv_heads != self.num_heads, score=self.score, row_scores=rows,
-            content_bias=self.content_bias, position_bias=self.position_bias,
-            value_map=None if self.value_map is None else self.value_map(), impl=self.impl,
-            need_weights=need_weights, need_label_mass=need_label_mass,
-        )  # fmt: skip
-        return inputs, answer
+        return inputs, rows
 
     def _project(self, inputs: Inputs, cache: KVCache | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries, all keys and all values split by heads, and one mask, for ``functional``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,7 +10,7 @@ from relgraph.arguments import check
 from relgraph.arguments.sharding import check_layer_input
 from relgraph.functional.check import check_labels_fit, check_labels_type
 from relgraph.functional.offset import labels_offsets
-from relgraph.functional.region import Region, active
+from relgraph.functional.region import active
 from relgraph.labels import BlockLabels, DenseLabels, DistanceLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.distance import check_offset
 from relgraph.nn.cache import KVCache, labels_of_new_rows
@@ -56,37 +55,9 @@ def check_inputs(
     cache: Any,
 ) -> Inputs:
     """Check the arguments of ``RelationAttention.forward``, apart from its flags."""
-    region = active()
-    checked = partial(
-        _check, region, widths, tables, query, key, value, labels, key_padding_mask, attn_mask, q_offset, cache
-    )
-    if region is None:
-        return checked()
-    arguments = {
-        "query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask, "attn_mask": attn_mask,
-        "q_offset": q_offset, "cache": cache,
-    }  # fmt: skip
-    found = region.check_together(checked, labels, arguments)
-    if found.pairs is not None and found.padding is not None:
-        found = found._replace(padding=region.all_keys(found.padding))
-    return found
-
-
-def _check(
-    region: Region | None,
-    widths: Widths,
-    tables: RelationTables | None,
-    query: Any,
-    key: Any,
-    value: Any,
-    labels: Any,
-    key_padding_mask: Any,
-    attn_mask: Any,
-    q_offset: Any,
-    cache: Any,
-) -> Inputs:
     if cache is not None and not isinstance(cache, KVCache):
         raise TypeError(f"cache must be a KVCache or None, got {type(cache).__name__}")
+    region = active()
     if cache is not None and region is not None:
         raise NotImplementedError("cache must be None within context_parallel, where each process holds some rows only")
     packed = isinstance(labels, Labels) and labels.packed

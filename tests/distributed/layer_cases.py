@@ -66,7 +66,8 @@ CASES = {
         rows=0,
     ),
     "key heads": Layer(
-        lambda: attention(num_kv_heads=H // 2), lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N))
+        lambda: rg.RelationAttention(E, 2 * H, num_kv_heads=H, num_labels=7, dtype=torch.float64),
+        lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N)),
     ),
     "raw ids": Layer(attention, lambda m, cut, x: m(cut(x, 1), labels=(torch.arange(N * N) % 7).view(N, N))),
     "raw ids of own rows": Layer(

@@ -54,7 +54,7 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
         values: whether the numbers of a tensor must be equal too; they are compared where this waits for no device.
         without: axes of tensors whose length is left out.
     """
-    if isinstance(x, Tensor):
+    if isinstance(x, Tensor) and not x.is_nested:
         if values and x.device.type == "cpu" and check.can_look_at_data(x):
             return str(x.tolist())
         learns = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""

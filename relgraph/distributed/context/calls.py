@@ -46,17 +46,21 @@ class Calls(Region):
         self.method, self.shards_of, self.even, self.group, self.device = method, shards_of, even, group, device
         self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
         self._agreed: set[tuple[Any, ...]] = set()
+        self._checking = False
         self._prints: dict[tuple[int, bool], tuple[Labels, str]] = {}
 
     def whole_length(self, length: int) -> int:
         return self.shards_of(length).length
 
     def check_together(self, check: Callable[[], Checked], labels: Any, arguments: Mapping[str, Any]) -> Checked:
-        if torch.compiler.is_compiling():
+        if self._checking or torch.compiler.is_compiling():
             return check()
-        texts = {name: described(x, values=name == "q_offset") for name, x in arguments.items()}
-        known = *texts.items(), described(labels)
-        return self._once(check, known, texts if self.even else {})
+        self._checking = True  # a check within this one shares its errors by this one
+        try:
+            texts = {name: described(x, values=name == "q_offset") for name, x in arguments.items()}
+            return self._once(check, (*texts.items(), described(labels)), texts if self.even else {})
+        finally:
+            self._checking = False
 
     def _once(self, check: Callable[[], Checked], known: tuple[Any, ...], texts: Mapping[str, str]) -> Checked:
         """The result of a check; processes share errors and compare texts unless they have done so with ``known``."""
@@ -116,6 +120,7 @@ class Calls(Region):
         """The checked arguments, with a mask of all keys, and a description of what all processes hold."""
         split, error = None, None
         try:
+            check.boolean("need_lse", need_lse)
             split = self._split(given)
         except KINDS as raised:
             error = raised
@@ -172,10 +177,6 @@ class Calls(Region):
         """Raise the error that was found already, or that of the whole call."""
         if error is not None:
             raise error
-        if given.need_weights:
-            raise NotImplementedError(
-                "need_weights needs all pairs of a row on one process: leave the context_parallel block for it"
-            )
         if any(x is not None for x in given.edge):
             raise NotImplementedError("edge_attr cannot be cut by rows and keys: leave the context_parallel block")
         assert split is not None
@@ -185,6 +186,10 @@ class Calls(Region):
         if self.method == "ulysses":
             heads.check_heads(given, self.size)
         check_whole(given, whole, impl)
+        if given.need_weights:
+            raise NotImplementedError(
+                "need_weights needs all pairs of a row on one process: leave the context_parallel block for it"
+            )
         mask = given.attn_mask
         if mask is not None and masks.clear(queries, keys):
             wrong = _wrong_mask(mask, masks.Axes.of(mask, queries, keys, self.rank), keys)

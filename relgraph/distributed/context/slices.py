@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relgraph.arguments import check
 from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
 from relgraph.functional.biases import with_query_biases
@@ -62,7 +63,8 @@ def check_whole(given: Arguments, whole: Whole, impl: str | None) -> None:
     if whole.rows_given is not None:
         mine = mine[0], mine[0]
     mask = given.attn_mask
-    if isinstance(mask, Tensor):  # its last two axes are checked by what they mean
+    if mask is not None:  # its last two axes are checked by what they mean
+        check.tensor("attn_mask", mask)
         mask = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
     full = given._replace(
         query=_grown(given.query, whole.axis, mine), key=_grown(given.key, whole.axis, keys),
@@ -81,14 +83,15 @@ def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
     """A tensor, or each of a tuple, of which this process holds ``lengths[0]`` rows, as one number with all rows."""
     if isinstance(x, (tuple, list)):
         return tuple(_grown(each, axis, lengths) for each in x)
-    if not isinstance(x, Tensor) or x.dim() <= axis or x.shape[axis] != lengths[0]:
+    odd = not isinstance(x, Tensor) or x.is_nested or x.layout != torch.strided
+    if odd or x.dim() <= axis or x.shape[axis] != lengths[0]:
         return x
     return _sized(x, [*x.shape[:axis], lengths[1], *x.shape[axis + 1 :]])
 
 
 def _sized(x: Tensor, shape: list[int]) -> Tensor:
     """A tensor like ``x`` of another shape, which has one number in memory."""
-    return x.new_zeros(()).requires_grad_(x.requires_grad).expand(shape)
+    return torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=x.requires_grad).expand(shape)
 
 
 def outline(labels: Any) -> Any:
