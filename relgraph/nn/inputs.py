@@ -96,8 +96,9 @@ def _rows_of_one(labels: Any, q_len: int, all_queries: int) -> bool:
     """Whether labels cover only the rows of this process, not those that all processes hold."""
     if q_len == all_queries:
         return False
-    rows = labels.q_len if isinstance(labels, Labels) else labels.shape[-2] if isinstance(labels, Tensor) else None
-    return rows == q_len
+    if isinstance(labels, Tensor):
+        return check.tensor("labels", labels).dim() > 1 and labels.shape[-2] == q_len
+    return isinstance(labels, Labels) and labels.q_len == q_len
 
 
 def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> tuple[Any, Any]:

@@ -176,7 +176,7 @@ class Problem:
 
 
 def learned(*shape):
-    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+    return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
 
 def loss_of(z, aux):
@@ -316,6 +316,7 @@ MASKS = {
     "one row on one, keys": ((1, 3), (B, 1, 1, "own")),
     "one row on one, pairs with one number for all keys": ((1, 3), (B, 1, "rows", 1)),
     "one number for all": ((1, 3), (1,)),
+    "one number without axes": ((2, 2), ()),
     "all rows on one, pairs": ((4, 0), (B, 1, "rows", "all")),
     "all rows on one, keys": ((4, 0), (B, 1, 1, "own")),
     "all rows on one, all keys": ((0, 4), (B, 1, 1, "all")),

@@ -298,6 +298,10 @@ def refused_by_rows(rank, q, whole):
     table, maps, labels = torch.randn(7, 8), torch.randn(7, 8, 8), rg.ClippedDistance(3)(whole)
     keys = torch.cat([q, q], 2)
     return {
+        "a flag that is no bool": lambda: rg.relation_attention_with_aux(
+            q, q, q, labels, need_lse=1 if rank == 1 else False
+        ),
+        "sparse offsets": lambda: rg.relation_attention(q, q, q, labels, q_offset=torch.ones(2).to_sparse()),
         "parallel edges": lambda: rg.relation_attention(q, q, q, edges, table, impl="chunked"),
         "maps over parallel edges": lambda: rg.relation_attention(q, q, q, summed, value_map=maps),
         "a table that is no tensor": lambda: rg.relation_attention(q, q, q, labels, [1.0]),
@@ -319,6 +323,8 @@ def in_layers(rank, x, layer):
         "other widths in a layer": lambda: attend(x[..., :-1] if last else x),
         "padding on one process": lambda: attend(x, key_padding_mask=torch.zeros(B, 4).bool() if last else None),
         "a mask of another length in a layer": lambda: attend(x, attn_mask=torch.zeros(4, 9 if last else 8).bool()),
+        "ids without rows in a layer": lambda: layer(x, labels=torch.zeros(8).long() if last else labels),
+        "a flag that is no bool in a layer": lambda: attend(x, need_weights=1 if last else False),
         "a list in a layer": lambda: attend(x.tolist() if last else x),
     }
 
@@ -356,7 +362,24 @@ def comparisons(mesh):
     return found
 
 
+def compiled(mesh, method):
+    """The differences of a layer that was compiled outside of regions: outside, within two regions, and outside."""
+    layer, x = attention(), x_of(B, N, E)
+    fast, labels = torch.compile(layer, backend="eager"), rg.ClippedDistance(3)(N)
+    wanted = layer(x, labels=labels)
+    found = [fast(x, labels=labels) - wanted]
+    for _ in range(2):
+        with rg.distributed.context_parallel(mesh, method=method) as region:
+            rows, rank = region.layout_of(N), mesh.get_local_rank()
+            found.append(fast(rows.shard(x, rank), labels=labels) - rows.shard(wanted, rank))
+    found.append(fast(x, labels=labels) - wanted)
+    return [float(each.detach().abs().max()) for each in found]
+
+
 def all_cases(mesh):
+    if mesh.size() == 4:
+        for method in METHODS:
+            yield ("compiled", method), caught(lambda: compiled(mesh, method))  # noqa: B023
     yield "comparisons", caught(lambda: comparisons(mesh))
     for name in CASES:
         for method in METHODS if name != "raw ids of own rows" else METHODS[:2]:

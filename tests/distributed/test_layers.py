@@ -44,6 +44,14 @@ def test_layers_give_what_one_process_gives(world, size, name, method):
         assert max(errors) < 1e-11, errors
 
 
+@pytest.mark.slow
+@SPLITS
+def test_a_layer_compiled_outside_of_regions_works_within(world, method):
+    for errors in world(4)["compiled", method]:
+        assert not isinstance(errors, str), errors
+        assert max(errors) < 1e-11, errors
+
+
 @SIZES
 @SPLITS
 @pytest.mark.parametrize("name", TRAINING)
@@ -90,6 +98,10 @@ REFUSED = {
     "other widths in a layer": r"ValueError: query must be the same .*, 4, 16\] on process 0, .*, 4, 15\] on process 1",
     "padding on one process": r"ValueError: key_padding_mask must be the same .* got None on process 0, torch.bool",
     "a mask of another length in a layer": r"ValueError: attn_mask must be the same .*, 8\] on process 0, .*, 9\] on",
+    "ids without rows in a layer": r"ValueError: labels must have shape \[N_q, N_k\] .*, got \[8\]; on process 1",
+    "a flag that is no bool in a layer": r"TypeError: need_weights must be a bool, got int; on process 1",
+    "a flag that is no bool": r"TypeError: need_lse must be a bool, got int; on process 1",
+    "sparse offsets": r"ValueError: q_offset must be a dense Tensor",
     "a list in a layer": r"TypeError: query must be a Tensor, got list; on process 1",
 }
 """Errors that each method raises."""

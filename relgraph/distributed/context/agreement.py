@@ -55,7 +55,8 @@ def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> s
         without: axes of tensors whose length is left out.
     """
     if isinstance(x, Tensor) and not x.is_nested:
-        if values and x.device.type == "cpu" and check.can_look_at_data(x):
+        readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)
+        if values and readable and x.dim() < 2:
             return str(x.tolist())
         learns = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
         sizes = ", ".join("n" if axis in without else str(size) for axis, size in enumerate(x.shape))

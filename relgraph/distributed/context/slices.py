@@ -156,8 +156,8 @@ def sees_nothing(given: Arguments, whole: Whole, rows: Run, keys: Run) -> bool:
 
 def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
     """A mask of the rows of this process (or of one row for all) and all keys, cut to these rows and keys."""
-    if mask is None:
-        return None
+    if mask is None or mask.dim() == 0:
+        return mask
     if mask.dim() >= 2 and mask.shape[-2] > 1:
         mask = mask.narrow(-2, own[0], own[1] - own[0])
     if mask.shape[-1] > 1:
