@@ -38,8 +38,8 @@ def context_parallel(
     whole sequence, and the region cuts them, so no process holds scores of all pairs; labelers of layers label the
     whole sequence by themselves. Dense labels may also cover only the rows of this process, ``[n, N]``. A mask of pairs
     has the rows of this process and all keys, ``[n, N]``; a mask of keys, such as ``key_padding_mask``, has the keys of
-    this process, ``[B, n]``. A size of 1 is one row (key) for all, unless every process holds one row (key). Layers of absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use
-    positions in the whole sequence.
+    this process, ``[B, n]``. A size of 1 is one row (key) for all, unless every process holds one row (key). Layers of
+    absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use positions in the whole sequence.
 
     Three methods give the same numbers. With N rows, P processes, E numbers of keys and values per row:
 
