@@ -340,11 +340,14 @@ def with_tensors(score: Any, tensors: Sequence[Tensor]) -> Any:
     """The same score with other tensors, in the order of :func:`tensors_of`."""
     if not tensors:
         return score
-    if isinstance(score, Bilinear):
-        return Bilinear(tensors[0])
-    if isinstance(score, Additive):
-        return with_parameters(Additive(tensors[0], score.activation), tensors[1:])
+    if isinstance(score, (Additive, Bilinear)):
+        return with_parameters(with_weight(score, tensors[0]), tensors[1:])
     return with_parameters(score, tensors)
+
+
+def with_weight(score: Additive | Bilinear, weight: Tensor) -> Additive | Bilinear:
+    """The same score with another weight."""
+    return Bilinear(weight) if isinstance(score, Bilinear) else Additive(weight, score.activation)
 
 
 def with_module(score: Any, module: nn.Module) -> Any:

@@ -68,6 +68,20 @@ class ValueMap(NamedTuple):
     bases: Tensor
 
 
+class Drawn(NamedTuple):
+    """Which part of a larger call's dropout mask a call draws; by default it draws its own mask.
+
+    Attributes:
+        seed: the seed of the larger call, a number; None to draw one.
+        batch: which batch row of the larger call is the first one here.
+        head: which query head of the larger call is the first one here.
+    """
+
+    seed: Tensor | None = None
+    batch: int = 0
+    head: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One checked call; every implementation gives the same numbers for it.
@@ -145,9 +159,9 @@ class Call:
             at, queries, seen = (slice(r.start, r.stop) for r in (batch, rows, keys))
             hashes = hashes._replace(rows=hashes.rows[at, :, queries], keys=hashes.keys[:, seen])
         return replace(
-            self.map(lambda operand, x: cut(operand, x, taken)),
+            self.map(lambda operand, x: operand.cut(x, taken)),
             plan=plan,
-            keep=None if self.keep is None else cut(_MASK, self.keep, taken),
+            keep=None if self.keep is None else _MASK.cut(self.keep, taken),
             drawn=hashes,
             q_offset=offset_of_rows(self.q_offset, batch, graph, skipped),
         )
@@ -156,15 +170,6 @@ class Call:
 def _mapped(rows: tuple[Operand, ...], held: Any, change: Callable[[Operand, Tensor], Any]) -> Any:
     """A record of tensors with each of them changed."""
     return type(held)(*(None if x is None else change(row, x) for row, x in zip(rows, held, strict=True)))
-
-
-def cut(operand: Operand, x: Tensor, taken: dict[str, range]) -> Tensor:
-    """Some entries of the axes of a tensor, by the axes' names; an axis that is missing, or of one entry, stays."""
-    form = operand.forms[-1]
-    for at, axis in enumerate(reversed(form), 1):
-        if axis in taken and at <= x.dim() and x.shape[-at] != 1:
-            x = x.narrow(-at, taken[axis].start, len(taken[axis]))
-    return x
 
 
 def _fields() -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -15,15 +14,12 @@ from relgraph.arguments.sharding import check_context, check_local
 from relgraph.call.call import Call, EdgeVectors, Tables, ValueMap
 from relgraph.call.fold import with_query_biases
 from relgraph.call.offset import offset_of, sees_all_keys
-from relgraph.call.operands import BY_NAME, FREE_MAPS, Operand, weight_of
+from relgraph.call.operands import BY_NAME, FREE_MAPS, Given, Operand, weight_of
 from relgraph.call.scores import check_function, check_score_type
 from relgraph.labels import DenseLabels, EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import KINDS
 from relgraph.plan import DistanceIds, LabelPlan, lower, plain
 from relgraph.score import Additive, Bilinear, Named
-
-Given = Mapping[str, Any]
-"""The arguments of a caller by name; a missing one has its default."""
 
 BATCHED, PACKED, NODES = "[B, H, N, D]", "[T, H, D], as the labels are packed", "[N, H, D]"
 """The axes of query, key and value: in a batch, in a packed batch, in a graph layer."""
@@ -42,8 +38,14 @@ class _Known(NamedTuple):
     autocast: bool
 
 
-def check_call(given: Given, *, nodes: bool = False) -> Call:
-    """The checked call of these arguments; ``nodes`` is True if the inputs come from a graph layer, ``[N, H, D]``."""
+def check_call(given: Given, *, nodes: bool = False, only_check: bool = False) -> Call:
+    """The checked call of these arguments.
+
+    Args:
+        given: the arguments.
+        nodes: whether the inputs come from a graph layer, ``[N, H, D]``.
+        only_check: whether to leave out what takes memory: biases are not added to queries.
+    """
     labels, score = given["labels"], given.get("score")
     if type(labels) not in KINDS:
         check_labels_type(labels)
@@ -81,10 +83,21 @@ def check_call(given: Given, *, nodes: bool = False) -> Call:
         for operand, bias in zip(_BIASES, (content, position), strict=True):
             if bias is not None:
                 _check_operand(operand, bias, known)
-        query, tables = with_query_biases(content, position, query, tables, scale, score, edge)
+        rows = query[:, :, :0] if only_check else query
+        rows, tables = with_query_biases(content, position, rows, tables, scale, score, edge)
+        query = query if only_check else rows
+    need_weights, need_mass = given.get("need_weights", False), given.get("need_label_mass", False)
+    if need_weights is not False or need_mass is not False:
+        check.boolean("need_weights", need_weights)
+        if check.boolean("need_label_mass", need_mass) and labels is None:
+            raise ValueError(
+                "need_label_mass must be False when labels is None: there is no label to receive attention"
+            )
+    drawn = given.get("drawn")
+    origin, seed = ((0, 0, 0, 0), None) if drawn is None else ((drawn.batch, drawn.head, 0, 0), drawn.seed)
     return Call(
         query, key, value, plan, tables, scale, mask, is_causal and not sees_all_keys(offset, plan), offset, dropout_p,
-        None, given.get("need_weights", False), given.get("need_label_mass", False), score, maps, edge,
+        None, need_weights, need_mass, score, maps, edge, origin if seed is not None else (0, 0, 0, 0), seed,
     )  # fmt: skip
 
 

@@ -7,13 +7,13 @@ follow from these rows.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from torch import Tensor
 
 from relgraph.labels import Labels
-from relgraph.score import Bilinear, Score
+from relgraph.score import Additive, Bilinear, Score, with_weight
 
 LabelsLike = Labels | Tensor | None
 """Labels, raw ids ``[N_q, N_k]`` or ``[B, N_q, N_k]``, or None for plain attention."""
@@ -101,25 +101,45 @@ class Operand(NamedTuple):
     per_part: bool = False
     any_dtype: bool = False
 
+    def axis(self, x: Tensor, axis: str, *, packed: bool = False) -> int | None:
+        """Where a tensor has the axis of this name, counted from the end; None if it lacks it or it has one entry."""
+        form = (self.packed if packed else self.forms)[-1]
+        if axis not in form:
+            return None
+        at = form.index(axis) - len(form)
+        return None if x.dim() < -at or x.shape[at] == 1 else at
 
-def _row(name: str, forms: str, place: str = "", *, per_part: bool = False, any_dtype: bool = False) -> Operand:
+    def cut(self, x: Tensor, taken: Mapping[str, range], *, packed: bool = False) -> Tensor:
+        """Some entries of the axes of these names; an axis that is missing, or of one entry for all, stays."""
+        for axis, entries in taken.items():
+            at = self.axis(x, axis, packed=packed)
+            if at is not None:
+                x = x.narrow(at, entries.start, len(entries))
+        return x
+
+
+def _row(
+    name: str, forms: str, place: str = "", *, by_rows: bool = False, per_part: bool = False, any_dtype: bool = False
+) -> Operand:
     shapes = tuple(tuple(form.split()) for form in forms.split("|"))
-    packed = tuple((form[2], form[1], *form[3:]) for form in shapes if form[2:3] in (("N_q",), ("N_k",)))
-    packed = packed or tuple(form for form in shapes if form[0] != "B")
+    if by_rows:
+        packed = tuple((form[2], form[1], *form[3:]) for form in shapes)
+    else:
+        packed = tuple(form for form in shapes if form[0] != "B") or tuple(form[1:] for form in shapes)
     return Operand(name, shapes, packed, tuple((place or name).split(".")), per_part, any_dtype)
 
 
 _TABLE = "R D | H R D | B 1 R D | B H R D"
 
 OPERANDS = (
-    _row("query", "B H N_q D"),
-    _row("key", "B H_kv N_k D"),
-    _row("value", "B H_kv N_k D_v"),
+    _row("query", "B H N_q D", by_rows=True),
+    _row("key", "B H_kv N_k D", by_rows=True),
+    _row("value", "B H_kv N_k D_v", by_rows=True),
     _row("key_table", _TABLE, "tables.key", per_part=True),
     _row("value_table", _TABLE.replace("D", "D_v"), "tables.value", per_part=True),
     _row("query_table", _TABLE, "tables.query", per_part=True),
     _row("bias_table", _TABLE.replace(" D", ""), "tables.bias", per_part=True),
-    _row("row_scores", "B H N_q R", "tables.rows", per_part=True, any_dtype=True),
+    _row("row_scores", "B H N_q R", "tables.rows", by_rows=True, per_part=True, any_dtype=True),
     _row("attn_mask", "B H N_q N_k", "mask", any_dtype=True),
     _row("content_bias", "H D"),
     _row("position_bias", "H D"),
@@ -147,3 +167,34 @@ _BILINEAR = _row("score.weight", "R D D | H R D D", any_dtype=True)
 def weight_of(score: Any) -> Operand:
     """The weight of a score that replaces the dot product."""
     return _BILINEAR if isinstance(score, Bilinear) else _ADDITIVE
+
+
+Given = Mapping[str, Any]
+"""The arguments of a caller by name; a missing one has its default."""
+
+
+def map_given(given: Given, change: Callable[[Operand, Any], Any]) -> dict[str, Any]:
+    """The arguments with ``change(operand, x)`` in the place of each tensor that is given, apart from a score's."""
+    found = dict(given)
+    for name, x in given.items():
+        if x is None:
+            continue
+        several = isinstance(x, (tuple, list))
+        if name == "value_map":
+            rows = [BY_NAME[f"value_map {part}"] for part in ("coefficients", "bases")] if several else [FREE_MAPS]
+        elif name in BY_NAME:
+            rows = [BY_NAME[name]] * (len(x) if several else 1)
+        else:
+            continue
+        changed = [None if y is None else change(row, y) for row, y in zip(rows, x if several else (x,), strict=True)]
+        found[name] = tuple(changed) if several else changed[0]
+    return found
+
+
+def cut_given(given: Given, taken: Mapping[str, range], *, packed: bool) -> dict[str, Any]:
+    """The arguments with some entries of the axes of these names, the weight of a score too."""
+    found = map_given(given, lambda operand, x: operand.cut(x, taken, packed=packed))
+    score = given.get("score")
+    if isinstance(score, (Additive, Bilinear)):
+        found["score"] = with_weight(score, weight_of(score).cut(score.weight, taken))
+    return found

@@ -31,9 +31,9 @@ from relgraph.distributed.costs import row_costs as row_costs
 from relgraph.distributed.head_parallel import HeadParallel as HeadParallel
 from relgraph.distributed.layout import Layout as Layout
 from relgraph.distributed.partition import NodePartition as NodePartition
-from relgraph.distributed.tensors import TensorDoor as _TensorDoor
-from relgraph.functional.door import open_door as _open_door
+from relgraph.distributed.tensors import DTensors as _DTensors
+from relgraph.functional.region import answer_tensors as _answer_tensors
 
-_open_door(_TensorDoor())
+_answer_tensors(_DTensors())
 
 __dir__ = lists_public(globals())

@@ -117,7 +117,7 @@ class NodePartition:
         except (TypeError, ValueError) as problem:
             error = problem
         runs = str(layout.runs) if isinstance(layout, Layout) else ""
-        raise_together(error, "layout", runs, self._device, self.group)
+        raise_together(error, {"layout": runs} if runs else {}, self._device, self.group)
         assert found is not None
         index, self.edge_ids, ends = found
         self.num_own = layout.lengths[self.rank]
@@ -180,14 +180,14 @@ class NodePartition:
         return self._with_halo(x)
 
     def _with_halo(self, x: Tensor) -> Tensor:
-        error, described = None, ""
+        error, described = None, {}
         try:
             self._check_rows(x)
             learns = x.requires_grad and torch.is_grad_enabled()
-            described = f"{x.dtype} [n, {', '.join(map(str, x.shape[1:]))}], requires_grad={learns}"
+            described = {"x": f"{x.dtype} [n, {', '.join(map(str, x.shape[1:]))}], requires_grad={learns}"}
         except (TypeError, ValueError) as problem:
             error = problem
-        raise_together(error, "x", described, self._device, self.group)
+        raise_together(error, described, self._device, self.group)
         return x if self.layout.processes == 1 else _Exchanged.apply(x, self, False)
 
     def _check_rows(self, x: Any) -> None:

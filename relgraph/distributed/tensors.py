@@ -16,25 +16,27 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from relgraph.arguments import check
+from relgraph.call import AttentionAux, Drawn, Given, map_given
+from relgraph.call.check import BATCHED, PACKED
+from relgraph.call.operands import Operand
 from relgraph.distributed.batch import cut_batch
-from relgraph.functional.attention import AttentionAux, attend
-from relgraph.functional.door import Door
-from relgraph.functional.region import Arguments, Drawn
+from relgraph.functional.attention import attend
+from relgraph.functional.region import TensorHook
 from relgraph.labels import Labels
-from relgraph.score import Additive, Bilinear, copied, module_of, with_module
+from relgraph.score import Additive, Bilinear, copied, module_of, with_module, with_weight
 
 _BATCH, _HEADS = "batch", "heads"
 
 
-class TensorDoor(Door):
+class DTensors(TensorHook):
     """Runs calls with DTensors on the parts of this process."""
 
-    def takes(self, given: Arguments) -> bool:
-        return any(isinstance(x, DTensor) for x in (given.query, given.key, given.value))
+    def takes(self, given: Given) -> bool:
+        return any(isinstance(given[name], DTensor) for name in ("query", "key", "value"))
 
-    def attend(self, given: Arguments, impl: str | None, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+    def attend(self, given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
         split = _Split(given)
-        output, aux = attend(split.part_of(given), impl, need_lse=need_lse)
+        output, aux = attend(split.part_of(given), need_lse=need_lse)
         heads = -2 if split.packed else -3
         mass = aux.label_mass
         return split.joined(output, heads), AttentionAux(
@@ -57,9 +59,9 @@ class _Split:
         heads: H.
     """
 
-    def __init__(self, given: Arguments) -> None:
-        self.packed = isinstance(given.labels, Labels) and given.labels.packed
-        named = {"query": given.query, "key": given.key, "value": given.value}
+    def __init__(self, given: Given) -> None:
+        self.packed = isinstance(given["labels"], Labels) and given["labels"].packed
+        named = {name: given[name] for name in ("query", "key", "value")}
         dims = 3 if self.packed else 4
         for name, x in named.items():
             check.floating(name, x)
@@ -69,15 +71,15 @@ class _Split:
                     "DTensor.from_local makes one"
                 )
             if x.dim() != dims:
-                shape = "[T, H, D], as the labels are packed" if self.packed else "[B, H, N, D]"
-                raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
-        self.mesh = given.query.device_mesh
+                raise ValueError(f"{name} must have shape {PACKED if self.packed else BATCHED}, got {list(x.shape)}")
+        query = given["query"]
+        self.mesh = query.device_mesh
         for name, x in named.items():
             self._check_mesh(name, x)
         by_tensor = [[self._role(name, place) for place in x.placements] for name, x in named.items()]
         self.roles = [self._common(axis, found) for axis, found in enumerate(zip(*by_tensor, strict=True))]
-        self.batch = 1 if self.packed else given.query.shape[0]
-        self.heads, self.kv_heads = given.query.shape[1], given.key.shape[1]
+        self.batch = 1 if self.packed else query.shape[0]
+        self.heads, self.kv_heads = query.shape[1], given["key"].shape[1]
         count = 1
         for axis, role in enumerate(self.roles):
             count *= self.mesh.size(axis) if role == _HEADS else 1
@@ -120,41 +122,30 @@ class _Split:
             )
         return found.pop() if found else None
 
-    def part_of(self, given: Arguments) -> Arguments:
+    def part_of(self, given: Given) -> dict[str, Any]:
         """The arguments for the batch rows and heads of this process, as plain tensors."""
-        heads = -2 if self.packed else -3
-        key_table, value_table, query_table, bias_table = given.tables
-        start, stop = self._range(_BATCH, self.batch)
-        maps = given.value_map
-        if isinstance(maps, (tuple, list)) and len(maps) == 2:
-            value_map: Any = self.part(maps[0], heads=-3), self.part(maps[1], heads=-4)
-        else:
-            value_map = self.part(maps, heads=-4)
-        attr, edge_key, edge_value = given.edge
-        labels = given.labels
-        if attr is not None and getattr(labels, "batch", None) is not None and _BATCH in self.roles:
+        labels = given["labels"]
+        if given.get("edge_attr") is not None and getattr(labels, "batch", None) is not None and _BATCH in self.roles:
             raise NotImplementedError(
                 "edge_attr cannot be split by batch with edges of which each batch row has its own: split by heads"
             )
+        start, stop = self._range(_BATCH, self.batch)
         labels = self.part(labels) if isinstance(labels, DTensor) else labels
-        return given._replace(
-            query=self.part(given.query, batch=-4, heads=heads),
-            key=self.part(given.key, batch=-4, heads=heads, count=self.kv_heads),
-            value=self.part(given.value, batch=-4, heads=heads, count=self.kv_heads),
-            labels=cut_batch(labels, self.batch, start, stop),
-            tables=(
-                *(self.part(table, batch=-4, heads=-3) for table in (key_table, value_table, query_table)),
-                self.part(bias_table, batch=-3, heads=-2),
-            ),
-            attn_mask=self.part(given.attn_mask, batch=-4, heads=-3),
-            q_offset=self.part(given.q_offset, batch=-1),
-            score=self._score(given.score),
-            row_scores=self.part(given.row_scores, batch=-4, heads=heads),
-            value_map=value_map,
-            edge=(self.part(attr), self.part(edge_key, heads=-3), self.part(edge_value, heads=-3)),
-            query_biases=tuple(self.part(bias, heads=-2) for bias in given.query_biases),
-            drawn=self._drawn(given) if given.dropout_p else given.drawn,
-        )
+        return {
+            **map_given(given, self._part),
+            "labels": cut_batch(labels, self.batch, start, stop),
+            "q_offset": self.part(given.get("q_offset"), batch=-1),
+            "score": self._score(given.get("score")),
+            "drawn": self._drawn(given) if given.get("dropout_p") else given.get("drawn"),
+        }
+
+    def _part(self, operand: Operand, x: Any) -> Any:
+        """The part of one tensor of the call."""
+        form = (operand.packed if self.packed else operand.forms)[-1]
+        axes = {name: at for at, name in enumerate(form, -len(form))}
+        if "H_kv" in axes:
+            return self.part(x, batch=axes.get("B"), heads=axes["H_kv"], count=self.kv_heads)
+        return self.part(x, batch=axes.get("B"), heads=axes.get("H"))
 
     def part(self, x: Any, *, batch: int | None = None, heads: int | None = None, count: int | None = None) -> Any:
         """The part of a tensor, or of each of a tuple, that this process needs, as a plain tensor.
@@ -225,17 +216,17 @@ class _Split:
     def _score(self, score: Any) -> Any:
         """The score of the heads of this process."""
         if isinstance(score, Additive):
-            score = Additive(self.part(score.weight, heads=-2), score.activation)
+            score = with_weight(score, self.part(score.weight, heads=-2))
         elif isinstance(score, Bilinear):
-            return Bilinear(self.part(score.weight, heads=-4))
+            return with_weight(score, self.part(score.weight, heads=-4))
         module = module_of(score)
         if module is None or next(module.parameters(), None) is None:
             return score
         return with_module(score, copied(module, self.part))  # plain tensors, whose gradients are summed
 
-    def _drawn(self, given: Arguments) -> Drawn:
+    def _drawn(self, given: Given) -> Drawn:
         """The seed of the first process, as a single process would draw it, and where this process's part begins."""
-        seed = torch.randint(1 << 62, (), device=given.query.device)
+        seed = torch.randint(1 << 62, (), device=given["query"].device)
         if any(self.mesh.get_coordinate() or ()):
             seed = torch.zeros_like(seed)
         seed = DTensor.from_local(seed, self.mesh, [Partial()] * self.mesh.ndim, run_check=False).full_tensor()

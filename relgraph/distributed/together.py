@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from relgraph.distributed.collectives import all_gather, gather_shards
 
-_KINDS = (ValueError, TypeError)
+KINDS = (ValueError, TypeError, NotImplementedError)
+"""The errors that processes raise together."""
+
 _SHOWN = 120
 """How many characters of a description an error shows."""
 
@@ -25,42 +29,54 @@ def check_mesh(mesh: Any) -> Any:
     return mesh.get_group()
 
 
-def raise_together(error: Exception | None, what: str, described: str, device: torch.device, group: Any) -> None:
+def raise_together(error: Exception | None, described: Mapping[str, str], device: torch.device, group: Any) -> None:
     """Raise the same error on every process if any has one, or if their descriptions of something differ.
 
     Every process calls this at the same point, whether it has found an error or not. Each process sends two numbers,
     and texts only if there is something to raise.
 
     Args:
-        error: the TypeError or ValueError that this process would raise; or None.
-        what: the argument that is described.
-        described: a text that must be the same on all processes; empty if the error leaves nothing to describe. A
-            difference is raised before an error, because it may be the cause.
+        error: the error that this process would raise, one of ``KINDS``; or None.
+        described: for each argument a text that must be the same on all processes; empty if the error leaves nothing
+            to describe. A difference is raised before an error, because it may be the cause.
         device: the device on which the processes exchange tensors.
         group: the processes.
 
     Raises:
         TypeError: an error of this type on the first process that has one.
         ValueError: an error of this type on the first process that has one; or descriptions that differ.
+        NotImplementedError: an error of this type on the first process that has one.
     """
     size = distributed.get_world_size(group)
     if size == 1:
         if error is not None:
             raise error
         return
-    kind = 0 if error is None else 1 + _KINDS.index(TypeError if isinstance(error, TypeError) else ValueError)
-    mine = torch.tensor([kind, _digest(described)], device=device)
+    kind = 0 if error is None else 1 + next(at for at, each in enumerate(KINDS) if isinstance(error, each))
+    text = json.dumps(dict(described)) if described else ""
+    mine = torch.tensor([kind, _digest(text)], device=device)
     found = mine.new_empty(size * 2)
     all_gather(found, mine, group)
     kinds, digests = found.view(size, 2).T.tolist()
     if len({digest for digest in digests if digest}) > 1:
-        texts = _all_texts(described[:_SHOWN], device, group)
-        got = ", ".join(f"{text} on process {rank}" for rank, text in enumerate(texts) if text)
-        raise ValueError(f"{what} must be the same on all processes, got {got}") from error
+        raise _difference(_all_texts(text, device, group)) from error
     if any(kinds):
         texts = _all_texts("" if error is None else str(error), device, group)
         rank = next(rank for rank, kind in enumerate(kinds) if kind)
-        raise _KINDS[kinds[rank] - 1](f"{texts[rank]}; on process {rank}") from error
+        where = "" if len(set(texts)) == 1 else f"; on process {rank}"
+        raise KINDS[kinds[rank] - 1](f"{texts[rank]}{where}") from error
+
+
+def _difference(texts: list[str]) -> ValueError:
+    """The error for descriptions that differ: the first argument that does."""
+    by_process = {rank: json.loads(text) for rank, text in enumerate(texts) if text}
+    names = dict.fromkeys(name for described in by_process.values() for name in described)
+    for name in names:
+        said = {rank: described.get(name, "nothing") for rank, described in by_process.items()}
+        if len(set(said.values())) > 1:
+            got = ", ".join(f"{text[:_SHOWN]} on process {rank}" for rank, text in said.items())
+            return ValueError(f"{name} must be the same on all processes, got {got}")
+    raise AssertionError("descriptions with different digests differ")
 
 
 def _digest(text: str) -> int:

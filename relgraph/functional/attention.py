@@ -164,11 +164,7 @@ def relation_attention_with_aux(  # noqa: D417
     check_options("relation_attention_with_aux", options)
     given = {"query": query, "key": key, "value": value, "labels": labels, **options}
     given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
-    given["need_weights"] = check.boolean("need_weights", need_weights)
-    given["need_label_mass"] = check.boolean("need_label_mass", need_label_mass)
-    check.boolean("need_lse", need_lse)
-    if need_label_mass and labels is None:
-        raise ValueError("need_label_mass must be False when labels is None: there is no label to receive attention")
+    given |= {"need_weights": need_weights, "need_label_mass": need_label_mass}
     return attend(given, need_lse=need_lse)
 
 
@@ -181,8 +177,9 @@ def attend(given: dict[str, Any], *, need_lse: bool = False) -> tuple[Tensor, At
     """
     hook = hook_for(given)
     if hook is not None:
-        output, aux = hook.attend(given)
+        output, aux = hook.attend(given, need_lse=need_lse)
         return output, aux if need_lse else aux._replace(lse=None)
+    check.boolean("need_lse", need_lse)
     call = check_call(given)
     answer = answer_to(call, given.get("impl"))
     packed = given["query"].dim() == 3

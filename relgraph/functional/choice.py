@@ -7,7 +7,6 @@ from typing import Any, Unpack, final
 
 from torch import Tensor
 
-from relgraph.arguments import check
 from relgraph.call import LabelsLike, Options, Table, check_call
 from relgraph.call.operands import check_options, takes_options
 from relgraph.impl import IMPLEMENTATIONS
@@ -92,8 +91,7 @@ def which_impl(  # noqa: D417
     check_options("which_impl", options)
     given = {"query": query, "key": key, "value": value, "labels": labels, **options}
     given |= {"key_table": key_table, "value_table": value_table, "query_table": query_table, "bias_table": bias_table}
-    given["need_weights"] = check.boolean("need_weights", need_weights)
-    given["need_label_mass"] = check.boolean("need_label_mass", need_label_mass)
+    given |= {"need_weights": need_weights, "need_label_mass": need_label_mass}
     return choice_of(given)
 
 

@@ -1,87 +1,63 @@
-"""The current region, which answers attention calls while a sequence is split over processes.
+"""The one hook by which :mod:`relgraph.distributed` answers attention calls: for DTensors, or within a region.
 
-Layers and functions look it up here. :mod:`relgraph.distributed`, which imports this module, enters its regions here.
+A region splits a sequence over processes. Layers and functions look the current one up here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from relgraph.functional.attention import AttentionAux
+from relgraph.call import AttentionAux, Given
+
+Checked = TypeVar("Checked")
 
 
-class Drawn(NamedTuple):
-    """Which part of a larger call's dropout mask a call draws; by default it draws its own mask.
-
-    Attributes:
-        seed: the seed of the larger call, a number; None to draw one.
-        batch: which batch row of the larger call is the first one here.
-        head: which query head of the larger call is the first one here.
-    """
-
-    seed: Tensor | None = None
-    batch: int = 0
-    head: int = 0
-
-
-class Arguments(NamedTuple):
-    """The arguments of one call of attention, unchecked, in the order of ``check_call``."""
-
-    query: Any
-    key: Any
-    value: Any
-    labels: Any
-    tables: tuple[Any, Any, Any, Any]
-    attn_mask: Any
-    is_causal: Any
-    q_offset: Any
-    dropout_p: Any
-    scale: Any
-    enable_gqa: Any
-    need_weights: Any = False
-    need_mass: Any = False
-    score: Any = None
-    row_scores: Any = None
-    value_map: Any = None
-    edge: tuple[Any, Any, Any] = (None, None, None)
-    nodes: bool = False
-    query_biases: tuple[Any, Any] = (None, None)
-    drawn: Drawn = Drawn()
-
-
-class Region(ABC):
-    """A block of code within which each process holds some rows of every sequence."""
+class Hook(ABC):
+    """Answers calls of attention in place of one implementation on this process."""
 
     @abstractmethod
-    def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
-        """Let the rows of this process attend to the keys of all processes.
+    def attend(self, given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+        """The output and the extra results, in the layout of the caller.
 
         Args:
-            given: query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
-            impl: the implementation for each part, or None for the rule.
-
-        Returns:
-            The output of the rows of this process, and the extra results with the log-sum-exp.
+            given: the arguments of :func:`~relgraph.relation_attention_with_aux` by name, unchecked.
+            need_lse: whether the caller uses the log-sum-exp.
         """
+
+
+class TensorHook(Hook):
+    """Answers the calls with tensors of a kind that it takes, wherever they come from."""
+
+    @abstractmethod
+    def takes(self, given: Given) -> bool:
+        """Whether it answers this call."""
+
+
+class Region(Hook):
+    """A block of code within which each process holds some rows of every sequence.
+
+    In its calls query, key, value and scores by row hold the rows of this process; labels cover the whole sequence.
+    """
 
     @abstractmethod
     def whole_length(self, length: int) -> int:
-        """How many rows all processes hold if this one holds ``length``; raises on all if they disagree."""
+        """How many rows all processes hold if this one holds ``length``; ValueError if the layout says otherwise."""
 
     @abstractmethod
-    def check_together(self, check: Callable[[], None], labels: Any, *sizes: int) -> None:
-        """Run a check of labels, for these sizes; an error on one process is raised on all.
+    def check_together(self, check: Callable[[], Checked], labels: Any, arguments: Mapping[str, Any]) -> Checked:
+        """The result of a check; an error on one process, or arguments that differ, raise the same error on all.
 
         Args:
-            check: raises TypeError or ValueError.
-            labels: the labels to check.
-            sizes: the sizes that they must fit.
+            check: raises TypeError, ValueError or NotImplementedError.
+            labels: the labels that it checks, which may differ; or None.
+            arguments: what it checks, by the words of an error.
         """
 
     @abstractmethod
@@ -93,40 +69,57 @@ class Region(ABC):
         """Join the masks of the keys of all processes, ``[B, N]``, from that of this process, ``[B, n]``."""
 
 
-_entered: list[Region] = []
+_of_tensors: list[TensorHook] = []
+"""The hook for DTensors, once :mod:`relgraph.distributed` is imported. Until then they are refused."""
+
+
+def answer_tensors(hook: TensorHook) -> None:
+    """Let ``hook`` answer the calls that it takes from now on."""
+    _of_tensors[:] = [hook]
+
+
+def hook_for(given: Given) -> Hook | None:
+    """What answers a call in place of one implementation: a hook for its tensors, the current region, or nothing."""
+    for hook in _of_tensors:
+        if hook.takes(given):
+            return hook
+    return active()
+
+
+_current: ContextVar[Region | None] = ContextVar("region of relgraph", default=None)
+_open: list[Region] = []
+"""The regions of all threads. Compiled code guards on this list, because torch.compile cannot read a ContextVar."""
 
 
 def active() -> Region | None:
-    """The region that this code runs in, or None."""
-    return _entered[-1] if _entered else None
+    """The region that this code runs in, or None; a thread begins outside of all regions."""
+    if not _open:
+        return None
+    if torch.compiler.is_compiling():
+        # not a decorator: that would load the compiler with relgraph
+        outside: Any = torch.compiler.disable(_current.get, reason="the current region is known at run time only")
+        return outside()
+    return _current.get()
 
 
 def whole_length(length: int) -> int:
     """How many rows all processes hold together; ``length`` outside of regions."""
     region = active()
-    return length if region is None else region.whole_length(length)
+    if region is None:
+        return length
+    return region.check_together(lambda: region.whole_length(length), None, {"the number of rows": length})
 
 
 @contextmanager
-def entered(region: Region) -> Iterator[None]:
-    """Run code within a region."""
-    _entered.append(region)
+def entered(region: Region | None) -> Iterator[None]:
+    """Run code within a region, or outside of all regions."""
+    before = _current.get()
+    _current.set(region)
+    if region is not None:
+        _open.append(region)
     try:
         yield
     finally:
-        _entered.pop()
-
-
-@contextmanager
-def left() -> Iterator[None]:
-    """Run code outside of all regions, as a region does when it computes a part."""
-    kept = _entered[:]
-    _entered.clear()
-    try:
-        yield
-    finally:
-        _entered[:] = kept
-
-
-def hook_for(given: Any) -> Any:  # noqa: D103, ARG001
-    return None
+        _current.set(before)
+        if region is not None:
+            _open.remove(region)

@@ -14,6 +14,7 @@ from relgraph.call import LabelsLike, Table
 from relgraph.functional import ImplChoice
 from relgraph.functional.attention import attend
 from relgraph.functional.choice import choice_of
+from relgraph.functional.region import active
 from relgraph.impl import IMPLEMENTATIONS
 from relgraph.nn.cache import KVCache, restores_cache_on_error
 from relgraph.nn.inputs import Inputs, Widths, check_inputs
@@ -335,6 +336,39 @@ class RelationAttention(Projections):
         bank_features: Any, row_scores: Any,
     ) -> tuple[Inputs, Any]:  # fmt: skip
         """The checked inputs, and the result of a function of :mod:`relgraph.functional` for their projections."""
+        region = active()
+        if region is None:
+            inputs, rows = self._checked(
+                labels, query, key, value, key_padding_mask, attn_mask, q_offset, need_weights, need_label_mass, cache,
+                bank_features, row_scores,
+            )  # fmt: skip
+        else:
+            arguments = {
+                "query": query, "key": key, "value": value, "key_padding_mask": key_padding_mask,
+                "attn_mask": attn_mask, "q_offset": q_offset, "need_weights": need_weights,
+                "need_label_mass": need_label_mass, "cache": cache, "bank_features": bank_features,
+                "row_scores": row_scores,
+            }  # fmt: skip
+            inputs, rows = region.check_together(lambda: self._checked(labels, **arguments), labels, arguments)
+            if inputs.pairs is not None and inputs.padding is not None:
+                inputs = inputs._replace(padding=region.all_keys(inputs.padding))
+        tables: dict[str, Any] = {} if self.tables is None else self._tables(bank_features)
+        query, key, value, mask = self._project(inputs, cache)
+        given = {
+            "query": query, "key": key, "value": value, "labels": inputs.labels, **tables, "attn_mask": mask,
+            "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
+            "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
+            "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
+            "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
+            "need_weights": need_weights, "need_label_mass": need_label_mass,
+        }  # fmt: skip
+        return inputs, function(given)
+
+    def _checked(
+        self, labels: Any, query: Any, key: Any, value: Any, key_padding_mask: Any, attn_mask: Any, q_offset: Any,
+        need_weights: Any, need_label_mass: Any, cache: Any, bank_features: Any, row_scores: Any,
+    ) -> tuple[Inputs, Any]:  # fmt: skip
+        """The checked inputs and scores by row."""
         # Not the dtype of out_proj, which may be replaced by another module, such as a quantized one.
         weight = self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
         assert weight is not None
@@ -361,17 +395,7 @@ class RelationAttention(Projections):
             raise NotImplementedError(
                 f"impl={self.impl!r} never holds all attention weights; need_weights takes 'dense'"
             )
-        given: dict[str, Any] = {} if self.tables is None else self._tables(bank_features)
-        query, key, value, mask = self._project(inputs, cache)
-        given |= {
-            "query": query, "key": key, "value": value, "labels": inputs.labels, "attn_mask": mask,
-            "is_causal": is_causal, "q_offset": inputs.q_offset, "dropout_p": self.dropout if self.training else 0.0,
-            "scale": self.scale, "enable_gqa": self.num_kv_heads != self.num_heads, "score": self.score,
-            "row_scores": rows, "content_bias": self.content_bias, "position_bias": self.position_bias,
-            "value_map": None if self.value_map is None else self.value_map(), "impl": self.impl,
-            "need_weights": need_weights, "need_label_mass": need_label_mass,
-        }  # fmt: skip
-        return inputs, function(given)
+        return inputs, rows
 
     def _tables(self, bank_features: Any) -> dict[str, Any]:
         """The tables as arguments of attention."""

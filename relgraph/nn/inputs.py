@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -86,18 +85,13 @@ def check_inputs(
         if cache is not None:
             cache.check(batch, new)
             labels = labels if cache.static else labels_of_new_rows(labels, past, new)
-    all_keys = k_len
-    if region is None:
-        _check_labels(labels, tables, batch, q_len, k_len, query)
-    else:
+    rows, all_keys = q_len, k_len
+    if region is not None:
         all_queries, all_keys = region.whole_length(q_len), region.whole_length(k_len)  # of all processes
         rows = q_len if _rows_of_one(labels, q_len, all_queries) else all_queries
-        check_labels = partial(_check_labels, labels, tables, batch, rows, all_keys, query)
-        region.check_together(check_labels, labels, batch, rows, all_keys)
+    _check_labels(labels, tables, batch, rows, all_keys, query)
     padding = check_padding(key_padding_mask, batch, new, unbatched=unbatched)
     pairs = check_pairs(attn_mask, batch, widths.num_heads, q_len, all_keys, unbatched=unbatched)
-    if region is not None and pairs is not None and padding is not None:
-        padding = region.all_keys(padding)
     if padding is not None or pairs is not None:
         check.same_device(query=query, key_padding_mask=padding, attn_mask=pairs)
     q_offset = _check_position(q_offset, labels, cache)
@@ -108,8 +102,9 @@ def _rows_of_one(labels: Any, q_len: int, all_queries: int) -> bool:
     """Whether labels cover only the rows of this process, not those that all processes hold."""
     if q_len == all_queries:
         return False
-    rows = labels.q_len if isinstance(labels, Labels) else labels.shape[-2] if isinstance(labels, Tensor) else None
-    return rows == q_len
+    if isinstance(labels, Tensor):
+        return check.tensor("labels", labels).dim() > 1 and labels.shape[-2] == q_len
+    return isinstance(labels, Labels) and labels.q_len == q_len
 
 
 def _default_memory(query: Any, key: Any, value: Any, cache: KVCache | None) -> tuple[Any, Any]:

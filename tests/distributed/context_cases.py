@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import torch
 from torch import distributed
 
 import relgraph as rg
+from relgraph.functional.region import entered
 from tests.distributed.worlds import BY_PLACE, caught
 
 N, B, H, D, R = 16, 2, 4, 8, 5
@@ -174,7 +176,7 @@ class Problem:
 
 
 def learned(*shape):
-    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+    return torch.randn(shape, dtype=torch.float64).requires_grad_()
 
 
 def loss_of(z, aux):
@@ -239,9 +241,129 @@ def wrong_table(mesh, method):
     return "no error"
 
 
+def run_in_thread(work):
+    """What ``work`` gives, computed in a new thread."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(caught(work)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def checkpointed(mesh, method, kind, place, threaded):
+    """The gradients of two checkpointed calls of which ``place`` says what runs within the region."""
+    rank, rows = mesh.get_local_rank(), rg.distributed.Layout.even(N, mesh.size())
+    torch.manual_seed(6)
+    whole, table = learned(1, H, N, D), learned(R, D)
+
+    def twice(x):
+        for _ in range(2):
+            x = rg.relation_attention(x.sin(), x.cos(), x, LABELER(x.shape[2] * size), table)
+        return x
+
+    def forward(x):
+        return torch.utils.checkpoint.checkpoint(twice, x, use_reentrant=kind == "reentrant")
+
+    def backward(loss):
+        run_in_thread(loss.backward) if threaded else loss.backward()
+
+    size = 1
+    twice(whole).sin().sum().backward()
+    wanted, whole.grad, table.grad = [whole.grad, table.grad], None, None
+    mine = whole.detach() if place == "backward" else rows.shard(whole.detach(), rank, 2)
+    mine.requires_grad_()
+    block = rg.distributed.context_parallel(mesh, method=method)
+    if place == "backward":  # a forward on whole rows before the block
+        loss = forward(mine).sin().sum()
+        with block:
+            backward(loss)
+        return [float((x.grad - y).abs().max()) for x, y in zip([mine, table], wanted, strict=True)]
+    with block:
+        size = mesh.size()
+        loss = forward(mine).sin().sum()
+        if place == "both":
+            backward(loss)
+    if place == "forward":
+        backward(loss)
+    distributed.all_reduce(table.grad)
+    pairs = [(mine.grad, rows.shard(wanted[0], rank, 2)), (table.grad, wanted[1])]
+    return [float((x - y).abs().max()) for x, y in pairs]
+
+
+CHECKPOINTS = list(itertools.product(("reentrant", "other"), ("both", "forward", "backward"), (False, True)))
+
+
+def in_another_thread(mesh, method):
+    """Another thread attends to what it has, on one process alone."""
+    x = torch.randn(1, H, 4, D)
+    wanted = rg.relation_attention(x, x, x, LABELER(4), torch.ones(R, D))
+    with rg.distributed.context_parallel(mesh, method=method):
+        if mesh.get_local_rank():
+            return ["not here"]
+        return [
+            run_in_thread(lambda: torch.equal(rg.relation_attention(x, x, x, LABELER(4), torch.ones(R, D)), wanted))
+        ]
+
+
+MASKS = {
+    "one row each, pairs": ((1, 1), (B, 1, "rows", "all")),
+    "one row each, pairs of heads": ((1, 1), (B, H, "rows", "all")),
+    "one row each, keys": ((1, 1), (B, 1, 1, "own")),
+    "one row each, keys without heads": ((1, 1), ("own",)),
+    "one row each, all keys": ((1, 1), (B, 1, 1, "all")),
+    "one row on one, pairs": ((1, 3), (B, 1, "rows", "all")),
+    "one row on one, one row for all": ((3, 1), (B, 1, 1, "all")),
+    "one row on one, keys": ((1, 3), (B, 1, 1, "own")),
+    "one row on one, pairs with one number for all keys": ((1, 3), (B, 1, "rows", 1)),
+    "one number for all": ((1, 3), (1,)),
+    "one number without axes": ((2, 2), ()),
+    "all rows on one, pairs": ((4, 0), (B, 1, "rows", "all")),
+    "all rows on one, keys": ((4, 0), (B, 1, 1, "own")),
+    "all rows on one, all keys": ((0, 4), (B, 1, 1, "all")),
+}
+"""How many rows each process holds, and the axes of a mask, whole or cut."""
+
+
+def masked(mesh, method, name):
+    """The differences of calls with a mask, and with others that look alike on a process with one row."""
+    lengths, axes = MASKS[name]
+    total, rank = sum(lengths), mesh.get_local_rank()
+    runs = rg.distributed.Layout((((0, lengths[0]),), ((lengths[0], total),)))
+    torch.manual_seed(7)
+    x, table, values = torch.randn(B, H, total, D).double(), learned(R, D).detach(), []
+
+    def own(whole, of_mask):
+        for axis, size in enumerate(of_mask):
+            whole = runs.shard(whole, rank, axis) if size in ("rows", "own") else whole
+        return whole
+
+    layout = runs if len(set(lengths)) > 1 else "even"
+    with rg.distributed.context_parallel(mesh, method=method, layout=layout):
+        for of_mask in (axes, (B, 1, "rows", "all"), (1, "all")):
+            whole = learned(*(size if isinstance(size, int) else total for size in of_mask))
+            mine = own(whole.detach(), of_mask).requires_grad_()
+            z = rg.relation_attention(*[runs.shard(x, rank, 2)] * 3, LABELER(total), table, attn_mask=mine)
+            z.sin().sum().backward()
+            with entered(None):
+                wanted = rg.relation_attention(x, x, x, LABELER(total), table, attn_mask=whole)
+                wanted.sin().sum().backward()
+            found = torch.zeros_like(mine) if mine.grad is None else mine.grad
+            if not {"rows", "own"} & set(of_mask):
+                distributed.all_reduce(found)
+            values += [(z - runs.shard(wanted, rank, 2)).detach(), found - own(whole.grad, of_mask)]
+    return [float(x.abs().sum()) for x in values]
+
+
 def all_cases(mesh):
     yield "odd heads", caught(lambda: odd_heads(mesh))
     for method in ("allgather", "ulysses"):
         yield ("wrong table", method), caught(lambda: wrong_table(mesh, method))  # noqa: B023
+    if mesh.size() == 2:
+        for method in METHODS:
+            yield ("thread", method), caught(lambda: in_another_thread(mesh, method))  # noqa: B023
+            for how in CHECKPOINTS:
+                yield ("checkpoint", method, *how), caught(lambda: checkpointed(mesh, method, *how))  # noqa: B023
+            for name in MASKS:
+                yield ("mask", method, name), caught(lambda: masked(mesh, method, name))  # noqa: B023
     for name, method, layout in itertools.product(CASES, METHODS, LAYOUTS):
         yield (name, method, layout), caught(lambda: compare(mesh, *(name, method, layout)))  # noqa: B023

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import distributed, nn
 
 import relgraph as rg
+from relgraph.distributed import together
 from tests.distributed.worlds import BY_PLACE, caught
 
 N, B, E, H = 16, 2, 16, 4
@@ -63,7 +66,8 @@ CASES = {
         rows=0,
     ),
     "key heads": Layer(
-        lambda: attention(num_kv_heads=H // 2), lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N))
+        lambda: rg.RelationAttention(E, 2 * H, num_kv_heads=H, num_labels=7, dtype=torch.float64),
+        lambda m, cut, x: m(cut(x, 1), labels=rg.ClippedDistance(3)(N)),
     ),
     "raw ids": Layer(attention, lambda m, cut, x: m(cut(x, 1), labels=(torch.arange(N * N) % 7).view(N, N))),
     "raw ids of own rows": Layer(
@@ -213,6 +217,8 @@ def refusals(mesh):
         "edge vectors": lambda: rg.relation_attention(q, q, q, edges, table, edge_attr=torch.randn(1, 3)),
         "mask of pairs without all keys": lambda: rg.relation_attention(q, q, q, labels, attn_mask=torch.zeros(4, 3)),
     }
+    calls |= differences(rank, q, labels, table) | refused_by_rows(rank, q, whole)
+    calls |= in_layers(rank, x, layer)
     for method in METHODS:
         for name, call in calls.items():
             with rg.distributed.context_parallel(mesh, method=method):
@@ -242,6 +248,87 @@ def refusals(mesh):
         yield ("refused", f"other layouts, {name}", "any"), caught(region.__enter__)
 
 
+def differences(rank, q, labels, table):
+    """Calls of which one process gives another argument; it would change the answer, or what travels."""
+    last, mask, ids = rank == 1, torch.ones(4, q.shape[2] * distributed.get_world_size()), labels.to_dense()[0]
+    given = {
+        "dropout_p": {"dropout_p": 0.5 if last else 0.4},
+        "scale": {"scale": 1.0 if last else None},
+        "q_offset": {"q_offset": 1 if last else 0},
+        "q_offset tensors": {"q_offset": torch.tensor(int(last))},
+        "score": {"score": rg.score.Softcap(2.0 if last else 3.0)},
+        "weights of a score": {"score": rg.score.Additive(torch.ones(H, 8) if last else torch.ones(8))},
+        "activations": {"score": rg.score.Additive(torch.ones(8), torch.tanh if last else torch.relu)},
+        "functions of scores": {"score": nn.LeakyReLU(0.1 if last else 0.2)},
+        "value_table": {"value_table": table if last else None},
+        "key_table": {"key_table": table.expand(H, 7, 8) if last else table},
+        "attn_mask": {"attn_mask": mask > 0 if last else mask},
+        "attn_mask on one process": {"attn_mask": mask if last else None},
+        "axes of attn_mask": {"attn_mask": mask[None, None] if last else mask},
+        "row_scores": {"row_scores": torch.zeros(B, H, 4, 7) if last else None},
+        "value_map": {"value_map": torch.zeros(7, 8, 8) if last else None},
+        "content_bias": {"content_bias": torch.zeros(H, 8) if last else None},
+        "enable_gqa": {"enable_gqa": last},
+        "impl": {"impl": "dense" if last else "chunked"},
+        "need_label_mass": {"need_label_mass": last},
+        "need_lse": {"need_lse": last},
+        "need_weights": {"need_weights": last},
+    }
+    attend = partial(rg.relation_attention_with_aux, q, q, q, labels)
+    calls = {f"other {name}": partial(attend, **{"bias_table": table[:, 0]} | more) for name, more in given.items()}
+
+    def under_autocast():
+        with torch.autocast("cpu", enabled=last):
+            attend()
+
+    return calls | {
+        "other value size": lambda: rg.relation_attention(q, q, q[..., : 8 - last], labels),
+        "other value dtype": lambda: rg.relation_attention(q, q, q.double() if last else q, labels),
+        "other gradients": lambda: rg.relation_attention(q, q.clone().requires_grad_(last), q, labels),
+        "other autocast": under_autocast,
+        "other ids": lambda: rg.relation_attention(q, q, q, ids.roll(int(last)), table),
+    }
+
+
+def refused_by_rows(rank, q, whole):
+    """Calls that are refused for what the rows of one process have, and what each process refuses."""
+    twice = torch.tensor([[1, 1, 0], [0, 0, whole - 1]])
+    edges = rg.EdgeLabels(twice, torch.tensor([0, 1, 2]), 7, q_len=whole)
+    summed = rg.EdgeLabels(twice, torch.tensor([0, 1, 2]), 7, q_len=whole, default=0, duplicates="sum")
+    table, maps, labels = torch.randn(7, 8), torch.randn(7, 8, 8), rg.ClippedDistance(3)(whole)
+    keys = torch.cat([q, q], 2)
+    return {
+        "a flag that is no bool": lambda: rg.relation_attention_with_aux(
+            q, q, q, labels, need_lse=1 if rank == 1 else False
+        ),
+        "sparse offsets": lambda: rg.relation_attention(q, q, q, labels, q_offset=torch.ones(2).to_sparse()),
+        "parallel edges": lambda: rg.relation_attention(q, q, q, edges, table, impl="chunked"),
+        "maps over parallel edges": lambda: rg.relation_attention(q, q, q, summed, value_map=maps),
+        "a table that is no tensor": lambda: rg.relation_attention(q, q, q, labels, [1.0]),
+        "a table that is no tensor on one process": lambda: rg.relation_attention(
+            q, q, q, labels, 7 if rank == 1 else table
+        ),
+        "an unknown impl on one process": lambda: rg.relation_attention(
+            q, q, q, labels, impl="fast" if rank == 1 else None
+        ),
+        "a causal order without an offset": lambda: rg.relation_attention(q, keys, keys, None, is_causal=True),
+    }
+
+
+def in_layers(rank, x, layer):
+    """Calls of a layer that one process gives something else."""
+    last, labels = rank == 1, rg.ClippedDistance(3)(4 * distributed.get_world_size())
+    attend = partial(layer, labels=labels)
+    return {
+        "other widths in a layer": lambda: attend(x[..., :-1] if last else x),
+        "padding on one process": lambda: attend(x, key_padding_mask=torch.zeros(B, 4).bool() if last else None),
+        "a mask of another length in a layer": lambda: attend(x, attn_mask=torch.zeros(4, 9 if last else 8).bool()),
+        "ids without rows in a layer": lambda: layer(x, labels=torch.zeros(8).long() if last else labels),
+        "a flag that is no bool in a layer": lambda: attend(x, need_weights=1 if last else False),
+        "a list in a layer": lambda: attend(x.tolist() if last else x),
+    }
+
+
 def differing(rank, length):
     return rg.DenseLabels(torch.full((length, length), rank), 7)
 
@@ -257,7 +344,43 @@ def sent(mesh):
         yield ("sent", method), (forward, dict(counted))
 
 
+def comparisons(mesh):
+    """How often processes compare something in calls of a layer with new labels that are equal, by call."""
+    found, original = [], together.all_gather
+    layer, x = rg.RelationAttention(E, H, num_labels=7), torch.randn(B, 4, E)
+
+    def counted(*args):
+        found[-1] += 1
+        return original(*args)
+
+    with rg.distributed.context_parallel(mesh):
+        together.all_gather = counted
+        for _ in range(3):
+            found.append(0)
+            layer(x, labels=rg.ClippedDistance(3)(4 * mesh.size()), is_causal=True)
+    together.all_gather = original
+    return found
+
+
+def compiled(mesh, method):
+    """The differences of a layer that was compiled outside of regions: outside, within two regions, and outside."""
+    layer, x = attention(), x_of(B, N, E)
+    fast, labels = torch.compile(layer, backend="eager"), rg.ClippedDistance(3)(N)
+    wanted = layer(x, labels=labels)
+    found = [fast(x, labels=labels) - wanted]
+    for _ in range(2):
+        with rg.distributed.context_parallel(mesh, method=method) as region:
+            rows, rank = region.layout_of(N), mesh.get_local_rank()
+            found.append(fast(rows.shard(x, rank), labels=labels) - rows.shard(wanted, rank))
+    found.append(fast(x, labels=labels) - wanted)
+    return [float(each.detach().abs().max()) for each in found]
+
+
 def all_cases(mesh):
+    if mesh.size() == 4:
+        for method in METHODS:
+            yield ("compiled", method), caught(lambda: compiled(mesh, method))  # noqa: B023
+    yield "comparisons", caught(lambda: comparisons(mesh))
     for name in CASES:
         for method in METHODS if name != "raw ids of own rows" else METHODS[:2]:
             yield (name, method), caught(lambda: compare(mesh, *(name, method)))  # noqa: B023

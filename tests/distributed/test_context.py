@@ -11,7 +11,7 @@ from torch import distributed
 if not distributed.is_available():
     pytest.skip("torch was built without distributed", allow_module_level=True)
 
-from tests.distributed.context_cases import CASES, LAYOUTS, METHODS, all_cases
+from tests.distributed.context_cases import CASES, CHECKPOINTS, LAYOUTS, MASKS, METHODS, all_cases
 from tests.distributed.worlds import run_world
 
 
@@ -45,7 +45,25 @@ def test_an_odd_number_of_heads_is_gathered_in_groups(two):
 @pytest.mark.parametrize("method", ["allgather", "ulysses"])
 def test_a_table_for_other_heads_is_refused_on_every_process(two, method):
     for text in two["wrong table", method]:
-        assert text.startswith("ValueError: key_table must be for 4 heads, as the query, got shape [2, 5, 8]")
+        assert text.startswith("ValueError: key_table must have shape [R, D] or [H, R, D] = [5, 8] or [4, 5, 8], got")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_another_thread_is_outside_of_the_region(two, method):
+    assert two["thread", method] == [[True], ["not here"]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("kind", "place", "threaded"), CHECKPOINTS)
+def test_forward_is_computed_again_in_its_region(two, method, kind, place, threaded):
+    """Whichever of forward and backward runs within the block, and in which thread backward runs."""
+    check(two["checkpoint", method, kind, place, threaded])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_whose_axes_have_one_row(two, method, name):
+    check(two["mask", method, name])
 
 
 @pytest.mark.slow

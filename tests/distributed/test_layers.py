@@ -44,6 +44,14 @@ def test_layers_give_what_one_process_gives(world, size, name, method):
         assert max(errors) < 1e-11, errors
 
 
+@pytest.mark.slow
+@SPLITS
+def test_a_layer_compiled_outside_of_regions_works_within(world, method):
+    for errors in world(4)["compiled", method]:
+        assert not isinstance(errors, str), errors
+        assert max(errors) < 1e-11, errors
+
+
 @SIZES
 @SPLITS
 @pytest.mark.parametrize("name", TRAINING)
@@ -57,22 +65,22 @@ def test_training_stays_together(world, size, name, method):
 
 
 REFUSED = {
-    "unequal lengths": r"ValueError: the length of query must be the same .*, got 4 on process 0, 3 on process 1",
-    "unequal lengths of keys": r"ValueError: the length of key must be the same .*, got 4 on process 0, 3 on process 1",
+    "unequal lengths": r"ValueError: query must be the same .*, 4, 8\] on process 0, .*, 3, 8\] on process 1",
+    "unequal lengths of keys": r"ValueError: key must be the same .*, 4, 8\] on process 0, .*, 3, 8\] on process 1",
     "lengths that are not those of the layout": r"ValueError: inputs must hold the 4 rows .* process 1, got length 3; on",
     "lengths in a layer that are not those of the layout": r"ValueError: inputs must hold the 4 rows .*got length 3; on",
-    "other batches": r"ValueError: the batch size must be the same .*, got 2 on process 0, 3 on process 1",
-    "another dtype": r"ValueError: the dtype of query must .* torch.float32 on process 0, torch.float64 on process 1",
+    "other batches": r"ValueError: query must be the same .* \[2, 4, 4, 8\] on process 0, .* \[3, 4, 4, 8\] on process 1",
+    "another dtype": r"ValueError: query must be the same .* torch.float32 .* on process 0, torch.float64 .* on process 1",
     "another order": r"ValueError: is_causal must be the same .*, got False on process 0, True on process 1",
-    "dropout on one process": r"ValueError: dropout_p > 0 must be the same .*, got False on process 0, True on process 1",
-    "other labels": r"ValueError: labels must be equal on all processes .* process 0 on 1",
-    "labels of another length": r"ValueError: labels must be equal on all processes .* process 0 on 1",
+    "dropout on one process": r"ValueError: dropout_p must be the same .*, got 0.0 on process 0, 0.5 on process 1",
+    "other labels": r"ValueError: labels must be the same .*digest .* on process 0, .* on process 1",
+    "labels of another length": r"ValueError: labels must be the same .*digest .* on process 0, .* on process 1",
     "labels of a part": r"ValueError: labels must cover \[N_q, N_k\]",
     "labels of other rows": r"ValueError: labels must ",
-    "labels on one process": r"ValueError: labels must be equal on all processes .* process 0 on 1",
-    "packed on one process": r"ValueError: query must have shape \[B, H, N, D\], got \[4, 4, 8\]; on process 1",
+    "labels on one process": r"ValueError: labels must be the same .* on process 0, nothing on process 1",
+    "packed on one process": r"ValueError: labels must be the same .*DistanceLabels .* on process 0, nothing on process 1",
     "another kind on one process": r"TypeError: labels must be .*; on process 1",
-    "unequal lengths in a layer": r"ValueError: the number of rows must be the same .*, got 4 on process 0, 3 on",
+    "unequal lengths in a layer": r"ValueError: query must be the same .*, 4, 16\] on process 0, .*, 3, 16\] on process 1",
     "unequal lengths in a stack": r"ValueError: the number of rows must be the same .*, got 4 on process 0, 3 on",
     "labels of another length in a layer": r"ValueError: labels must cover .*, got \[\d+, \d+\]; on process 1",
     "labels for a layer of one process": r"ValueError: labels must be given, .* got None; on process 1",
@@ -81,8 +89,39 @@ REFUSED = {
     "edge_attention": r"NotImplementedError: edge_attention attends to the nodes that this process holds",
     "edge vectors": r"NotImplementedError: edge_attr",
     "mask of pairs without all keys": r"ValueError: attn_mask must have all \d+ keys",
+    "parallel edges": r"NotImplementedError: impl='chunked' has one score per pair, so parallel edges cannot",
+    "maps over parallel edges": r"NotImplementedError: value_map needs one label per pair, got edges with duplicates=",
+    "a table that is no tensor": r"TypeError: key_table must be a Tensor, got list",
+    "a table that is no tensor on one process": r"TypeError: key_table must be a Tensor, got int; on process 1",
+    "an unknown impl on one process": r"ValueError: impl must be the same on all processes, got None .*, 'fast' on",
+    "a causal order without an offset": r"ValueError: q_offset must be given with is_causal when queries and keys diff",
+    "other widths in a layer": r"ValueError: query must be the same .*, 4, 16\] on process 0, .*, 4, 15\] on process 1",
+    "padding on one process": r"ValueError: key_padding_mask must be the same .* got None on process 0, torch.bool",
+    "a mask of another length in a layer": r"ValueError: attn_mask must be the same .*, 8\] on process 0, .*, 9\] on",
+    "ids without rows in a layer": r"ValueError: labels must have shape \[N_q, N_k\] .*, got \[8\]; on process 1",
+    "a flag that is no bool in a layer": r"TypeError: need_weights must be a bool, got int; on process 1",
+    "a flag that is no bool": r"TypeError: need_lse must be a bool, got int; on process 1",
+    "sparse offsets": r"ValueError: q_offset must be a dense Tensor",
+    "a list in a layer": r"TypeError: query must be a Tensor, got list; on process 1",
 }
 """Errors that each method raises."""
+
+DIFFERENT = {
+    "q_offset tensors": "q_offset", "weights of a score": "score", "activations": "score",
+    "functions of scores": "score", "attn_mask on one process": "attn_mask", "axes of attn_mask": "attn_mask",
+    "value size": "value", "value dtype": "value", "gradients": "key", "autocast": "the dtype of autocast",
+    "ids": "labels",
+}  # fmt: skip
+"""Which argument differs if the case has another name."""
+
+for case in (
+    "dropout_p", "scale", "q_offset", "score", "value_table", "key_table", "attn_mask", "row_scores", "value_map",
+    "content_bias", "enable_gqa", "impl", "need_label_mass", "need_lse", "need_weights", *DIFFERENT,
+):  # fmt: skip
+    what = DIFFERENT.get(case, case)
+    REFUSED[f"other {case}"] = (
+        rf"ValueError: {what} must be the same on all processes, got .* on process 0, .* process 1"
+    )
 
 REFUSED_HERE = {
     ("heads", "ulysses"): r"ValueError: query must have a multiple of \d heads .*, got 3",
@@ -107,6 +146,13 @@ def test_refused_on_every_process_alike(world, size, name, method):
     messages = {str(found).split("\n", 1)[0] for found in world(size)["refused", name, method]}
     assert len(messages) == 1, messages
     assert re.match(ALL_REFUSED[name, method], messages.pop())
+
+
+def test_equal_calls_are_compared_once(world):
+    """Equal labels need not be the same object."""
+    for found in world(2)["comparisons"]:
+        assert found[0] > 0
+        assert found[1:] == [0, 0]
 
 
 @SIZES

@@ -1,6 +1,6 @@
-"""Compare lengths, labels and options of a call among processes before any data travel.
+"""What processes compare of a call before any data travel: a text for all that changes the answer or what travels.
 
-Without this, a process could wait for rows that never come. Every process compares the same numbers, so all raise the
+Without this, a process could wait for rows that never come. Every process compares the same texts, so all raise the
 same error.
 """
 
@@ -11,74 +11,94 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.utils import _pytree as pytree
 
+from relgraph.arguments import check
+from relgraph.arguments.brief import shown
+from relgraph.call import Given
+from relgraph.call.operands import DEFAULTS, OPTIONS, POSITIONAL
 from relgraph.distributed.collectives import all_gather
-from relgraph.distributed.together import raise_together
 from relgraph.labels import Labels
+from relgraph.score import Additive, Bilinear, Named
+
+_WANTED = {"need_weights": False, "need_label_mass": False}
+_ELSEWHERE = {"labels", "edge_attr", "edge_key", "edge_value"}
+"""Arguments that are compared by other means, or that regions refuse."""
+_NAMES = sorted({*POSITIONAL, *OPTIONS, *_WANTED} - _ELSEWHERE)
 
 
-def fingerprint(labels: Labels | None, *, whole: bool) -> int:
-    """A number that is equal for two labels only if they are equal; for cut labels, it covers their common part."""
-    if labels is None:
-        return 0
+def form_of(given: Given, *, need_lse: bool, without: Sequence[int]) -> dict[str, str]:
+    """A text for each argument but the labels, by its name; without the lengths of rows on these axes."""
+    defaults = {**DEFAULTS, **_WANTED}
+    named = {name: given.get(name, defaults.get(name)) for name in _NAMES}
+    named["need_lse"] = need_lse
+    for name in ("dropout_p", "scale"):  # 0 and 0.0 are the same
+        named[name] = float(named[name]) if type(named[name]) is int else named[name]
+    query = given["query"]
+    if isinstance(query, Tensor):
+        named["the dtype of autocast"] = check.autocast_dtype(query.device.type)
+    of_rows = {"query", "key", "value", "row_scores"}
+    return {
+        name: described(x, values=name == "q_offset", without=without if name in of_rows else ())
+        for name, x in named.items()
+    }
+
+
+def described(x: Any, *, values: bool = False, without: Sequence[int] = ()) -> str:
+    """What must be equal in an argument, as a text: of tensors the shape, dtype and whether they need a gradient.
+
+    Args:
+        x: the argument.
+        values: whether the numbers of a tensor must be equal too; they are compared where this waits for no device.
+        without: axes of tensors whose length is left out.
+    """
+    if isinstance(x, Tensor) and not x.is_nested:
+        readable = x.device.type == "cpu" and x.layout == torch.strided and check.can_look_at_data(x)
+        if values and readable and x.dim() < 2:
+            return str(x.tolist())
+        learns = ", requires_grad=True" if x.requires_grad and torch.is_grad_enabled() else ""
+        sizes = ", ".join("n" if axis in without else str(size) for axis, size in enumerate(x.shape))
+        return f"{x.dtype} [{sizes}]{learns}"
+    if isinstance(x, (tuple, list)):
+        return f"({', '.join(described(each, without=without) for each in x)})"
+    if isinstance(x, Labels):
+        return f"{type(x).__name__} [{x.q_len}, {x.k_len}] of {x.num_labels} labels"
+    if isinstance(x, Additive):
+        return f"Additive({described(x.weight)}, {described(x.activation)})"
+    if isinstance(x, Bilinear):
+        return f"Bilinear({described(x.weight)})"
+    if isinstance(x, nn.Module):
+        return " ".join([repr(x), *map(described, x.parameters())])
+    if callable(x) and not isinstance(x, Named):
+        return getattr(x, "__qualname__", type(x).__name__)  # its repr may have an address
+    return shown(x) if isinstance(x, (str, int, float, Named, torch.dtype, type(None))) else type(x).__name__
+
+
+def fingerprint(labels: Labels, *, whole: bool) -> str:
+    """A text that is equal for two labels only if they are equal; for cut labels, it covers their common part."""
+    kind = type(labels).__name__
+    if not whole:
+        return f"{kind} of {labels.num_labels} labels and {labels.k_len} keys"
     tensors, spec = pytree.tree_flatten(labels)
     digest = hashlib.blake2b(digest_size=8)
-    if not whole:
-        digest.update(repr((type(labels).__name__, labels.num_labels, labels.k_len)).encode())
-        return int.from_bytes(digest.digest(), "little", signed=True)
     digest.update(repr(spec).encode())
     for tensor in tensors:
         digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
-    return int.from_bytes(digest.digest(), "little", signed=True)
+        flat = tensor.detach().cpu().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return f"{kind} [{labels.q_len}, {labels.k_len}] with digest {digest.hexdigest()}"
 
 
-def agree(
-    numbers: dict[str, int],
-    device: torch.device,
-    group: Any,
-    words: dict[str, Sequence[str]],
-    error: Exception | None = None,
-) -> None:
-    """Raise ValueError, the same on every process, unless all give the same numbers.
-
-    Args:
-        numbers: the numbers to compare, by the words of the error.
-        device: the device on which the processes exchange tensors.
-        group: the processes.
-        words: the meaning of some numbers, for the error.
-        error: a TypeError or ValueError that this process has found, in place of numbers. Then all processes raise it.
-    """
-    size = distributed.get_world_size(group)
-    if size == 1:
-        if error is not None:
-            raise error
-        return
-    mine = torch.tensor([*numbers.values(), int(error is not None)], dtype=torch.int64, device=device)
-    found = mine.new_empty(size * len(mine))
+def common_bits(bits: list[int], device: torch.device, group: Any) -> list[int]:
+    """The bits that all processes have."""
+    mine = torch.tensor(bits, dtype=torch.int64, device=device)
+    found = mine.new_empty(distributed.get_world_size(group) * len(bits))
     all_gather(found, mine, group)
-    rows = found.view(size, len(mine)).tolist()
-    if any(row[-1] for row in rows):
-        raise_together(error, "", "", device, group)
-    for at, name in enumerate(numbers):
-        values = [row[at] for row in rows]
-        if len(set(values)) == 1:
-            continue
-        if name == LABELS:
-            others = [rank for rank, value in enumerate(values) if value != values[0]]
-            raise ValueError(
-                f"labels must be equal on all processes of the region, got others than those of process 0 on "
-                f"{', '.join(map(str, others))}"
-            )
-        said = [words[name][value] if name in words else value for value in values]
-        got = ", ".join(f"{value} on process {rank}" for rank, value in enumerate(said))
-        raise ValueError(f"{name} must be the same on all processes of the region, got {got}")
-
-
-LABELS = "labels"
-"""The name of the number that represents the labels."""
+    common = bits
+    for row in found.view(-1, len(bits)).tolist():
+        common = [a & b for a, b in zip(common, row, strict=True)]
+    return common
 
 
 def shared_seed(device: torch.device, group: Any, drawn: Tensor | None = None) -> Tensor:

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed
 
 from relgraph.arguments import check
-from relgraph.call import Answer, check_labels_type, labels_from_ids
+from relgraph.call import Answer, AttentionAux, Drawn, Given, check_labels_type, labels_from_ids
+from relgraph.call.check import BATCHED, PACKED
 from relgraph.distributed.collectives import gather
-from relgraph.distributed.context import gathered, heads, ring
-from relgraph.distributed.context.agreement import LABELS, agree, fingerprint, shared_seed
-from relgraph.distributed.context.slices import Whole
+from relgraph.distributed.context import gathered, heads, masks, ring
+from relgraph.distributed.context.agreement import common_bits, described, fingerprint, form_of, shared_seed
+from relgraph.distributed.context.slices import Whole, check_whole
 from relgraph.distributed.layout import Layout
-from relgraph.distributed.together import raise_together
-from relgraph.functional.attention import AttentionAux, aux_of
-from relgraph.functional.region import Arguments, Region
+from relgraph.distributed.together import KINDS, raise_together
+from relgraph.functional.attention import aux_of
+from relgraph.functional.region import Checked, Region
 from relgraph.labels import Labels
 
 METHODS = ("allgather", "ring", "ulysses")
 """The methods: send keys and values to all at once, or around a ring; or exchange rows for heads."""
 
-COMPARED = (
-    "the number of axes of query",
-    "the length of query",
-    "the length of key",
-    "the batch size",
-    "the number of heads",
-    "the number of heads of key",
-    "the head size",
-    "method",
-    "the dtype of query",
-    "is_causal",
-    "dropout_p > 0",
-)
-"""The numbers that processes compare before data travel, by the words of an error; labels come after them."""
-
-
-DTYPES = ("another dtype", "torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
-BOOLS = ("False", "True")
-WORDS = {
-    "method": METHODS,
-    "the dtype of query": DTYPES,
-    "is_causal": BOOLS,
-    "dropout_p > 0": BOOLS,
-}
-"""The meaning of the numbers of options, for an error."""
+Split = tuple[Whole, Layout, Layout]
+"""What all processes hold, and which queries and which keys each of them has."""
 
 
 class Calls(Region):
@@ -67,179 +45,186 @@ class Calls(Region):
         """
         self.method, self.shards_of, self.even, self.group, self.device = method, shards_of, even, group, device
         self.size, self.rank = distributed.get_world_size(group), distributed.get_rank(group)
-        self._agreed: dict[tuple[Any, ...], Any] = {}
+        self._agreed: set[tuple[Any, ...]] = set()
+        self._checking = False
+        self._prints: dict[tuple[int, bool], tuple[Labels, str]] = {}
 
     def whole_length(self, length: int) -> int:
-        known = "rows", length
-        if not torch.compiler.is_compiling() and known not in self._agreed:
-            if self.even:
-                agree({"the number of rows": length}, self.device, self.group, {})
-            else:
-                raise_together(self._wrong_length(length), "", "", self.device, self.group)
-            self._agreed[known] = None
         return self.shards_of(length).length
 
-    def check_together(self, check: Callable[[], None], labels: Any, *sizes: int) -> None:
-        if torch.compiler.is_compiling():
-            check()
-            return
-        known = "checked", id(labels), *sizes
-        if known in self._agreed:
-            check()
-            return
-        error = None
+    def check_together(self, check: Callable[[], Checked], labels: Any, arguments: Mapping[str, Any]) -> Checked:
+        if self._checking or torch.compiler.is_compiling():
+            return check()
+        self._checking = True  # a check within this one shares its errors by this one
         try:
-            check()
-        except (TypeError, ValueError) as found:
-            error = found
-        raise_together(error, "", "", self.device, self.group)
-        self._agreed[known] = labels  # kept, so that no other labels get its id
+            texts = {name: described(x, values=name == "q_offset") for name, x in arguments.items()}
+            return self._once(check, (*texts.items(), described(labels)), texts if self.even else {})
+        finally:
+            self._checking = False
+
+    def _once(self, check: Callable[[], Checked], known: tuple[Any, ...], texts: Mapping[str, str]) -> Checked:
+        """The result of a check; processes share errors and compare texts unless they have done so with ``known``."""
+        if known in self._agreed:
+            return check()
+        found, error = None, None
+        try:
+            found = check()
+        except KINDS as raised:
+            error = raised
+        raise_together(error, {} if isinstance(error, TypeError) else texts, self.device, self.group)
+        self._agreed.add(known)
+        return cast(Checked, found)
+
+    def _print(self, labels: Labels, *, whole: bool = True) -> str:
+        """What identifies labels, computed once for each."""
+        known = id(labels), whole
+        if known not in self._prints:
+            self._prints[known] = labels, fingerprint(labels, whole=whole)  # kept, so that no other labels get its id
+        return self._prints[known][1]
 
     def positions(self, length: int, device: Any) -> Tensor:
         return self.shards_of(length).positions(self.rank, device)
 
     def all_keys(self, padding: Tensor) -> Tensor:
-        self.whole_length(padding.shape[-1])
-        return gather(padding, self.shards_of(padding.shape[-1]), padding.dim() - 1, self.group)
+        length = padding.shape[-1]
+        self.check_together(lambda: self.whole_length(length), None, {"the number of rows": length})
+        return gather(padding, self.shards_of(length), padding.dim() - 1, self.group)
 
-    def attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
+    def attend(self, given: Given, *, need_lse: bool) -> tuple[Tensor, AttentionAux]:
         if torch.compiler.is_compiling():
             # not a decorator: that would load the compiler with relgraph
             outside: Any = torch.compiler.disable(self._attend, reason="context_parallel talks to other processes")
-            return outside(given, impl)
-        return self._attend(given, impl)
+            return outside(given, need_lse)
+        return self._attend(given, need_lse)
 
-    def _attend(self, given: Arguments, impl: str | None) -> tuple[Tensor, AttentionAux]:
-        given, whole, queries, keys = self._opened(given)
+    def _attend(self, given: Given, need_lse: bool) -> tuple[Tensor, AttentionAux]:
+        given, whole, queries, keys = self._opened(given, need_lse)
         seed = None
-        if given.dropout_p:
-            seed = shared_seed(given.query.device, self.group, given.drawn.seed)
-            given = given._replace(drawn=given.drawn._replace(seed=None))
+        if given.get("dropout_p"):
+            drawn = given.get("drawn") or Drawn()
+            seed = shared_seed(given["query"].device, self.group, drawn.seed)
+            given = {**given, "drawn": drawn._replace(seed=None)}
         if self.method == "ring":
-            answer = ring.attend(given, ring.Ring(whole, queries, keys, self.group, seed, impl))
+            answer = ring.attend(given, ring.Ring(whole, queries, keys, self.group, seed))
         else:
             method = gathered if self.method == "allgather" else heads
-            answer = method.attend(given, whole, queries, keys, self.group, seed, impl)
+            answer = method.attend(given, whole, queries, keys, self.group, seed)
         return self._closed(answer, given, whole)
 
-    def _closed(self, answer: Answer, given: Arguments, whole: Whole) -> tuple[Tensor, AttentionAux]:
+    def _closed(self, answer: Answer, given: Given, whole: Whole) -> tuple[Tensor, AttentionAux]:
         """Output and extra results for the caller."""
-        output = answer.output.to(given.query.dtype)
+        output = answer.output.to(given["query"].dtype)
         output = output.squeeze(0).transpose(0, 1) if whole.packed else output
         return output, aux_of(answer, whole.labels, whole.packed, need_lse=True)
 
-    def _opened(self, given: Arguments) -> tuple[Arguments, Whole, Layout, Layout]:
+    def _opened(self, given: Given, need_lse: bool) -> tuple[Given, Whole, Layout, Layout]:
         """The checked arguments, with a mask of all keys, and a description of what all processes hold."""
-        if given.need_weights:
+        split, error = None, None
+        try:
+            check.boolean("need_lse", need_lse)
+            split = self._split(given)
+        except KINDS as raised:
+            error = raised
+        known, texts = self._form(given, split, need_lse)
+        if known not in self._agreed:
+            self._once(lambda: self._check(given, split, error), known, texts)
+        assert split is not None
+        whole, queries, keys = split
+        dtype = check.autocast_dtype(given["query"].device.type)
+        if dtype is not None and given["query"].dtype != torch.float64:
+            given = {**given, **{name: given[name].to(dtype) for name in ("query", "key", "value")}}
+        mask = given.get("attn_mask")
+        if mask is not None:
+            axes = masks.Axes.of(mask, queries, keys, self.rank)
+            if not masks.clear(queries, keys):
+                axes = masks.Axes(*common_bits(list(axes), self.device, self.group))
+                raise_together(_wrong_mask(mask, axes, keys), {}, self.device, self.group)
+            axes = axes.settled()
+            whole = whole._replace(own_mask=axes.rows == masks.OWN)
+            if axes.keys == masks.OWN:
+                mask = gather(mask, keys, mask.dim() - 1, self.group)
+        return {**given, "labels": None, "attn_mask": mask}, whole, queries, keys
+
+    def _split(self, given: Given) -> Split:
+        """What all processes hold; an error for inputs that are not tensors of the right axes."""
+        labels = _labels_of(given)
+        axis = 0 if labels is not None and labels.packed else 2
+        queries, keys = self.shards_of(given["query"].shape[axis]), self.shards_of(given["key"].shape[axis])
+        of_part = labels is not None and labels.q_len != queries.length
+        runs = queries.runs[self.rank] if of_part else None
+        return Whole(labels, runs, queries.length, keys.length, axis), queries, keys
+
+    def _form(self, given: Given, split: Split | None, need_lse: bool) -> tuple[tuple[Any, ...], dict[str, str]]:
+        """What identifies a call on this process, and what must be the same on all."""
+        axis = 0 if isinstance(given["labels"], Labels) and given["labels"].packed else 2
+        texts = form_of(given, need_lse=need_lse, without=() if self.even else (axis,))
+        texts["method"] = self.method
+        if split is None:
+            return (), texts if self.even else {}
+        whole, queries, keys = split
+        mask = given.get("attn_mask")
+        if isinstance(mask, Tensor) and not self.even:
+            meant = masks.Axes.of(mask, queries, keys, self.rank) if masks.clear(queries, keys) else None
+            texts["attn_mask"] = f"{described(mask, without=(mask.dim() - 2, mask.dim() - 1))}, {meant}"
+        if whole.labels is not None:
+            is_whole = whole.rows_given is None
+            kept = whole.labels is given["labels"]  # raw ids become other labels in each call
+            texts["labels"] = (self._print if kept else fingerprint)(whole.labels, whole=is_whole)
+        return (*texts.items(), given["query"].shape, given["key"].shape), texts
+
+    def _check(self, given: Given, split: Split | None, error: Exception | None) -> None:
+        """Raise the error that was found already, or that of the whole call."""
+        if error is not None:
+            raise error
+        if any(given.get(name) is not None for name in ("edge_attr", "edge_key", "edge_value")):
+            raise NotImplementedError("edge_attr cannot be cut by rows and keys: leave the context_parallel block")
+        assert split is not None
+        whole, queries, keys = split
+        if whole.labels is not None:
+            self._check_labels(whole.labels, queries, keys)
+        if self.method == "ulysses":
+            heads.check_heads(given, self.size)
+        check_whole(given, whole)
+        if given.get("need_weights"):
             raise NotImplementedError(
                 "need_weights needs all pairs of a row on one process: leave the context_parallel block for it"
             )
-        if any(x is not None for x in given.edge):
-            raise NotImplementedError("edge_attr cannot be cut by rows and keys: leave the context_parallel block")
-        labels, error = None, None
-        try:
-            labels = _labels_of(given)
-        except (TypeError, ValueError) as found:
-            error = found
-        axis = 0 if labels is not None and labels.packed else 2
-        self._agree_on_lengths(given, axis, error)
-        if self.method == "ulysses":
-            heads.check_heads(given, self.size)
-        queries, keys = self.shards_of(given.query.shape[axis]), self.shards_of(given.key.shape[axis])
-        self._agree_on_labels(labels, queries, keys)
-        whole = self._whole(labels, queries, keys, axis)
-        dtype = check.autocast_dtype(given.query.device.type)
-        if dtype is not None and given.query.dtype != torch.float64:
-            given = given._replace(**{name: getattr(given, name).to(dtype) for name in ("query", "key", "value")})
-        mask = self._whole_mask(given, whole, keys)
-        return given._replace(labels=None, attn_mask=mask), whole, queries, keys
+        mask = given.get("attn_mask")
+        if mask is not None and masks.clear(queries, keys):
+            wrong = _wrong_mask(mask, masks.Axes.of(mask, queries, keys, self.rank), keys)
+            if wrong is not None:
+                raise wrong
 
-    def _whole(self, labels: Labels | None, queries: Layout, keys: Layout, axis: int) -> Whole:
-        """The labels, with the lengths that all processes hold together."""
-        of_part = labels is not None and labels.q_len != queries.length
-        return Whole(labels, queries.runs[self.rank] if of_part else None, queries.length, keys.length, axis)
-
-    def _wrong_labels(self, labels: Labels, queries: Layout, keys: Layout) -> ValueError | None:
-        """The error if the labels cover neither all rows nor, if that is allowed, the rows of this process."""
+    def _check_labels(self, labels: Labels, queries: Layout, keys: Layout) -> None:
+        """Raise unless the labels cover either all rows or, if that is allowed, the rows of this process."""
         mine = queries.lengths[self.rank]
         if labels.k_len != keys.length or labels.q_len not in (queries.length, mine):
-            return ValueError(
+            raise ValueError(
                 f"labels must cover the whole, [N_q, N_k] = [{queries.length}, {keys.length}], or the rows of this "
                 f"process and all keys, [{mine}, {keys.length}], got [{labels.q_len}, {labels.k_len}]"
             )
         if labels.q_len != queries.length and (self.method == "ulysses" or labels.packed):
             what = "method='ulysses' attends from all rows" if self.method == "ulysses" else "they are packed"
-            return ValueError(f"labels must cover all {queries.length} queries, as {what}, got {labels.q_len}")
+            raise ValueError(f"labels must cover all {queries.length} queries, as {what}, got {labels.q_len}")
+
+
+def _wrong_mask(mask: Tensor, axes: masks.Axes, keys: Layout) -> ValueError | None:
+    """The error if the last two axes of a mask mean nothing."""
+    if all(axes.settled()):
         return None
-
-    def _whole_mask(self, given: Arguments, whole: Whole, keys: Layout) -> Tensor | None:
-        """The mask with all keys."""
-        mask = given.attn_mask
-        if mask is None:
-            return None
-        check.tensor("attn_mask", mask)
-        if mask.dim() == 0 or mask.shape[-1] in (1, whole.k_len):
-            return mask
-        if mask.shape[-1] == keys.lengths[self.rank] and (mask.dim() < 2 or mask.shape[-2] == 1):
-            return gather(mask, keys, mask.dim() - 1, self.group)
-        raise ValueError(
-            f"attn_mask must have all {whole.k_len} keys on its last axis, or be a mask of the "
-            f"{keys.lengths[self.rank]} keys of this process for all rows, [..., 1, n], got {list(mask.shape)}"
-        )
-
-    def _agree_on_lengths(self, given: Arguments, axis: int, error: Exception | None) -> None:
-        """Compare lengths and shapes among processes, once for each; an error of one process is raised on all."""
-        lengths: tuple[int, ...] = ()
-        numbers: dict[str, int] = dict.fromkeys(COMPARED, 0)
-        if error is None:
-            lengths = given.query.shape[axis], given.key.shape[axis]
-            shown = lengths if self.even else (0, 0)
-            batch = 1 if axis == 0 else given.query.shape[0]
-            heads_and_size = given.query.shape[1], given.key.shape[1], given.query.shape[-1]
-            found = given.query.dim(), *shown, batch, *heads_and_size, METHODS.index(self.method), *_options(given)
-            numbers = dict(zip(COMPARED, found, strict=True))
-        known = *lengths, *numbers.values()
-        if known in self._agreed:
-            return
-        agree(numbers, self.device, self.group, WORDS, error)
-        if not self.even:
-            raise_together(self._wrong_length(*lengths), "", "", self.device, self.group)
-        self._agreed[known] = None
-
-    def _wrong_length(self, *lengths: int) -> ValueError | None:
-        """The error if the layout gives this process another number of rows."""
-        for length in lengths:
-            try:
-                self.shards_of(length)
-            except ValueError as error:
-                return error
-        return None
-
-    def _agree_on_labels(self, labels: Labels | None, queries: Layout, keys: Layout) -> None:
-        """Compare labels among processes, once for each; an error of one process is raised on all."""
-        known = "labels", id(labels), queries.length, keys.length
-        if known in self._agreed:
-            return
-        number = fingerprint(labels, whole=labels is None or labels.q_len == queries.length)
-        agree({LABELS: number}, self.device, self.group, {})
-        if labels is not None:
-            raise_together(self._wrong_labels(labels, queries, keys), "", "", self.device, self.group)
-        self._agreed[known] = labels  # kept, so that no other labels get its id
+    return ValueError(
+        f"attn_mask must have all {keys.length} keys on its last axis and the rows of this process, or be a mask of "
+        f"the keys of this process for all rows, [..., 1, n], got {list(mask.shape)}"
+    )
 
 
-def _labels_of(given: Arguments) -> Labels | None:
+def _labels_of(given: Given) -> Labels | None:
     """The labels; an error unless query, key and value are tensors of the axes that the labels ask for."""
-    check_labels_type(given.labels)
-    packed = isinstance(given.labels, Labels) and given.labels.packed
-    for name, x in (("query", given.query), ("key", given.key), ("value", given.value)):
-        if check.floating(name, x).dim() != (3 if packed else 4):
-            shape = "[T, H, D], as the labels are packed" if packed else "[B, H, N, D]"
-            raise ValueError(f"{name} must have shape {shape}, got {list(x.shape)}")
-    return labels_from_ids(given.labels, given.tables) if isinstance(given.labels, Tensor) else given.labels
-
-
-def _options(given: Arguments) -> tuple[int, ...]:
-    """The dtype, order and dropout of a call as numbers of ``WORDS``."""
-    dtype = str(given.query.dtype)
-    known = DTYPES.index(dtype) if dtype in DTYPES else 0
-    return known, int(bool(given.is_causal)), int(bool(given.dropout_p))
+    labels = given["labels"]
+    check_labels_type(labels)
+    packed = isinstance(labels, Labels) and labels.packed
+    for name in ("query", "key", "value"):
+        x = check.floating(name, given[name])
+        if x.dim() != (3 if packed else 4):
+            raise ValueError(f"{name} must have shape {PACKED if packed else BATCHED}, got {list(x.shape)}")
+    return labels_from_ids(labels, given) if isinstance(labels, Tensor) else labels

@@ -11,60 +11,42 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from relgraph.call import Answer
+from relgraph.call import Answer, Given, cut_given
 from relgraph.distributed.collectives import gather
-from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_heads, cut_offset, positions_of
+from relgraph.distributed.context.slices import Run, Whole, attend_part, cut_offset, positions_of
 from relgraph.distributed.layout import Layout
-from relgraph.functional.region import Arguments
 
 GROUPS = 2
 """The number of groups of heads. With more groups backward holds less, but a GPU has less work at a time."""
 
 
-def attend(
-    given: Arguments, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None, impl: str | None
-) -> Answer:
+def attend(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
     """The answer for the rows of this process."""
     runs = positions_of(queries.runs[distributed.get_rank(group)])
     by_heads = []
-    for first, part in _groups(given):
-        key, value = (gather(x, keys, whole.axis, group) for x in (part.key, part.value))
+    for first, part in _groups(given, packed=whole.packed):
+        key, value = (gather(x, keys, whole.axis, group) for x in (part["key"], part["value"]))
         by_rows = []
         for own, rows in runs:
             seen = _seen(given, whole, rows)
             near_key, near_value = (x.narrow(whole.axis, 0, seen[1]) for x in (key, value))
-            by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, (seed, first), impl))
+            by_rows.append(attend_part(part, whole, own, rows, seen, near_key, near_value, (seed, first)))
         by_heads.append(_joined(by_rows, 2))
     return _joined(by_heads, 1)
 
 
-def _groups(given: Arguments) -> list[tuple[int, Arguments]]:
+def _groups(given: Given, *, packed: bool) -> list[tuple[int, dict[str, Any]]]:
     """The arguments of each group of heads, and which head of the queries is its first."""
-    heads, kv_heads = given.query.shape[1], given.key.shape[1]
+    heads, kv_heads = given["query"].shape[1], given["key"].shape[1]
     count = min(GROUPS, kv_heads)
-    shared = heads == kv_heads or (given.enable_gqa and kv_heads > 0 and heads % kv_heads == 0)
-    if count < 2 or not shared or given.value.shape[1] != kv_heads:  # the whole call reports arguments that do not fit
-        return [(0, given)]
-    found, at = [], 0
-    for kv_size in (len(part) for part in torch.arange(kv_heads).chunk(count)):
-        size, kv_at = kv_size * heads // kv_heads, at * kv_heads // heads
-        rows = given.row_scores
-        cut = cut_heads(given, at, size)._replace(
-            query=given.query.narrow(1, at, size),
-            key=given.key.narrow(1, kv_at, kv_size),
-            value=given.value.narrow(1, kv_at, kv_size),
-            row_scores=_narrow(rows, at, size),
-        )
-        found.append((at, cut))
-        at += size
+    if count < 2:
+        return [(0, dict(given))]
+    found = []
+    for part in torch.arange(kv_heads).chunk(count):
+        kv = range(int(part[0]), int(part[-1]) + 1)
+        of_query = range(kv.start * heads // kv_heads, kv.stop * heads // kv_heads)
+        found.append((of_query.start, cut_given(given, {"H": of_query, "H_kv": kv}, packed=packed)))
     return found
-
-
-def _narrow(x: Any, first: int, count: int) -> Any:
-    """Some heads of ``row_scores`` ``[B, H, n, R]``, packed ``[n, H, R]``, or of each tensor of a tuple."""
-    if isinstance(x, (tuple, list)):
-        return tuple(_narrow(each, first, count) for each in x)
-    return None if x is None else x.narrow(1, first, count)
 
 
 def _joined(parts: list[Answer], axis: int) -> Answer:
@@ -78,9 +60,9 @@ def _joined(parts: list[Answer], axis: int) -> Answer:
     return Answer(output, lse, mass)
 
 
-def _seen(given: Arguments, whole: Whole, rows: Run) -> Run:
+def _seen(given: Given, whole: Whole, rows: Run) -> Run:
     """The keys up to the last one that these rows may see."""
     offset = cut_offset(given, whole, rows, (0, whole.k_len))
-    if not given.is_causal or whole.packed or not isinstance(offset, int):
+    if not given.get("is_causal") or whole.packed or not isinstance(offset, int):
         return 0, whole.k_len
     return 0, min(max(rows[1] - rows[0] + offset, 1), whole.k_len)

@@ -10,20 +10,17 @@ from typing import Any
 from torch import Tensor, distributed
 
 from relgraph.arguments import check
-from relgraph.call import Answer
+from relgraph.call import Answer, Given
 from relgraph.distributed.collectives import gather, heads_to_rows, rows_to_heads
 from relgraph.distributed.context.slices import Whole, attend_part, cut_heads
 from relgraph.distributed.layout import Layout
-from relgraph.functional.region import Arguments
 
 
-def attend(
-    given: Arguments, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None, impl: str | None
-) -> Answer:
+def attend(given: Given, whole: Whole, queries: Layout, keys: Layout, group: Any, seed: Tensor | None) -> Answer:
     """The answer for the rows of this process."""
     axis, heads = whole.axis, 1
     count, rank = queries.processes, distributed.get_rank(group)
-    mine = given.query.shape[heads] // count
+    mine = given["query"].shape[heads] // count
 
     def rows_of(x: Any) -> Any:
         """All rows of this process's heads, of ``[B, H, n, ...]`` or of each tensor of a tuple."""
@@ -31,28 +28,28 @@ def attend(
             return tuple(rows_of(each) for each in x)
         return None if x is None else rows_to_heads(x, queries, axis, heads, group)
 
-    mask = given.attn_mask
-    if mask is not None and mask.dim() >= 2 and mask.shape[-2] > 1:
+    mask = given.get("attn_mask")
+    if mask is not None and whole.own_mask:
         mask = gather(mask, queries, mask.dim() - 2, group)
-    own = cut_heads(given._replace(attn_mask=mask), rank * mine, mine)._replace(
-        query=rows_to_heads(given.query, queries, axis, heads, group), row_scores=rows_of(given.row_scores)
-    )
-    key, value = (rows_to_heads(x, keys, axis, heads, group) for x in (given.key, given.value))
+    own = cut_heads({**given, "attn_mask": mask}, rank * mine, mine, packed=whole.packed)
+    own["query"] = rows_to_heads(given["query"], queries, axis, heads, group)
+    own["row_scores"] = rows_of(given.get("row_scores"))
+    key, value = (rows_to_heads(given[name], keys, axis, heads, group) for name in ("key", "value"))
     every, all_keys = (0, whole.q_len), (0, whole.k_len)
-    answer = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine), impl)
+    answer = attend_part(own, whole, every, every, all_keys, key, value, (seed, rank * mine))
 
     def back(x: Tensor) -> Tensor:
         return heads_to_rows(x, queries, 2, 1, group)  # an answer is [B, H, N, ...], packed or not
 
     mass = None if answer.mass is None else tuple(map(back, answer.mass))
-    output = answer.output.to(given.query.dtype)  # the caller's dtype, so that half types travel as half types
+    output = answer.output.to(given["query"].dtype)  # the caller's dtype, so that half types travel as half types
     return Answer(back(output), back(answer.lse[..., None])[..., 0], mass)
 
 
-def check_heads(given: Arguments, processes: int) -> None:
+def check_heads(given: Given, processes: int) -> None:
     """Raise ValueError unless the processes divide the heads of queries and keys."""
-    for name, x in (("query", given.query), ("key", given.key)):
-        heads = check.tensor(name, x).shape[1]
+    for name in ("query", "key"):
+        heads = check.tensor(name, given[name]).shape[1]
         if heads % processes:
             raise ValueError(
                 f"{name} must have a multiple of {processes} heads for method='ulysses', which gives each of the "

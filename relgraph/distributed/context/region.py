@@ -13,9 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from relgraph.arguments import check
 from relgraph.distributed.collectives import gather
 from relgraph.distributed.context.calls import METHODS, Calls
+from relgraph.distributed.context.recompute import bind_checkpoints
 from relgraph.distributed.layout import Layout, check_axis
 from relgraph.distributed.together import check_mesh, raise_together
 from relgraph.functional.region import entered
+
+bind_checkpoints()
 
 LAYOUTS = ("even", "head-tail")
 """The layouts that a name can ask for."""
@@ -35,8 +38,8 @@ def context_parallel(
     whole sequence, and the region cuts them, so no process holds scores of all pairs; labelers of layers label the
     whole sequence by themselves. Dense labels may also cover only the rows of this process, ``[n, N]``. A mask of pairs
     has the rows of this process and all keys, ``[n, N]``; a mask of keys, such as ``key_padding_mask``, has the keys of
-    this process, ``[B, n]``. Layers of absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use
-    positions in the whole sequence.
+    this process, ``[B, n]``. A size of 1 is one row (key) for all, unless every process holds one row (key). Layers of
+    absolute positions, such as :class:`~relgraph.SinusoidalPositions`, use positions in the whole sequence.
 
     Three methods give the same numbers. With N rows, P processes, E numbers of keys and values per row:
 
@@ -53,9 +56,12 @@ def context_parallel(
     is a mean over the rows of each process; DistributedDataParallel and ``fully_shard`` do this over a mesh that
     includes this one. Dropout draws the mask of the whole sequence, with a seed that process 0 draws.
 
-    When the region begins, the processes compare the layout. The first call with certain labels and lengths compares
-    these, once per region. So enter a region for each step: a later difference in the same region ends in another
-    error, or at the time limit of the processes.
+    When the region begins, the processes compare the layout. Each new form of call (labels, shapes, dtypes, options)
+    is checked whole and compared, once per region. So enter a region for each step: a difference in a form that some
+    processes know already ends in another error, or at the time limit of the processes.
+
+    The region is that of this thread: other threads attend to what they have. Backward may run after the block or in
+    another thread, and checkpointing of both kinds computes forward again in its region.
 
     Source: Liu, Zaharia, Abbeel 2023 (ring); Jacobs et al. 2023 (Ulysses); head and tail as in torch's own
     ``context_parallel``.
@@ -72,8 +78,8 @@ def context_parallel(
     Raises:
         TypeError: not a DeviceMesh.
         ValueError: a mesh of several axes, an unknown method, a layout for another number of processes. All processes
-            raise together: layouts that differ; within the block, lengths or labels that differ, heads that P does not
-            divide.
+            raise together: layouts that differ; within the block, arguments that differ, heads that P does not divide,
+            and whatever else a call raises.
         NotImplementedError: within the block: weights (``need_weights``), caches, ``edge_attr`` and
             :func:`~relgraph.edge_attention`.
 
@@ -94,7 +100,7 @@ def context_parallel(
     even, device = not isinstance(region.layout, Layout), torch.device(mesh.device_type)
     # shards of equal length from different layouts would use the labels of other rows, and no other check would notice
     described = str(region.layout.runs) if isinstance(region.layout, Layout) else region.layout
-    raise_together(None, "layout", described, device, region.group)
+    raise_together(None, {"layout": described}, device, region.group)
     with entered(Calls(region.method, region.shards_of, even, region.group, device)):
         yield region
 

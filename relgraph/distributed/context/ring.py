@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
-from torch.utils import _pytree as pytree
 
 from relgraph.arguments import check
-from relgraph.call import Answer, accumulation_dtype
+from relgraph.call import Answer, Given, accumulation_dtype, map_given
 from relgraph.distributed.collectives import Travel
 from relgraph.distributed.context.slices import Run, Whole, attend_part, positions_of, sees_nothing
 from relgraph.distributed.layout import Layout
-from relgraph.functional.region import Arguments
-from relgraph.score import Additive, Bilinear, module_of, with_parameters
+from relgraph.score import tensors_of, with_tensors
 
 
 class Ring(NamedTuple):
@@ -34,7 +32,6 @@ class Ring(NamedTuple):
         keys: which keys each process holds.
         group: the processes.
         seed: the seed of dropout, or None.
-        impl: the implementation of each part.
     """
 
     whole: Whole
@@ -42,7 +39,6 @@ class Ring(NamedTuple):
     keys: Layout
     group: Any
     seed: Tensor | None
-    impl: str | None
 
     def key_shape(self, x: Tensor, source: int) -> list[int]:
         """The shape of the keys of process ``source``, if those of this process are ``x``."""
@@ -51,67 +47,37 @@ class Ring(NamedTuple):
         return shape
 
 
-def attend(given: Arguments, ring: Ring) -> Answer:
+def attend(given: Given, ring: Ring) -> Answer:
     """The answer for the rows of this process."""
-    packed = _Packed.of(given)
-    output, lse, *mass = _RingAttention.apply(ring, packed, *packed.tensors)
-    return Answer(output, lse, tuple(mass) if given.need_mass else None)
+    tensors: list[Tensor] = []
+    # without its tensors, which autograd keeps
+    frame = map_given(given, lambda _, x: tensors.append(x) or _PLACE)
+    output, lse, *mass = _RingAttention.apply(ring, frame, *tensors, *tensors_of(given.get("score")))
+    return Answer(output, lse, tuple(mass) if given.get("need_label_mass") else None)
 
 
-class _Packed(NamedTuple):
-    """The arguments as a list of tensors, and the rest."""
-
-    tensors: list[Tensor]
-    rest: list[Any]
-    spec: Any
-    score: Any
-
-    @classmethod
-    def of(cls, given: Arguments) -> _Packed:
-        """The arguments taken apart; the tensors of a score come last."""
-        leaves, spec = pytree.tree_flatten(tuple(given._replace(score=None)))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        rest = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
-        return cls(tensors + _tensors_of(given.score), rest, spec, given.score)
-
-    def arguments(self, tensors: Sequence[Tensor]) -> Arguments:
-        """The arguments with other tensors in the same places."""
-        rest = iter(tensors)
-        leaves = [next(rest) if place is None else place[0] for place in self.rest]
-        found = Arguments(*pytree.tree_unflatten(leaves, self.spec))
-        return found._replace(score=_with_tensors(self.score, list(rest)))
+_PLACE = object()
+"""In the place of a tensor."""
 
 
-def _tensors_of(score: Any) -> list[Tensor]:
-    """The tensors that a score learns."""
-    module = module_of(score)
-    weights = [score.weight] if isinstance(score, (Additive, Bilinear)) else []
-    return weights + ([] if module is None else list(module.parameters()))
-
-
-def _with_tensors(score: Any, tensors: list[Tensor]) -> Any:
-    """The score with other tensors."""
-    if not tensors:
-        return score
-    if isinstance(score, Bilinear):
-        return Bilinear(tensors[0])
-    weights = 1 if isinstance(score, Additive) else 0
-    if isinstance(score, Additive):
-        score = Additive(tensors[0], score.activation)
-    return with_parameters(score, tensors[weights:])
+def _filled(frame: Given, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """The arguments with these tensors in their places, and then those of the score."""
+    rest = iter(tensors)
+    found = map_given(frame, lambda *_: next(rest))
+    return {**found, "score": with_tensors(frame.get("score"), list(rest))}
 
 
 class _Merged:
     """The rows of this process, merged over the keys that they have seen."""
 
-    def __init__(self, given: Arguments, ring: Ring) -> None:
-        query, value = given.query, given.value
+    def __init__(self, given: Given, ring: Ring) -> None:
+        query, value = given["query"], given["value"]
         dtype = accumulation_dtype(query.dtype)
         rows = list(query.shape[:3]) if ring.whole.axis else [1, query.shape[1], query.shape[0]]
         self.output = query.new_zeros(*rows, value.shape[-1], dtype=dtype)
         self.lse = query.new_full(rows, float("-inf"), dtype=dtype)
         self.mass: list[Tensor] = []
-        if given.need_mass:
+        if given.get("need_label_mass"):
             labels = ring.whole.labels
             sizes = labels.num_labels if labels is not None else ()
             sizes = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -138,13 +104,13 @@ class _RingAttention(torch.autograd.Function):
     """All rounds of the ring, forward and backward."""
 
     @staticmethod
-    def forward(ctx: Any, ring: Ring, packed: _Packed, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = packed.arguments(tensors)
-        device = given.query.device.type
+    def forward(ctx: Any, ring: Ring, frame: Given, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        given = _filled(frame, tensors)
+        device = given["query"].device.type
         ctx.cast = check.autocast_dtype(device)
         merged, size = _Merged(given, ring), ring.keys.processes
         rank = distributed.get_rank(ring.group)
-        held = [given.key, given.value]
+        held = [given["key"], given["value"]]
         for step in range(size):
             source = (rank - step) % size
             shapes = [ring.key_shape(x, (source - 1) % size) for x in held]
@@ -152,11 +118,11 @@ class _RingAttention(torch.autograd.Function):
                 for own, rows, at, keys in _pieces(ring, rank, source):
                     if not sees_nothing(given, ring.whole, rows, keys):
                         key, value = (x.narrow(ring.whole.axis, at[0], at[1] - at[0]) for x in held)
-                        part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0), ring.impl)
+                        part = attend_part(given, ring.whole, own, rows, keys, key, value, (ring.seed, 0))
                         merged.add(own, part)
             held = travel.coming
         outputs = merged.output, merged.lse, *merged.mass
-        ctx.ring, ctx.packed = ring, packed._replace(tensors=[])
+        ctx.ring, ctx.frame = ring, frame
         ctx.save_for_backward(*tensors, *outputs)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
@@ -168,7 +134,7 @@ class _RingAttention(torch.autograd.Function):
         tensors, outputs = saved[: -len(grads)], saved[-len(grads) :]
         device = tensors[0].device.type
         with torch.autocast(device, dtype=ctx.cast, enabled=ctx.cast is not None):
-            found = _Backward(ctx.ring, ctx.packed, tensors, outputs, grads, ctx.needs_input_grad[2:]).run()
+            found = _Backward(ctx.ring, ctx.frame, tensors, outputs, grads, ctx.needs_input_grad[2:]).run()
         return (None, None, *found)
 
 
@@ -178,13 +144,13 @@ class _Backward:
     def __init__(
         self,
         ring: Ring,
-        packed: _Packed,
+        frame: Given,
         tensors: Sequence[Tensor],
         outputs: Sequence[Tensor],
         grads: Sequence[Tensor | None],
         needs: Sequence[bool],
     ) -> None:
-        self.ring, self.packed, self.tensors, self.needs = ring, packed, list(tensors), list(needs)
+        self.ring, self.frame, self.tensors, self.needs = ring, frame, list(tensors), list(needs)
         self.output, self.lse, *self.mass = outputs
         self.grads = grads
         self.totals = [
@@ -206,7 +172,7 @@ class _Backward:
             source = (rank - step) % size
             before = (source - 1) % size
             shapes = [ring.key_shape(x, before) for x in held]
-            given = self.packed.arguments(self.tensors)
+            given = _filled(self.frame, self.tensors)
             with Travel(held, shapes, ring.group, needed=step + 1 < size) as travel:
                 for own, rows, at, keys in _pieces(ring, rank, source):
                     if not sees_nothing(given, ring.whole, rows, keys):
@@ -231,10 +197,8 @@ class _Backward:
         for i in wanted:
             leaves[i] = leaves[i].requires_grad_()
         with torch.enable_grad():
-            given = self.packed.arguments(leaves)
-            part = attend_part(
-                given, ring.whole, own, rows, keys, leaves[_KEY], leaves[_VALUE], (ring.seed, 0), ring.impl
-            )
+            given = _filled(self.frame, leaves)
+            part = attend_part(given, ring.whole, own, rows, keys, leaves[_KEY], leaves[_VALUE], (ring.seed, 0))
         mine = slice(*own)
         share = share_of(part.lse.detach(), self.lse[:, :, mine])
         pieces: list[Tensor] = []
@@ -266,7 +230,7 @@ class _Backward:
 
 
 _KEY, _VALUE = 1, 2
-"""Where key and value are among the tensors."""
+"""Where key and value are among the tensors: a caller names query, key and value first."""
 
 
 def _pieces(ring: Ring, rank: int, source: int) -> list[tuple[Run, Run, Run, Run]]:

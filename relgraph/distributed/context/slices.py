@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relgraph.call import Answer, check_call
+from relgraph.arguments import check
+from relgraph.call import Answer, Drawn, Given, check_call, cut_given
 from relgraph.call.offset import offsets_of
 from relgraph.distributed.kept import part_of
 from relgraph.functional.attention import answer_to
-from relgraph.functional.region import Arguments, left
-from relgraph.labels import EdgeLabels, Labels
+from relgraph.functional.region import entered
+from relgraph.impl.rule import choose
+from relgraph.labels import EdgeLabels, Labels, SumLabels
 from relgraph.labels.base import positions_before
-from relgraph.score import Additive, Bilinear
-
-BIASES = ("content_bias", "position_bias")
 
 Run = tuple[int, int]
 """A run of rows, ``start:stop`` among all rows."""
@@ -33,6 +32,7 @@ class Whole(NamedTuple):
         q_len: rows of all processes.
         k_len: keys of all processes.
         axis: the axis of rows in query, key and value.
+        own_mask: whether each process has a mask of its own rows, not one for all.
     """
 
     labels: Labels | None
@@ -40,11 +40,63 @@ class Whole(NamedTuple):
     q_len: int
     k_len: int
     axis: int
+    own_mask: bool = False
 
     @property
     def packed(self) -> bool:
         """Whether inputs have no batch axis."""
         return self.axis == 0
+
+
+def check_whole(given: Given, whole: Whole) -> None:
+    """Check the call before it is cut, for a part may hide what is wrong; no data are read or written.
+
+    Raises:
+        TypeError: an argument of the wrong kind.
+        ValueError: arguments that do not fit each other.
+        NotImplementedError: a call that the implementation asked for does not support.
+    """
+    mine, keys = (given["query"].shape[whole.axis], whole.q_len), (given["key"].shape[whole.axis], whole.k_len)
+    if whole.rows_given is not None:
+        mine = mine[0], mine[0]
+    full = {**given, "labels": outline(whole.labels)}
+    for name, lengths in (("query", mine), ("key", keys), ("value", keys), ("row_scores", mine)):
+        full[name] = _grown(given.get(name), whole.axis, lengths)
+    mask = given.get("attn_mask")
+    if mask is not None:  # its last two axes are checked by what they mean
+        check.tensor("attn_mask", mask)
+        full["attn_mask"] = _sized(mask, [*mask.shape[:-2], 1, 1][-mask.dim() :] if mask.dim() else [])
+    with entered(None):
+        call = check_call(full, only_check=True)
+        if given.get("impl") is not None:
+            choose(call, given["impl"])
+
+
+def _grown(x: Any, axis: int, lengths: tuple[int, int]) -> Any:
+    """A tensor, or each of a tuple, of which this process holds ``lengths[0]`` rows, as one number with all rows."""
+    if isinstance(x, (tuple, list)):
+        return tuple(_grown(each, axis, lengths) for each in x)
+    odd = not isinstance(x, Tensor) or x.is_nested or x.layout != torch.strided
+    if odd or x.dim() <= axis or x.shape[axis] != lengths[0]:
+        return x
+    return _sized(x, [*x.shape[:axis], lengths[1], *x.shape[axis + 1 :]])
+
+
+def _sized(x: Tensor, shape: list[int]) -> Tensor:
+    """A tensor like ``x`` of another shape, which has one number in memory."""
+    return torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=x.requires_grad).expand(shape)
+
+
+def outline(labels: Any) -> Any:
+    """The labels without their listed pairs, for a check that needs them neither sorted nor counted."""
+    if isinstance(labels, SumLabels):
+        return SumLabels(*map(outline, labels.parts))
+    if not isinstance(labels, EdgeLabels):
+        return labels
+    batch = None if labels.batch is None else labels.batch[:0]
+    none = {"edge_index": labels.edge_index[:, :0], "ids": labels.ids[:0], "batch": batch}
+    none["default"] = outline(labels.default)
+    return EdgeLabels._make(**labels.__getstate__() | none)
 
 
 def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
@@ -63,12 +115,12 @@ def cut_labels(whole: Whole, rows: Run, keys: Run) -> Labels | None:
     return part_of(labels, ("rows", start, stop, keys), lambda: labels.rows(start, stop).cols(*keys))
 
 
-def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Tensor | None:
+def cut_offset(given: Given, whole: Whole, rows: Run, keys: Run) -> int | Tensor | None:
     """The position of the first of these rows among these keys; None if nothing needs it."""
-    base = given.q_offset
+    base = given.get("q_offset")
     if base is None:
         base = next((offset for offset in offsets_of(whole.labels) if offset is not None), None)
-    if base is None and not given.is_causal:
+    if base is None and not given.get("is_causal"):
         return None
     base = 0 if base is None else base
     labels = whole.labels
@@ -78,7 +130,7 @@ def cut_offset(given: Arguments, whole: Whole, rows: Run, keys: Run) -> int | Te
     return base + positions_before(labels.q_ptr, rows[0]) - positions_before(labels.k_ptr, keys[0])
 
 
-def sees_nothing(given: Arguments, whole: Whole, rows: Run, keys: Run) -> bool:
+def sees_nothing(given: Given, whole: Whole, rows: Run, keys: Run) -> bool:
     """Whether no row can see a key, as far as borders, order and edges show without reading ids."""
     if rows[0] == rows[1] or keys[0] == keys[1]:
         return True
@@ -92,13 +144,13 @@ def sees_nothing(given: Arguments, whole: Whole, rows: Run, keys: Run) -> bool:
         assert isinstance(cut, EdgeLabels)
         return cut.ids.shape[0] == 0
     offset = cut_offset(given, whole, rows, keys)
-    return bool(given.is_causal) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
+    return bool(given.get("is_causal")) and isinstance(offset, int) and rows[1] - rows[0] - 1 + offset < 0
 
 
 def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
     """A mask of the rows of this process (or of one row for all) and all keys, cut to these rows and keys."""
-    if mask is None:
-        return None
+    if mask is None or mask.dim() == 0:
+        return mask
     if mask.dim() >= 2 and mask.shape[-2] > 1:
         mask = mask.narrow(-2, own[0], own[1] - own[0])
     if mask.shape[-1] > 1:
@@ -106,49 +158,18 @@ def cut_mask(mask: Tensor | None, own: Run, keys: Run) -> Tensor | None:
     return mask
 
 
-def cut_rows(x: Any, whole: Whole, own: Run) -> Any:
-    """Rows ``own`` of this process of ``[B, H, n, ...]``, packed ``[n, H, ...]``, or of each tensor of a tuple."""
-    if isinstance(x, (tuple, list)):
-        return tuple(cut_rows(each, whole, own) for each in x)
-    return None if x is None else x.narrow(whole.axis, own[0], own[1] - own[0])
-
-
-def cut_heads(given: Arguments, first: int, count: int) -> Arguments:
-    """The arguments, with everything that differs between heads cut to some heads of the queries.
+def cut_heads(given: Given, first: int, count: int, *, packed: bool) -> dict[str, Any]:
+    """The arguments, with everything that differs between heads of the queries cut to some of these.
 
     Query, key, value and ``row_scores`` do not change, because each method decides which of their heads a process has.
     """
-    heads = given.query.shape[1]
-
-    def cut(name: str, x: Any, dims: int) -> Any:
-        """Cut a tensor, or each of a tuple, whose heads are ``dims`` axes from the end; 1 head serves all."""
-        if isinstance(x, (tuple, list)):
-            return tuple(cut(name, each, dims) for each in x)
-        if x is None or x.dim() < dims or x.shape[-dims] == 1:
-            return x
-        if x.shape[-dims] != heads:
-            raise ValueError(f"{name} must be for {heads} heads, as the query, got shape {list(x.shape)}")
-        return x.narrow(-dims, first, count)
-
-    names = ("key_table", "value_table", "query_table", "bias_table")
-    maps, score = given.value_map, given.score
-    if isinstance(maps, (tuple, list)) and len(maps) == 2:
-        maps = cut("value_map", maps[0], 3), cut("value_map", maps[1], 4)
-    else:
-        maps = cut("value_map", maps, 4)
-    if isinstance(score, Additive):
-        score = Additive(cut("score", score.weight, 2), score.activation)
-    elif isinstance(score, Bilinear):
-        score = Bilinear(cut("score", score.weight, 4))
-    return given._replace(
-        tables=tuple(cut(name, x, dims) for name, x, dims in zip(names, given.tables, (3, 3, 3, 2), strict=True)),
-        attn_mask=cut("attn_mask", given.attn_mask, 3), value_map=maps, score=score,
-        query_biases=tuple(cut(name, x, 2) for name, x in zip(BIASES, given.query_biases, strict=True)),
-    )  # fmt: skip
+    same = {name: given.get(name) for name in ("query", "key", "value", "row_scores")}
+    others = {name: x for name, x in given.items() if name not in same}
+    return {**same, **cut_given(others, {"H": range(first, first + count)}, packed=packed)}
 
 
 def attend_part(
-    given: Arguments,
+    given: Given,
     whole: Whole,
     own: Run,
     rows: Run,
@@ -156,7 +177,6 @@ def attend_part(
     key: Tensor,
     value: Tensor,
     drawn: tuple[Tensor | None, int],
-    impl: str | None,
 ) -> Answer:
     """Attention of some rows of this process to some keys.
 
@@ -169,20 +189,21 @@ def attend_part(
         key: the keys' vectors.
         value: their values.
         drawn: the seed of dropout, or None, and the number of the first head here among all heads.
-        impl: the implementation.
     """
     seed, first_head = drawn
-    cut = given._replace(
-        query=cut_rows(given.query, whole, own), key=key, value=value, labels=cut_labels(whole, rows, keys),
-        attn_mask=cut_mask(given.attn_mask, own, keys),
-        q_offset=cut_offset(given, whole, rows, keys), row_scores=cut_rows(given.row_scores, whole, own),
-    )  # fmt: skip
-    with left():
-        call, _ = check_call(*cut)
+    of_rows = {name: given.get(name) for name in ("query", "row_scores")}
+    cut = {
+        **given, **cut_given(of_rows, {"N_q": range(*own)}, packed=whole.packed), "key": key, "value": value,
+        "labels": cut_labels(whole, rows, keys), "attn_mask": cut_mask(given.get("attn_mask"), own, keys),
+        "q_offset": cut_offset(given, whole, rows, keys), "drawn": None,
+    }  # fmt: skip
+    with entered(None):
+        call = check_call(cut)
         if seed is not None:
-            batch, head = given.drawn.batch, given.drawn.head + first_head
-            call = replace(call, dropout_seed=seed, dropout_origin=(batch, head, rows[0], keys[0]))
-        return answer_to(call, impl)
+            larger = given.get("drawn") or Drawn()
+            origin = (larger.batch, larger.head + first_head, rows[0], keys[0])
+            call = replace(call, dropout_seed=seed, dropout_origin=origin)
+        return answer_to(call, given.get("impl"))
 
 
 def positions_of(runs: Sequence[Run]) -> list[tuple[Run, Run]]:

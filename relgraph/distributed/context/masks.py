@@ -1,0 +1,49 @@
+"""What a process was given of a mask, on the axis of rows and on that of keys: its own, all, or one for all.
+
+With one row (key) on a process, a size of 1 may be its own or one for all: the processes with other numbers of rows
+decide. If each holds one, it is its own, because joining equal masks of one for all gives the same answer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from relgraph.distributed.layout import Layout
+
+ONE, OWN, ALL = 1, 2, 4
+"""What a size may mean, as bits."""
+
+
+class Axes(NamedTuple):
+    """What the sizes of a mask on its last two axes mean.
+
+    Attributes:
+        rows: of rows, one of the bits; 0 if nothing fits.
+        keys: of keys.
+    """
+
+    rows: int
+    keys: int
+
+    @classmethod
+    def of(cls, mask: Tensor, queries: Layout, keys: Layout, rank: int) -> Axes:
+        """What the sizes may mean, as far as this process can tell."""
+        n, k = queries.lengths[rank], keys.lengths[rank]
+        rows = mask.shape[-2] if mask.dim() > 1 else None
+        width = mask.shape[-1] if mask.dim() else None
+        may_rows = ONE if rows is None else ONE * (rows == 1) | OWN * (rows == n)
+        may_keys = ONE if width is None else ONE * (width == 1) | OWN * (width == k) | ALL * (width == keys.length)
+        return cls(may_rows, may_keys)
+
+    def settled(self) -> Axes:
+        """The meaning, of those that all processes allow."""
+        rows = OWN if self.rows & OWN else self.rows
+        may = self.keys & ~OWN if self.rows == OWN else self.keys  # a mask of pairs has all keys
+        return Axes(rows, next((bit for bit in (ALL, OWN, ONE) if may & bit), 0))
+
+
+def clear(*layouts: Layout) -> bool:
+    """Whether each process can tell its own rows from one for all and from all, or all conclude the same."""
+    return all(len(set(layout.lengths)) == 1 or not {1, layout.length} & set(layout.lengths) for layout in layouts)
