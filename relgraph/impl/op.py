@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingModuleSource]
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from relgraph import score
 from relgraph.impl.call import Call, Outputs, Problem, accumulation_dtype
+from relgraph.labels.memory import plain_code
 from relgraph.plan import LabelPlan, decode, encode, memo_of
 
 Forward = Callable[[Problem], Outputs]
@@ -410,8 +409,6 @@ def unwatched(tensors: Sequence[Tensor | None]) -> bool:
 
     Before this, direct kernels have refused tensors on the wrong device, CPU or GPU.
     """
-    if torch.compiler.is_compiling() or peek_interpreter_stack() is not None:
-        return False
-    if _get_current_dispatch_mode() is not None:
-        return False
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and (x.is_cpu or x.is_cuda)) for x in tensors)
+    return plain_code() and all(
+        x is None or (type(x) in (Tensor, nn.Parameter) and (x.is_cpu or x.is_cuda)) for x in tensors
+    )

@@ -20,7 +20,7 @@ from relgraph.impl.call import Answer, Call, EdgeVectors, Tables, ValueMap, accu
 from relgraph.impl.chunked.units import Unit, units
 from relgraph.impl.draw import Hashes
 from relgraph.impl.terms import hashes_of
-from relgraph.plan import LabelPlan, cut, encode, offset_of_rows, plan_memo
+from relgraph.plan import LabelPlan, cut, memo_of, offset_of_rows
 from relgraph.score import Additive, Bilinear, Named, module_of, with_parameters
 
 BLOCK_NUMBERS = 1 << 20
@@ -173,7 +173,7 @@ def _blocks(call: Call) -> Iterator[tuple[Unit, range, Call]]:
         numbers = room // (accumulation_dtype(query.dtype).itemsize * dense.NUMBERS_PER_SCORE)
     most = max(numbers // max(query.shape[1] * plan.k_len * _numbers_per_pair(call), 1), 1)
     together = 1 if any(part.csr is not None for part in plan.parts) else max(most // max(plan.q_len, 1), 1)
-    for unit in units(plan, plan_memo(*encode(plan)), query.shape[0], together):
+    for unit in units(plan, memo_of(plan), query.shape[0], together):
         for first in range(unit.queries.start, unit.queries.stop, most):
             rows = range(first, min(first + most, unit.queries.stop))
             own_plan = cut(plan, unit.batch, rows, unit.keys, unit.graph)
